@@ -1,0 +1,47 @@
+# Everything a newcomer or a machine needs: `make help` lists it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick lint format type bench docs clean
+
+help:  ## list these commands
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Veil needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=…" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+demo: $(STAMP)  ## train on the bundled data; ends with a table and the path of the report
+	$(BIN)/veil demo
+
+test: $(STAMP)  ## every test that fits a laptop (slow and browser ones included)
+	PYTHON=$(BIN)/python sh tests/chromium.sh
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term
+
+quick: $(STAMP)  ## the tests to run after every change
+	$(BIN)/python -m pytest -m "not slow and not browser and not statistical" --exitfirst --quiet
+
+lint: $(STAMP)  ## formatting and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(STAMP)  ## rewrite files as ruff likes them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+type: $(STAMP)  ## mypy --strict on src
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## speed and memory beside the peers, in one process
+	$(BIN)/python -m benchmarks all
+
+docs: $(STAMP)  ## rewrite the pages that are made from code
+	$(BIN)/python -m docs.build
+
+clean:  ## forget the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -1,0 +1,325 @@
+"""Speed and memory of a private step against plain SGD and against opacus, everything interleaved in one process.
+
+A step is forward, backward, bounding, noise and `optimizer.step()`; plain SGD has no bounding and no noise. Times
+are medians over interleaved repeats on two threads. Peak memory is read from the allocator: the largest sum of
+live bytes during one step, as the profiler's allocation events tell it, plus parameters and batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from veil.gradients import GradientEngine, RowFacts
+
+THREADS = 2
+BOUND = 1.0
+NOISE_MULTIPLIER = 1.0
+OPACUS_MODES = ("hooks", "ghost", "functorch", "ew")
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, a batch of it, and whether it counts in the geometric mean."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    batch: Callable[[], tuple[Tensor, Tensor]]
+    target: float | None
+
+
+class TokenMlp(nn.Module):
+    """Blocks of norm, expansion by four and contraction over every token, with a skip connection."""
+
+    def __init__(self, blocks: int = 4, width: int = 128) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(blocks)
+        )
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Class scores from the mean token."""
+        for block in self.blocks:
+            tokens = tokens + block(tokens)
+        return self.head(tokens.mean(1))
+
+
+class CharLstm(nn.Module):
+    """Characters to an origin: embedding of 64, LSTM of 128, the last state decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(80, 64)
+        self.lstm = nn.LSTM(64, 128, batch_first=True)
+        self.head = nn.Linear(128, 18)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """Class scores from the output at the last character."""
+        return self.head(self.lstm(self.embedding(characters))[0][:, -1])
+
+
+class Encoder(nn.Module):
+    """A small transformer encoder over tokens: two layers, four heads, width 64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(1000, 64)
+        layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(64, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Class scores from the mean token."""
+        return self.head(self.encoder(self.embedding(tokens)).mean(1))
+
+
+def asc_cnn() -> nn.Module:
+    """The network of the ASC paper for 28×28 digits."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 16, 3),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 10),
+    )
+
+
+def cifar_cnn() -> nn.Module:
+    """The tanh network of Papernot et al. for 32×32 colour images."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width in (32, 64, 128):
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.Tanh()]
+        layers += [nn.Conv2d(width, width, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2)]
+        channels = width
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2048, 128), nn.Tanh(), nn.Linear(128, 10))
+
+
+def mlp(*sizes: int) -> nn.Module:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for ins, outs in pairwise(sizes):
+        layers += [nn.Linear(ins, outs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _real(classes: int, rows: int, *shape: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    return lambda: (torch.randn(rows, *shape), torch.randint(0, classes, (rows,)))
+
+
+def _tokens(classes: int, rows: int, length: int, entries: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    return lambda: (torch.randint(0, entries, (rows, length)), torch.randint(0, classes, (rows,)))
+
+
+WORKLOADS = (
+    Workload("logistic 102-2, batch 256", lambda: nn.Linear(102, 2), _real(2, 256, 102), 1.5),
+    Workload("MLP 60-256-256-2, batch 1000", lambda: mlp(60, 256, 256, 2), _real(2, 1000, 60), 1.4),
+    Workload("ASC CNN, batch 256", asc_cnn, _real(10, 256, 1, 28, 28), 1.15),
+    Workload("CIFAR CNN, batch 128", cifar_cnn, _real(10, 128, 3, 32, 32), 1.8),
+    Workload("token MLP d 128 T 128, batch 32", TokenMlp, _real(10, 32, 128, 128), 1.35),
+    Workload("transformer encoder, batch 32", Encoder, _tokens(2, 32, 64, 1000), 1.6),
+    Workload("char-LSTM 64/128, batch 256", CharLstm, _tokens(18, 256, 15, 80), None),
+)
+
+
+def per_row_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Cross entropy of every row."""
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def clip(facts: RowFacts) -> Tensor:
+    """Weights that bound every row's gradient by `BOUND`."""
+    return BOUND / facts.norms.clamp_min(BOUND)
+
+
+def sgd_step(workload: Workload) -> Step:
+    """An ordinary training step."""
+    torch.manual_seed(0)
+    model, batch = workload.model(), workload.batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+
+    return step
+
+
+def veil_step(workload: Workload) -> Step:
+    """A private step by Veil's engine."""
+    torch.manual_seed(0)
+    model, batch = workload.model(), workload.batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    engine = GradientEngine(model, per_row_loss)
+    parameters, rows = dict(model.named_parameters()), batch[0].shape[0]
+
+    def step() -> None:
+        (sums,) = engine.weighted_sum(batch, clip).sums
+        for name, parameter in parameters.items():
+            noise = torch.normal(0.0, NOISE_MULTIPLIER * BOUND, parameter.shape)
+            parameter.grad = noise.add_(sums[name]).div_(rows)
+        optimizer.step()
+
+    return step
+
+
+def opacus_step(workload: Workload, mode: str) -> Step:
+    """A private step by opacus in one of its modes."""
+    from opacus import PrivacyEngine
+    from opacus.validators import ModuleValidator
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    batch = workload.batch()
+    model = ModuleValidator.fix(workload.model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    private = PrivacyEngine().make_private(
+        module=model,
+        optimizer=optimizer,
+        criterion=nn.CrossEntropyLoss(),
+        data_loader=DataLoader(TensorDataset(*batch), batch_size=batch[0].shape[0]),
+        noise_multiplier=NOISE_MULTIPLIER,
+        max_grad_norm=BOUND,
+        poisson_sampling=False,
+        grad_sample_mode=mode,
+    )
+    model, optimizer = private[0], private[1]
+    criterion = private[2] if mode == "ghost" else nn.CrossEntropyLoss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        criterion(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+
+    return step
+
+
+def steps_of(workload: Workload) -> dict[str, Step]:
+    """Every way to make one step of the workload that runs at all."""
+    steps = {"sgd": sgd_step(workload), "veil": veil_step(workload)}
+    for mode in OPACUS_MODES:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                step = opacus_step(workload, mode)
+                step()
+            except Exception as error:
+                # A mode that cannot run a layer is no competitor on this workload.
+                print(f"opacus {mode} cannot run {workload.name}: {str(error)[:80]}", flush=True)
+                continue
+        steps[f"opacus {mode}"] = step
+    return steps
+
+
+def medians(steps: dict[str, Step], repeats: int, seconds: float) -> dict[str, float]:
+    """Median time of each step, all of them interleaved; short steps are repeated within one turn."""
+    inner = {}
+    for name, step in steps.items():
+        step()
+        started = time.perf_counter()
+        step()
+        inner[name] = max(1, min(50, int(seconds / max(time.perf_counter() - started, 1e-6))))
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(repeats):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            for _ in range(inner[name]):
+                step()
+            times[name].append((time.perf_counter() - started) / inner[name])
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_memory(step: Step) -> int:
+    """The largest number of bytes that one step held at once beyond what it began with."""
+    from torch.profiler import ProfilerActivity, profile
+
+    step()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    events = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in profiler.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    )
+    live = peak = 0
+    for _, change in events:
+        live += change
+        peak = max(peak, live)
+    return peak
+
+
+def measured(workload: Workload, repeats: int, seconds: float) -> dict[str, Any]:
+    """One row of the table."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        steps = steps_of(workload)
+        times = medians(steps, repeats, seconds)
+        model, batch = workload.model(), workload.batch()
+        fixed = sum(t.numel() * t.element_size() for t in [*model.parameters(), *batch])
+        memory = {name: fixed + peak_memory(steps[name]) for name in ("sgd", "veil")}
+    peers = {name: value for name, value in times.items() if name.startswith("opacus")}
+    best = min(peers, key=lambda name: peers[name]) if peers else None
+    return {
+        "workload": workload.name,
+        "ratio_to_sgd": round(times["veil"] / times["sgd"], 3),
+        "ratio_to_best_opacus": round(times["veil"] / peers[best], 3) if best else None,
+        "peak_memory_ratio": round(memory["veil"] / memory["sgd"], 3),
+        "target": workload.target,
+        "sgd_ms": round(1e3 * times["sgd"], 3),
+        "veil_ms": round(1e3 * times["veil"], 3),
+        "best_opacus": best,
+        "best_opacus_ratio_to_sgd": round(peers[best] / times["sgd"], 3) if best else None,
+    }
+
+
+def run(repeats: int = 15, quick: bool = False, only: str = "") -> list[dict[str, Any]]:
+    """Measure every workload; `quick` takes few short turns."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        chosen = [workload for workload in WORKLOADS if only in workload.name]
+        return [measured(w, 3 if quick else repeats, 0.005 if quick else 0.02) for w in chosen]
+    finally:
+        torch.set_num_threads(before)
+
+
+def main() -> None:
+    """Print the table, or JSON with `--json`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--only", default="", help="part of a workload's name")
+    options = parser.parse_args()
+    rows = run(options.repeats, options.quick, options.only)
+    if options.json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        print("  ".join(f"{key} {value}" for key, value in row.items()))
+    counted = [row["ratio_to_sgd"] for row in rows if row["target"] is not None]
+    if counted:
+        print(f"geometric mean of {len(counted)}: {statistics.geometric_mean(counted):.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Veil: train models with differential privacy that leave no group behind.
+
+>>> import veil
+>>> run = veil.fit(model, problem, method="dp-sgd", epsilon=1.0)  # doctest: +SKIP
+
+Names are imported when they are first used, so that `veil.accounting` works without loading torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from veil import accounting, methods
+    from veil.problem import Problem
+    from veil.training import Run, fit, load
+
+_HOMES = {
+    "Problem": "veil.problem",
+    "Run": "veil.training",
+    "fit": "veil.training",
+    "load": "veil.training",
+    "accounting": "veil.accounting",
+    "methods": "veil.methods",
+}
+
+__all__ = ["Problem", "Run", "__version__", "accounting", "fit", "load", "methods"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'veil' has no attribute {name!r}")
+    module = import_module(home)
+    return module if home.rpartition(".")[2] == name else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,38 @@
+"""The protocol that every accountant follows: events in, (ε, δ) out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from veil.accounting.events import Event, Repeated
+
+
+class Accountant(Protocol):
+    """Turns events into the (ε, δ) they cost together, under adaptive composition of a schedule fixed in the plan.
+
+    No event at all costs ε = 0 and δ = 0. An event that the accountant cannot charge, or events of two
+    neighbouring relations, raise `AccountingError`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The word on the command line and the certificate: "rdp", "pld" or "gdp"."""
+        ...
+
+    @property
+    def approximate(self) -> bool:
+        """True when the numbers may lie below the truth: such an accountant never reaches a certificate."""
+        ...
+
+    def supports(self, event: Event) -> bool:
+        """Whether this accountant has a proved cost for the event."""
+        ...
+
+    def epsilon(self, events: Iterable[Event | Repeated], delta: float) -> float:
+        """The smallest ε ≥ 0 it can prove at this δ; `math.inf` when it can prove none."""
+        ...
+
+    def delta(self, events: Iterable[Event | Repeated], epsilon: float) -> float:
+        """The smallest δ in [0, 1] it can prove at this ε."""
+        ...

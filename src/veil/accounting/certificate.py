@@ -1,0 +1,154 @@
+"""Certificate: the (ε, δ) that a run guarantees to each group and owner, made from its ledger and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from veil.accounting.accountant import Accountant
+from veil.accounting.events import AccountingError, Relation
+from veil.accounting.ledger import Account, Ledger
+
+RELATION_IN_WORDS = {
+    Relation.ADD_REMOVE: "whether any one row was in the data at all",
+    Relation.REPLACE_ONE: "what any one row says, as against any other row of the same group and owner",
+}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is promised, to whom, and under which assumptions. `epsilon` is None where nothing is promised."""
+
+    method: str
+    private: bool
+    epsilon: float | None
+    delta: float | None
+    relation: str | None
+    accountant: str | None
+    by_group: Mapping[str, float]
+    by_owner: Mapping[str, float]
+    budgets: Mapping[str, float]
+    spent_by_group: Mapping[str, float]
+    statement: str
+    assumptions: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    ledger_check: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    def save(self, path: Path) -> None:
+        """Write `certificate.json`."""
+        path.write_text(json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Certificate:
+        """Read `certificate.json`; anything else raises `AccountingError`."""
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            record["assumptions"] = tuple(record["assumptions"])
+            record["not_covered"] = tuple(record["not_covered"])
+            return cls(**record)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise AccountingError(f"{path.name} is not a certificate: {error}") from error
+
+
+def certify(
+    ledger: Ledger, accountant: Accountant, *, assumptions: tuple[str, ...] = (), not_covered: tuple[str, ...] = ()
+) -> Certificate:
+    """The certificate of a private run. An approximate accountant is refused."""
+    terms = ledger.terms
+    if accountant.approximate:
+        raise AccountingError(f"{accountant.name} is an approximation and may lie below the truth: it cannot certify")
+    guarantees = guarantees_by_account(ledger, accountant)
+    readings = _readings(ledger, accountant)
+    worst = max(guarantees, default=0.0)
+    if not math.isfinite(worst):
+        raise AccountingError("no finite ε holds for this ledger at its δ")
+    by_owner = _largest(terms.accounts, guarantees, "owner")
+    return Certificate(
+        method=str(terms.facts.get("method", "")),
+        private=True,
+        epsilon=worst,
+        delta=terms.delta,
+        relation=terms.relation.value,
+        accountant=terms.accountant,
+        by_group=_largest(terms.accounts, guarantees, "group"),
+        by_owner=by_owner,
+        budgets=_largest(terms.accounts, [account.budget for account in terms.accounts], "owner"),
+        spent_by_group=_largest(terms.accounts, readings, "group"),
+        statement=_statement(worst, terms.delta, terms.relation, by_owner),
+        assumptions=assumptions,
+        not_covered=not_covered,
+        facts=terms.facts,
+        ledger_check=ledger.check,
+    )
+
+
+def no_certificate(method: str, facts: Mapping[str, Any]) -> Certificate:
+    """What stands in a certificate's place when a method is not private."""
+    return Certificate(
+        method=method,
+        private=False,
+        epsilon=None,
+        delta=None,
+        relation=None,
+        accountant=None,
+        by_group={},
+        by_owner={},
+        budgets={},
+        spent_by_group={},
+        statement=f"The method {method} is not private: the model may reveal any row it was trained on.",
+        assumptions=(),
+        not_covered=("everything: there is no privacy guarantee",),
+        facts=facts,
+    )
+
+
+def guarantees_by_account(ledger: Ledger, accountant: Accountant) -> list[float]:
+    """The ε of each account's rule; equal rules are computed once."""
+    known: dict[Any, float] = {}
+    for account in ledger.terms.accounts:
+        if account.rule not in known:
+            known[account.rule] = account.rule.guarantee(ledger.terms.delta, accountant)
+    return [known[account.rule] for account in ledger.terms.accounts]
+
+
+def _readings(ledger: Ledger, accountant: Accountant) -> list[float]:
+    known: dict[Any, float] = {}
+    readings = []
+    for cell, account in enumerate(ledger.terms.accounts):
+        spent = ledger.spent(cell)
+        key = (account.rule, frozenset(spent))
+        if key not in known:
+            known[key] = account.rule.reading(spent, ledger.terms.delta, accountant)
+        readings.append(known[key])
+    return readings
+
+
+def _largest(accounts: tuple[Account, ...], values: list[float], attribute: str) -> dict[str, float]:
+    """The largest value of each group or owner."""
+    largest: dict[str, float] = {}
+    for account, value in zip(accounts, values, strict=True):
+        name = getattr(account, attribute)
+        largest[name] = max(largest.get(name, 0.0), value)
+    return largest
+
+
+def _statement(epsilon: float, delta: float, relation: Relation, by_owner: Mapping[str, float]) -> str:
+    odds = math.exp(min(epsilon, 700.0))
+    factor = f"by more than a factor of {odds:.2f}" if odds < 1000 else "by more than a very large factor"
+    text = (
+        f"Seeing the model, nobody can tell {RELATION_IN_WORDS[relation]} {factor} (ε = {epsilon:.3g}) in the odds, "
+        f"except with a probability of at most δ = {delta:.2g}."
+    )
+    if len(by_owner) > 1:
+        strongest = min(by_owner, key=lambda name: by_owner[name])
+        text += f' Owners have their own ε, from {by_owner[strongest]:.3g} ("{strongest}") to {epsilon:.3g}.'
+    return text

@@ -1,0 +1,316 @@
+"""Events: what was released, said without saying what it costs.
+
+An event is a frozen record of one release as seen by one row: which noise, relative to that row's bound,
+which chance that the row took part, and which neighbouring relation. Accountants turn events into costs.
+
+A noise multiplier is always σ / C: the standard deviation of the noise over the bound on one row,
+whatever the relation. How far a neighbour can move the released sum, in units of C, is the event's *reach*:
+1 when one row is added or removed, 2 when one row is replaced by another in a ball of radius C, and 1 when it
+is replaced but every row's value lies on one side, in [0, C] (a bounded loss, a count).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Union, get_args
+
+
+class Relation(StrEnum):
+    """When two tables are neighbours: one row more, or one row exchanged."""
+
+    ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
+
+
+class AccountingError(ValueError):
+    """A question that has no sound answer: mixed relations, an unsupported event, an infeasible target."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise AccountingError(message)
+
+
+def _check_noise(value: float) -> None:
+    _require(math.isfinite(value) and value > 0, f"noise multiplier is {value}: it must be finite and above 0")
+
+
+def _check_probability(name: str, value: float) -> None:
+    _require(0.0 <= value <= 1.0, f"{name} is {value}: it must lie between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """A sum over all rows plus Gaussian noise.
+
+    >>> Gaussian(2.0).reach, Gaussian(2.0, relation=Relation.REPLACE_ONE).reach
+    (1, 2)
+    """
+
+    noise_multiplier: float
+    relation: Relation = Relation.ADD_REMOVE
+    one_sided: bool = False
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+
+    @property
+    def reach(self) -> int:
+        """How far a neighbour can move the sum, in units of the bound."""
+        return 1 if self.one_sided or self.relation is Relation.ADD_REMOVE else 2
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonGaussian:
+    """A sum over rows that each took part with probability `rate`, independently, plus Gaussian noise.
+
+    Under replace-one the pair that dominates is (1−q)·N(0) + q·N(±C); a one-sided value gains nothing that is
+    proved, so there is no `one_sided` here.
+    """
+
+    noise_multiplier: float
+    rate: float
+    relation: Relation = Relation.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+        _check_probability("sampling rate", self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetGaussian:
+    """A sum over `batch` of `size` rows, drawn uniformly without replacement, plus Gaussian noise (replace-one)."""
+
+    noise_multiplier: float
+    size: int
+    batch: int
+    one_sided: bool = False
+    relation: Relation = field(default=Relation.REPLACE_ONE, init=False)
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+        _require(0 <= self.batch <= self.size, f"batch {self.batch} is not between 0 and the {self.size} rows")
+        _require(self.size >= 1, "there must be at least one row")
+
+    @property
+    def rate(self) -> float:
+        """The share of rows in one batch."""
+        return self.batch / self.size
+
+    @property
+    def reach(self) -> int:
+        """How far a neighbour can move the sum, in units of the bound."""
+        return 1 if self.one_sided else 2
+
+
+@dataclass(frozen=True, slots=True)
+class Laplace:
+    """A scalar sum over all rows plus Laplace noise; `noise_multiplier` is its scale b over the bound (not its σ)."""
+
+    noise_multiplier: float
+    relation: Relation = Relation.ADD_REMOVE
+    one_sided: bool = False
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+
+    @property
+    def reach(self) -> int:
+        """How far a neighbour can move the sum, in units of the bound."""
+        return 1 if self.one_sided or self.relation is Relation.ADD_REMOVE else 2
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyMax:
+    """The index of the largest score after Gumbel noise: the exponential mechanism.
+
+    `noise_multiplier` is the Gumbel scale over the bound on what one row adds to any one score. Scores that one
+    neighbour moves all in the same direction are `monotone` and cost half the range.
+    """
+
+    noise_multiplier: float
+    relation: Relation = Relation.ADD_REMOVE
+    monotone: bool = False
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+
+    @property
+    def range(self) -> float:
+        """η: the log-ratio of any two outcomes' probabilities moves by at most this (bounded range)."""
+        reach = 1 if self.relation is Relation.ADD_REMOVE else 2
+        return (1 if self.monotone and self.relation is Relation.ADD_REMOVE else 2) * reach / self.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """All prefix sums of `leaves` values by a binary tree with Gaussian noise at every node.
+
+    A row stands in at most one leaf and so moves at most one node per level. Trees that follow one another
+    (restarts) cost no more than the tallest of them, because the row stands in only one.
+    """
+
+    noise_multiplier: float
+    leaves: int
+    relation: Relation = Relation.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+        _require(self.leaves >= 1, f"a tree needs at least one leaf, not {self.leaves}")
+
+    @property
+    def levels(self) -> int:
+        """Nodes on the way from a leaf to the root."""
+        return (self.leaves - 1).bit_length() + 1
+
+    def as_gaussian(self) -> Gaussian:
+        """The one Gaussian release that costs the same."""
+        return Gaussian(self.noise_multiplier / math.sqrt(self.levels), self.relation)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """With public probability `probability` the event happened to this row's group; otherwise nothing did.
+
+    Whether it happened is itself visible, so the cost is that of the mixture with a release that tells nothing.
+    """
+
+    probability: float
+    event: Gaussian | PoissonGaussian | SubsetGaussian | Laplace
+
+    def __post_init__(self) -> None:
+        _check_probability("mixture probability", self.probability)
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of what may have happened."""
+        return self.event.relation
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The best of a random number of runs, each of which is `events`.
+
+    The number of runs is truncated negative binomial with shape `shape` (0: logarithmic, 1: geometric) and
+    parameter `gamma`, or Poisson with mean `mean` (shape = inf), as in Papernot and Steinke (2022).
+    """
+
+    events: tuple[Repeated, ...]
+    shape: float
+    gamma: float | None = None
+    mean: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(len(self.events) > 0, "a selection needs at least one event")
+        if math.isinf(self.shape):
+            _require(self.mean is not None and self.mean > 0, "a Poisson number of runs needs a mean above 0")
+        else:
+            _require(self.shape > -1, f"shape is {self.shape}: it must be above -1")
+            _require(self.gamma is not None and 0 < self.gamma < 1, "gamma must lie between 0 and 1")
+        relation_of(self.events)
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of the runs that are selected from."""
+        return relation_of(self.events)
+
+
+Event = Union[Gaussian, PoissonGaussian, SubsetGaussian, Laplace, NoisyMax, Tree, Mixture, Selection]  # noqa: UP007
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The same event, `times` times over (adaptively composed)."""
+
+    event: Event
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        _require(self.times >= 0, f"an event cannot happen {self.times} times")
+
+
+def repeated(events: Iterable[Event | Repeated]) -> tuple[Repeated, ...]:
+    """Collect equal events into one `Repeated` each, in order of first appearance; drop those that cost nothing.
+
+    >>> repeated([Gaussian(1.0), Gaussian(2.0), Gaussian(1.0)])[0].times
+    2
+    """
+    counts: dict[Event, int] = {}
+    for item in events:
+        event, times = (item.event, item.times) if isinstance(item, Repeated) else (item, 1)
+        counts[event] = counts.get(event, 0) + times
+    return tuple(Repeated(event, times) for event, times in counts.items() if times > 0)
+
+
+def relation_of(events: Iterable[Event | Repeated]) -> Relation:
+    """The one relation that all events share; two kinds do not compose.
+
+    >>> relation_of([Gaussian(1.0), Gaussian(1.0, relation=Relation.REPLACE_ONE)])
+    Traceback (most recent call last):
+        ...
+    veil.accounting.events.AccountingError: events of add-remove and replace-one cannot be composed
+    """
+    relations = {(item.event if isinstance(item, Repeated) else item).relation for item in events}
+    _require(len(relations) > 0, "there is no event, hence no relation")
+    _require(len(relations) == 1, f"events of {' and '.join(sorted(relations))} cannot be composed")
+    return relations.pop()
+
+
+def joint_noise_multiplier(*noise_multipliers: float) -> float:
+    """σ_eff of several values released from the same sample: one event, never two independent ones.
+
+    Each value has its own bound and noise; stacked and scaled by their noise they are one Gaussian release of a
+    vector whose norm is at most (Σ κᵢ⁻²)^½.
+
+    >>> joint_noise_multiplier(1.0, 1.0)
+    0.7071067811865475
+    """
+    for value in noise_multipliers:
+        _check_noise(value)
+    return 1.0 / math.sqrt(sum(value**-2 for value in noise_multipliers))
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """An event as plain JSON values, readable back by `from_json`.
+
+    >>> from_json(to_json(PoissonGaussian(1.0, 0.01))) == PoissonGaussian(1.0, 0.01)
+    True
+    """
+    record: dict[str, Any] = {"kind": type(event).__name__}
+    for name in event.__dataclass_fields__:
+        value = getattr(event, name)
+        if isinstance(value, get_args(Event)):
+            value = to_json(value)
+        elif isinstance(value, tuple):
+            value = [{"event": to_json(item.event), "times": item.times} for item in value]
+        record[name] = value
+    return record
+
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+def from_json(record: dict[str, Any]) -> Event:
+    """Read back what `to_json` wrote; anything else raises `AccountingError`."""
+    fields = dict(record)
+    kind = _KINDS.get(str(fields.pop("kind", None)))
+    if kind is None:
+        raise AccountingError(f"unknown kind of event: {record.get('kind')!r}")
+    try:
+        if "relation" in fields:
+            fields["relation"] = Relation(fields["relation"])
+        if kind is SubsetGaussian:
+            fields.pop("relation", None)
+        if kind is Mixture:
+            fields["event"] = from_json(fields["event"])
+        if kind is Selection:
+            fields["events"] = tuple(
+                Repeated(from_json(item["event"]), int(item["times"])) for item in fields["events"]
+            )
+        event: Event = kind(**fields)
+    except (TypeError, KeyError, ValueError) as error:
+        raise AccountingError(f"not a valid {kind.__name__} event: {error}") from error
+    return event

@@ -1,0 +1,126 @@
+"""Filters: rules, fixed in the plan, that refuse a release before it would overrun a budget.
+
+A *guarantee* comes from the rule alone: whatever the run chose under the rule, it holds. What has been spent so far is
+an *odometer reading*: useful to look at, but no guarantee when the choice to stop looked at released values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from veil.accounting.accountant import Accountant
+from veil.accounting.conversion import epsilon_at_order
+from veil.accounting.events import AccountingError, Event, Repeated, from_json, repeated, to_json
+from veil.accounting.rdp import rdp
+
+
+class Filter(Protocol):
+    """A rule for one cell: which further releases it admits and what it guarantees at the end."""
+
+    def refusal(self, spent: Mapping[Event, int], asked: Repeated) -> str | None:
+        """Why `asked` may not happen after `spent`, or None if it may. Depends on public facts only."""
+
+    def guarantee(self, delta: float, accountant: Accountant) -> float:
+        """The ε that holds whatever happened under this rule."""
+
+    def reading(self, spent: Iterable[Repeated], delta: float, accountant: Accountant) -> float:
+        """The ε of what has been spent so far; not a guarantee."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The rule as plain JSON values."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket:
+    """The plan commits how often each event may happen; the run chooses only their order.
+
+    Because the multiset of events is fixed beforehand, any accountant that composes them is sound, PLD included. A
+    schedule that never looks at a released value is the special case with one possible order.
+
+    >>> from veil.accounting import Gaussian
+    >>> bucket = TokenBucket((Repeated(Gaussian(1.0), 2),))
+    >>> bucket.refusal({Gaussian(1.0): 2}, Repeated(Gaussian(1.0)))
+    'the plan allows this release 2 times and 2 are spent'
+    """
+
+    tokens: tuple[Repeated, ...]
+
+    def refusal(self, spent: Mapping[Event, int], asked: Repeated) -> str | None:
+        """Refuse what the plan has no token left for."""
+        allowed = sum(token.times for token in self.tokens if token.event == asked.event)
+        used = spent.get(asked.event, 0)
+        if used + asked.times <= allowed:
+            return None
+        return f"the plan allows this release {allowed} times and {used} are spent"
+
+    def guarantee(self, delta: float, accountant: Accountant) -> float:
+        """ε of all tokens together."""
+        return accountant.epsilon(self.tokens, delta)
+
+    def reading(self, spent: Iterable[Repeated], delta: float, accountant: Accountant) -> float:
+        """ε of the tokens used so far."""
+        return accountant.epsilon(tuple(spent), delta)
+
+    def as_json(self) -> dict[str, Any]:
+        """The rule as plain JSON values."""
+        tokens = [{"event": to_json(token.event), "times": token.times} for token in self.tokens]
+        return {"rule": "token-bucket", "tokens": tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class RenyiFilter:
+    """Releases may be chosen adaptively as long as their Rényi costs at one fixed order stay within `rho`.
+
+    Feldman and Zrnic (2021), Lécuyer (2021): the sum of adaptively chosen RDP costs at a fixed order, stopped before
+    it exceeds ρ, is ρ-RDP at that order. The conversion to (ε, δ) happens at that order only.
+    """
+
+    order: float
+    rho: float
+
+    def refusal(self, spent: Mapping[Event, int], asked: Repeated) -> str | None:
+        """Refuse what would bring the sum of costs above ρ."""
+        used = self._cost(Repeated(event, times) for event, times in spent.items())
+        cost = self._cost([asked])
+        if used + cost <= self.rho * (1 + 1e-12):
+            return None
+        left = max(self.rho - used, 0.0)
+        return f"it costs {cost:.4g} at order {self.order:g} and {left:.4g} of {self.rho:.4g} are left"
+
+    def guarantee(self, delta: float, accountant: Accountant) -> float:
+        """ρ converted at the fixed order (`accountant` plays no part)."""
+        return float(epsilon_at_order(self.rho, self.order, delta))
+
+    def reading(self, spent: Iterable[Repeated], delta: float, accountant: Accountant) -> float:
+        """The costs so far converted at the fixed order."""
+        cost = self._cost(spent)
+        return float(epsilon_at_order(cost, self.order, delta)) if cost > 0 else 0.0
+
+    def _cost(self, events: Iterable[Repeated]) -> float:
+        return sum(item.times * _cost_at(item.event, self.order) for item in events)
+
+    def as_json(self) -> dict[str, Any]:
+        """The rule as plain JSON values."""
+        return {"rule": "renyi-filter", "order": self.order, "rho": self.rho}
+
+
+@lru_cache(maxsize=65536)
+def _cost_at(event: Event, order: float) -> float:
+    return float(rdp(event, np.array([order]))[0])
+
+
+def filter_from_json(record: Mapping[str, Any]) -> Filter:
+    """Read back what `as_json` wrote."""
+    try:
+        if record["rule"] == "token-bucket":
+            return TokenBucket(repeated(Repeated(from_json(t["event"]), int(t["times"])) for t in record["tokens"]))
+        if record["rule"] == "renyi-filter":
+            return RenyiFilter(float(record["order"]), float(record["rho"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise AccountingError(f"not a valid spending rule: {error}") from error
+    raise AccountingError(f"unknown spending rule: {record['rule']!r}")

@@ -1,0 +1,219 @@
+"""Ledger: the append-only record of releases, written before a row is touched.
+
+Each line is one JSON object that ends with a checksum over itself and the line before. A reservation is on disk (fsync)
+before `reserve` returns, and noise is drawn only afterwards; so a line that a crash cut short belongs to a release that
+was never made, and dropping it loses no cost. A whole line that does not fit its checksum is never dropped: it raises.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from veil.accounting.events import AccountingError, Event, Relation, Repeated, from_json, relation_of, to_json
+from veil.accounting.filters import Filter, filter_from_json
+
+FORMAT = 1
+
+
+class BudgetExceeded(AccountingError):
+    """A reservation that would overrun a budget. Nothing was written and no row was read."""
+
+
+class LedgerDamaged(AccountingError):
+    """A ledger whose lines do not fit their checksums; it is never repaired silently."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One cell as the ledger knows it: whose rows, which budget, which rule."""
+
+    group: str
+    owner: str
+    budget: float
+    rule: Filter
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is fixed before the first release: the ledger's first line."""
+
+    relation: Relation
+    delta: float
+    accountant: str
+    accounts: tuple[Account, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The first line; equal rules are written once."""
+        rules: list[dict[str, Any]] = []
+        accounts = []
+        for account in self.accounts:
+            rule = account.rule.as_json()
+            if rule not in rules:
+                rules.append(rule)
+            accounts.append([account.group, account.owner, account.budget, rules.index(rule)])
+        return {
+            "format": FORMAT,
+            "relation": self.relation.value,
+            "delta": self.delta,
+            "accountant": self.accountant,
+            "rules": rules,
+            "accounts": accounts,
+            "facts": dict(self.facts),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Terms:
+        """Read back the first line."""
+        try:
+            if record["format"] != FORMAT:
+                raise AccountingError(f"this ledger has format {record['format']}, this version reads {FORMAT}")
+            rules = [filter_from_json(rule) for rule in record["rules"]]
+            accounts = tuple(
+                Account(str(group), str(owner), float(budget), rules[int(rule)])
+                for group, owner, budget, rule in record["accounts"]
+            )
+            relation, delta = Relation(record["relation"]), float(record["delta"])
+            return cls(relation, delta, str(record["accountant"]), accounts, dict(record["facts"]))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise LedgerDamaged(f"the ledger's first line is not valid: {error}") from error
+
+
+class Ledger:
+    """Reservations per cell under the terms' rules; on disk when it has a path, else in memory only."""
+
+    def __init__(self, terms: Terms, path: Path | None = None) -> None:
+        """Start an empty ledger. An existing file is an error: open it instead."""
+        self.terms = terms
+        self.path = path
+        self.recovered = False
+        self._spent: list[dict[Event, int]] = [{} for _ in terms.accounts]
+        self._entries: list[dict[str, Any]] = []
+        self._made: dict[tuple[str, int], dict[str, Any]] = {}
+        self._check = ""
+        if path is not None:
+            if path.exists():
+                raise AccountingError(f"{path} exists already: a ledger is never written over")
+            path.touch(mode=0o644)
+        self._append({"terms": terms.as_json()})
+
+    @classmethod
+    def open(cls, path: Path) -> Ledger:
+        """Read a ledger back, dropping only a last line that a crash cut short (no release followed it)."""
+        content = path.read_bytes()
+        whole, torn = content[: content.rfind(b"\n") + 1], content[content.rfind(b"\n") + 1 :]
+        records, check = _read_lines(whole)
+        ledger = cls.__new__(cls)
+        ledger.terms = Terms.from_json(records[0].get("terms", {}))
+        ledger.path = path
+        ledger.recovered = bool(torn)
+        ledger._spent = [{} for _ in ledger.terms.accounts]
+        ledger._entries, ledger._made = [], {}
+        ledger._check = check
+        for record in records[1:]:
+            ledger._apply(record)
+        if torn:
+            with path.open("rb+") as file:
+                file.truncate(len(whole))
+                os.fsync(file.fileno())
+        return ledger
+
+    @property
+    def check(self) -> str:
+        """The checksum of the last line, which covers all lines before it."""
+        return self._check
+
+    @property
+    def entries(self) -> Sequence[Mapping[str, Any]]:
+        """The reservations in order."""
+        return tuple(self._entries)
+
+    def spent(self, cell: int) -> tuple[Repeated, ...]:
+        """What one cell has been charged so far."""
+        return tuple(Repeated(event, times) for event, times in self._spent[cell].items())
+
+    def reserve(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> None:
+        """Charge `count` releases, steps `first` onwards, to the cells in `events`; on disk when this returns.
+
+        Refused with `BudgetExceeded`, before anything is written, if any cell's rule does not admit it. The same
+        reservation made again (a resumed run that repeats the same releases with the same noise) costs nothing more.
+        """
+        record = self._record(purpose, first, count, events)
+        earlier = self._made.get((purpose, first))
+        if earlier is not None:
+            if earlier != record:
+                raise AccountingError(f"step {first} was already reserved for {purpose} with another cost")
+            return
+        for cell, event in events.items():
+            reason = self.terms.accounts[cell].rule.refusal(self._spent[cell], Repeated(event, count))
+            if reason is not None:
+                account = self.terms.accounts[cell]
+                raise BudgetExceeded(
+                    f'release "{purpose}" at step {first} is refused for group "{account.group}", '
+                    f'owner "{account.owner}": {reason}'
+                )
+        self._append(record)
+        self._apply(record)
+
+    def _record(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> dict[str, Any]:
+        if count < 1:
+            raise AccountingError(f"a reservation covers at least one release, not {count}")
+        if events and relation_of(events.values()) is not self.terms.relation:
+            raise AccountingError(
+                f"a release under {relation_of(events.values())} cannot enter a ledger of {self.terms.relation}"
+            )
+        by_event: dict[Event, list[int]] = {}
+        for cell in sorted(events):
+            by_event.setdefault(events[cell], []).append(cell)
+        costs = [[to_json(event), cells] for event, cells in by_event.items()]
+        return {"purpose": purpose, "first": first, "count": count, "costs": costs}
+
+    def _apply(self, record: dict[str, Any]) -> None:
+        try:
+            count = int(record["count"])
+            for event_json, cells in record["costs"]:
+                event = from_json(event_json)
+                for cell in cells:
+                    self._spent[cell][event] = self._spent[cell].get(event, 0) + count
+            self._made[(str(record["purpose"]), int(record["first"]))] = record
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise LedgerDamaged(f"a line of the ledger is not a valid reservation: {error}") from error
+        self._entries.append(record)
+
+    def _append(self, record: dict[str, Any]) -> None:
+        line, check = _seal(record, self._check)
+        if self.path is not None:
+            with self.path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        self._check = check
+
+
+def _seal(record: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
+    body = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    check = hashlib.blake2b((previous + body).encode(), digest_size=16).hexdigest()
+    return f'{{"record":{body},"check":"{check}"}}\n'.encode(), check
+
+
+def _read_lines(content: bytes) -> tuple[list[dict[str, Any]], str]:
+    records: list[dict[str, Any]] = []
+    check = ""
+    for number, line in enumerate(content.splitlines(keepends=True), start=1):
+        try:
+            record = json.loads(line)["record"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise LedgerDamaged(f"line {number} of the ledger is not readable") from error
+        expected, check = _seal(record, check) if isinstance(record, dict) else (b"", "")
+        if line != expected:
+            raise LedgerDamaged(f"line {number} of the ledger does not fit its checksum: it was changed afterwards")
+        records.append(record)
+    if not records:
+        raise LedgerDamaged("the ledger is empty: its first line, the terms, is missing")
+    return records, check

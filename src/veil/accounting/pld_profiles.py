@@ -1,0 +1,299 @@
+"""Privacy profiles: δ(ε) of one event's dominating pair, in both directions, each value with its error.
+
+The profile of a pair (P, Q) is h(ε) = H_{e^ε}(P‖Q) = sup_S P(S) − e^ε·Q(S). Only ε ≥ 0 is written down here, for
+the pair (`up`) and for its reverse (`down`), because there both are small numbers with small relative error;
+negative ε follows from h(−ε) = 1 − e^−ε + e^−ε·H_{e^ε}(Q‖P).
+
+Where the pairs come from:
+
+* Gaussian, tree: N(μ, 1) against N(0, 1), μ = reach / κ (Balle and Wang 2018).
+* Poisson, add-remove: (1−q)·N(0, κ²) + q·N(1, κ²) against N(0, κ²), and its reverse (Zhu, Dong, Wang 2022).
+* Poisson, replace-one: (1−q)·N(0, κ²) + q·N(1, κ²) against (1−q)·N(0, κ²) + q·N(−1, κ²). Take any set S and let
+  p be its mass under the noise alone. Moving the noise by a vector no longer than 1 lifts that mass to at most
+  Φ(Φ⁻¹(p) + 1/κ) and lowers it to at least Φ(Φ⁻¹(p) − 1/κ) (Neyman and Pearson); one half space reaches both when
+  the old and the new row point in opposite directions. So for every a = e^ε the worst P(S) − a·Q(S) is that of
+  this pair, which is its own mirror image: one direction is enough.
+* Subset without replacement, replace-one, rate γ: advanced joint convexity (Balle, Barthe, Gaboardi 2018) bounds
+  the profile at ε ≥ 0 by γ·H_{a'}(N(μ, 1)‖N(0, 1)) with a' = 1 + (e^ε − 1)/γ. The relation is symmetric, so the same
+  bound holds for the reverse, which fixes ε < 0 (the pair of Zhu, Dong, Wang 2022 for this sampling; Lebeda et al.
+  2024 say why composing the ε ≥ 0 pair alone would be wrong). The joint function is a profile: in a = e^ε it is
+  convex on both sides of a = 1, and with F = Φ(μ/2) its slopes there are γ(2F−1) − F ≤ F − 1.
+* Laplace: two Laplace laws at distance reach.
+* Noisy max with range η: the log-ratio lies in an interval of length η, so the pair is dominated by a two-point
+  pair on the ends t and t − η (a law on an interval with a given mean is dominated by the one on its ends). The
+  worst t at each ε is (ε + η)/2, which gives (1 − e^((ε−η)/2))² / (1 − e^−η) (cf. Dong, Durfee, Rogers 2020).
+* Mixture: λ times the profile at ε ≥ 0, in both directions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from veil.accounting.events import (
+    AccountingError,
+    Event,
+    Gaussian,
+    Laplace,
+    Mixture,
+    NoisyMax,
+    PoissonGaussian,
+    Relation,
+    Repeated,
+    Selection,
+    SubsetGaussian,
+    Tree,
+    relation_of,
+    repeated,
+)
+
+FloatArray = NDArray[np.float64]
+Profile = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+"""Takes ε ≥ 0, returns δ(ε) and a bound on the absolute error of that number."""
+
+UNIT = 2.0**-52
+"""Spacing of doubles at 1; scipy's erfc, erfcx and ndtr err by a few of these, relatively."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A dominating pair, known by its profile and the profile of its reverse (both on ε ≥ 0)."""
+
+    up: Profile
+    down: Profile
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether both directions cost the same."""
+        return self.up is self.down
+
+    def reverse(self) -> Pair:
+        """The same pair seen from the other side."""
+        return Pair(self.down, self.up)
+
+
+_CLOSE = 0.25
+"""Below this distance two Gaussians' tails are subtracted by quadrature, so that their small difference stays exact."""
+
+_FIVE = np.polynomial.legendre.leggauss(5)
+_EIGHT = np.polynomial.legendre.leggauss(8)
+
+
+def _gaussian_terms(log_a: FloatArray, mu: float) -> tuple[FloatArray, FloatArray]:
+    """H_a(N(μ, 1)‖N(0, 1)) for a ≥ 1, and its error if log a is off by a few units in the last place.
+
+    With z = ln a/μ − μ/2 and the Mills ratio m it is φ(z)·(m(z) − m(z + μ)), so nothing overflows; for small μ the
+    difference is the integral of 1 − t·m(t), whose five-point Gauss rule errs by less than rounding (z ≥ −μ/2).
+    """
+    near = log_a / mu - mu / 2
+    far = log_a / mu + mu / 2
+    if mu >= _CLOSE:
+        first = special.ndtr(-near)
+        second = 0.5 * np.exp(-0.5 * np.square(near)) * special.erfcx(far / math.sqrt(2))
+        error = UNIT * (8 + 4 * far * (1 + np.abs(near))) * (first + second)
+        return np.maximum(first - second, 0.0), error
+    total = np.zeros_like(near)
+    for place, weight in zip(*_FIVE, strict=True):
+        t = near + mu * (0.5 + 0.5 * place)
+        total += weight * (1 - t * (math.sqrt(math.pi / 2) * special.erfcx(t / math.sqrt(2))))
+    value = np.exp(-0.5 * np.square(near)) / math.sqrt(2 * math.pi) * (0.5 * mu) * np.maximum(total, 0.0)
+    return value, UNIT * (32 + 16 * np.square(far)) * value
+
+
+def gaussian_pair(mu: float) -> Pair:
+    """Two unit Gaussians at distance μ."""
+
+    def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return _gaussian_terms(epsilon, mu)
+
+    return Pair(profile, profile)
+
+
+def _sampled_up(rate: float, mu: float) -> Profile:
+    """γ·H_{1+(e^ε−1)/γ} of two Gaussians at distance μ: the mixture (1−γ)Q + γP against Q."""
+
+    def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        with np.errstate(over="ignore"):
+            small = np.log1p(np.expm1(epsilon) / rate)
+        large = epsilon - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-epsilon))
+        value, error = _gaussian_terms(np.where(epsilon < 1.0, small, large), mu)
+        return rate * value, rate * error
+
+    return profile
+
+
+def _sampled_down(rate: float, mu: float) -> Profile:
+    """N(0, 1) against the mixture: b·H_{aq/b} with b = 1 − a(1 − q); nothing is lost beyond ε = −ln(1−q)."""
+    edge = -math.log1p(-rate)
+
+    def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        inside = epsilon < edge
+        weight = np.where(inside, -np.expm1(np.minimum(epsilon - edge, 0.0)), 1.0)
+        log_a = np.log1p(np.expm1(np.minimum(epsilon, edge)) / weight)
+        value, error = _gaussian_terms(log_a, mu)
+        # the weight is off by a few units of the edge, which matters where it is about to vanish
+        return np.where(inside, weight * value, 0.0), np.where(inside, 4 * (weight + edge) * error, 0.0)
+
+    return profile
+
+
+def poisson_pair(rate: float, noise: float) -> Pair:
+    """Poisson sampling when one row is added or removed."""
+    return Pair(_sampled_up(rate, 1 / noise), _sampled_down(rate, 1 / noise))
+
+
+def poisson_replace_pair(rate: float, noise: float) -> Pair:
+    """Poisson sampling when one row is replaced by its opposite.
+
+    The likelihood ratio grows along the line; it is e^ε at z = x/κ = κ ln w where c·w² − (1−q)(a−1)·w − a·c = 0 and
+    c = q·e^(−1/2κ²). A small error in z costs only its square, because the half space is optimal.
+    """
+    log_c = math.log(rate) - 0.5 / noise**2
+
+    def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        with np.errstate(divide="ignore"):
+            log_b = np.log(-(1 - rate) * np.expm1(-epsilon))
+        root = 0.5 * np.logaddexp(2 * log_b, math.log(4) + 2 * log_c - epsilon)
+        z = noise * (epsilon + np.logaddexp(log_b, root) - math.log(2) - log_c)
+        at = np.exp(epsilon + special.log_ndtr(-z))
+        gain = rate * special.ndtr(1 / noise - z)
+        loss = rate * np.exp(epsilon + special.log_ndtr(-z - 1 / noise)) - (1 - rate) * np.expm1(-epsilon) * at
+        if noise > 1 / _CLOSE:
+            # shifts are small: write tails as differences from the middle one, Φ̄(z ∓ 1/κ) = Φ̄(z) ± strip
+            close = z <= 2 * noise
+            gain = np.where(close, rate * _strips(z, 1 / noise, epsilon), gain)
+            loss = np.where(close, -np.expm1(-epsilon) * at, loss)
+        exponent = epsilon + np.square(np.abs(z) + 1 / noise)
+        return np.maximum(gain - loss, 0.0), UNIT * (16 + 8 * exponent) * (gain + loss)
+
+    return Pair(profile, profile)
+
+
+def _strips(z: FloatArray, width: float, epsilon: FloatArray) -> FloatArray:
+    """∫φ over [z − width, z] plus e^ε times ∫φ over [z, z + width], for z·width ≤ 2 (eight-point Gauss rule)."""
+    total = np.zeros_like(z)
+    for place, weight in zip(*_EIGHT, strict=True):
+        shift = width * (0.5 + 0.5 * place)
+        total += weight * (np.exp(-0.5 * np.square(z - shift)) + np.exp(epsilon - 0.5 * np.square(z + shift)))
+    strips: FloatArray = total * (0.5 * width / math.sqrt(2 * math.pi))
+    return strips
+
+
+def subset_pair(rate: float, mu: float) -> Pair:
+    """A batch without replacement when one row is replaced."""
+    profile = _sampled_up(rate, mu)
+    return Pair(profile, profile)
+
+
+def laplace_pair(distance: float) -> Pair:
+    """Two unit Laplace laws at this distance."""
+
+    def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        value = -np.expm1(np.minimum(epsilon - distance, 0.0) / 2)
+        return value, np.where(epsilon < distance, 4 * UNIT * (value + distance), 0.0)
+
+    return Pair(profile, profile)
+
+
+def noisy_max_pair(span: float) -> Pair:
+    """The worst pair of a mechanism whose log-ratios span at most η."""
+
+    def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        root = -np.expm1(np.minimum(epsilon - span, 0.0) / 2)
+        value = np.square(root) / -math.expm1(-span)
+        return value, np.where(epsilon < span, 8 * UNIT * (value + span * root / -math.expm1(-span)), 0.0)
+
+    return Pair(profile, profile)
+
+
+def mixture_pair(probability: float, pair: Pair) -> Pair:
+    """The pair that is drawn with this public probability, and otherwise tells nothing."""
+
+    def scaled(profile: Profile) -> Profile:
+        def mixed(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+            value, error = profile(epsilon)
+            return probability * value, probability * error
+
+        return mixed
+
+    up = scaled(pair.up)
+    return Pair(up, up if pair.symmetric else scaled(pair.down))
+
+
+def _gaussian_distance(event: Event) -> float | None:
+    """μ when the event costs exactly what a Gaussian costs, 0 when it costs nothing, None otherwise."""
+    match event:
+        case Gaussian():
+            return event.reach / event.noise_multiplier
+        case Tree():
+            return _gaussian_distance(event.as_gaussian())
+        case SubsetGaussian() | PoissonGaussian() if event.rate == 0:
+            return 0.0
+        case SubsetGaussian() if event.rate == 1:
+            return event.reach / event.noise_multiplier
+        case PoissonGaussian() if event.rate == 1:
+            return (1 if event.relation is Relation.ADD_REMOVE else 2) / event.noise_multiplier
+        case Mixture() if event.probability == 0:
+            return 0.0
+        case Mixture() if event.probability == 1:
+            return _gaussian_distance(event.event)
+    return None
+
+
+def pair_of(event: Event) -> Pair:
+    """The dominating pair of an event that costs something and is not plainly Gaussian."""
+    distance = _gaussian_distance(event)
+    if distance is not None:
+        return gaussian_pair(distance)
+    match event:
+        case PoissonGaussian(noise, rate, Relation.ADD_REMOVE):
+            return poisson_pair(rate, noise)
+        case PoissonGaussian(noise, rate):
+            return poisson_replace_pair(rate, noise)
+        case SubsetGaussian(noise):
+            return subset_pair(event.rate, event.reach / noise)
+        case Laplace(noise):
+            return laplace_pair(event.reach / noise)
+        case NoisyMax():
+            return noisy_max_pair(event.range)
+        case Mixture(probability, inner):
+            return pair_of(inner) if probability == 1 else mixture_pair(probability, pair_of(inner))
+    raise AccountingError(f"{type(event).__name__} has no privacy loss distribution here: use rdp")
+
+
+def supported(event: Event) -> bool:
+    """Whether `pair_of` knows the event."""
+    return not isinstance(event, Selection)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A dominating pair and how many times it is composed with itself."""
+
+    pair: Pair
+    times: int
+
+
+def parts_of(events: Iterable[Event | Repeated]) -> tuple[Part, ...]:
+    """The pairs to compose: equal events counted, all Gaussians folded into one, what costs nothing left out."""
+    items = repeated(events)
+    if not items:
+        return ()
+    relation_of(items)
+    parts: list[Part] = []
+    squares: list[float] = []
+    for item in items:
+        distance = _gaussian_distance(item.event)
+        if distance is None:
+            parts.append(Part(pair_of(item.event), item.times))
+        elif distance > 0:
+            squares.append(item.times * distance**2)
+    if squares:
+        # folding rounds to the unit; a few units more keep the fold on the private side
+        parts.append(Part(gaussian_pair(math.sqrt(math.fsum(squares)) * (1 + 4 * UNIT)), 1))
+    return tuple(parts)

@@ -1,0 +1,139 @@
+"""Row-local bounds: a row's weight depends on its own norm, loss and cell, and on public constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from veil.errors import require
+from veil.gradients import RowFacts
+
+
+class Bound(Protocol):
+    """How much one row can move the sum: at most `limits[cell]`, in the ℓ₂ norm.
+
+    `weights` gives each row's factor. A row-local bound must not look at other rows: the release checks this on made-up
+    rows before it is used, and clamps every weight so that no row exceeds its limit.
+    """
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """The bound per cell."""
+        ...
+
+    @property
+    def row_local(self) -> bool:
+        """Whether a row's weight depends on that row alone."""
+        ...
+
+    @property
+    def needs_norms(self) -> bool:
+        """Whether weights look at gradient norms; only methods that are not private can do without."""
+        ...
+
+    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+        """A factor per row from the norms and losses of the batch and the cell of each row."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Scale a row's gradient down to the limit of its cell where it is longer: min(1, C / ‖g‖).
+
+    >>> from veil.gradients import RowFacts
+    >>> facts = RowFacts(torch.zeros(2), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool))
+    >>> Clip((1.0,)).weights(facts, torch.zeros(2, dtype=torch.long))
+    tensor([1.0000, 0.2500])
+    """
+
+    limits: tuple[float, ...]
+    row_local: bool = True
+    needs_norms: bool = True
+
+    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+        """min(1, C / ‖g‖)."""
+        limits = torch.tensor(self.limits, dtype=facts.norms.dtype)[cells]
+        return torch.clamp(limits / facts.norms.clamp_min(torch.finfo(facts.norms.dtype).tiny), max=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitClip:
+    """Clip at a threshold that moves, in units of the threshold: min(1/C, 1/‖g‖), so the limit is always 1.
+
+    The noise is then the same whatever C is now, and so is the cost; the caller multiplies the released mean by C.
+    """
+
+    threshold: float
+    cells: int
+    row_local: bool = True
+    needs_norms: bool = True
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """One, for every cell."""
+        return (1.0,) * self.cells
+
+    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+        """min(1/C, 1/‖g‖)."""
+        return 1.0 / facts.norms.clamp_min(self.threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class Normalise:
+    """Give every row nearly the same length: R / (‖g‖ + γ), as AUTO-S does with γ = 0.01 (R is the limit)."""
+
+    limits: tuple[float, ...]
+    gamma: float = 0.01
+    row_local: bool = True
+    needs_norms: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.gamma > 0, f"γ is {self.gamma}: it must be above 0")
+
+    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+        """R / (‖g‖ + γ)."""
+        limits = torch.tensor(self.limits, dtype=facts.norms.dtype)[cells]
+        return limits / (facts.norms + self.gamma)
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """No limit at all: a fixed weight per cell, for methods that are not private."""
+
+    factors: tuple[float, ...]
+    row_local: bool = True
+    needs_norms: bool = False
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """There is none."""
+        return tuple(float("inf") for _ in self.factors)
+
+    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+        """The cell's factor."""
+        return torch.tensor(self.factors, dtype=facts.losses.dtype)[cells]
+
+
+def check_row_local(bound: Bound, cells: int) -> None:
+    """Refuse a bound whose weight for one row moves when other rows change: its limits would not be the sensitivity.
+
+    Tried on made-up rows only. A bound that orders or ranks rows needs a sensitivity proof of its own.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows = 16
+    norms = torch.rand(rows, generator=generator, dtype=torch.float64) * 10
+    losses = torch.rand(rows, generator=generator, dtype=torch.float64) * 5
+    index = torch.randint(0, cells, (rows,), generator=generator)
+    finite = torch.ones(rows, dtype=torch.bool)
+    whole = bound.weights(RowFacts(losses, norms, finite), index)
+    for row in range(rows):
+        alone = slice(row, row + 1)
+        single = bound.weights(RowFacts(losses[alone], norms[alone], finite[alone]), index[alone])
+        require(
+            bool(torch.allclose(single, whole[alone], rtol=1e-9, atol=0.0)),
+            f"the bound {type(bound).__name__} weighs a row by looking at other rows, so one row can move more than "
+            "its own limit: make the weight of a row depend on that row alone",
+        )

@@ -1,0 +1,32 @@
+"""Weights for methods that are not private: group weights over the rows that were drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from veil.gradients import RowFacts
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMean:
+    """Σ_g λ_g · mean over the drawn rows of group g: a row's weight depends on who else was drawn. Not private."""
+
+    group_weights: tuple[float, ...]
+    group_of_cell: tuple[int, ...]
+    row_local: bool = False
+    needs_norms: bool = False
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """There is none."""
+        return tuple(float("inf") for _ in self.group_of_cell)
+
+    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+        """λ_g over the number of drawn rows of g."""
+        groups = torch.tensor(self.group_of_cell)[cells]
+        counts = torch.bincount(groups, minlength=len(self.group_weights)).clamp_min(1)
+        shares = torch.tensor(self.group_weights, dtype=facts.losses.dtype) / counts
+        return shares[groups]

@@ -1,0 +1,5 @@
+"""`python -m veil.cli`."""
+
+from veil.cli import main
+
+main()

@@ -1,0 +1,62 @@
+"""What the command line prints: results on standard output, all else on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+stdout = Console()
+stderr = Console(stderr=True)
+
+
+def say_error(sentence: str) -> None:
+    """One sentence on standard error."""
+    stderr.print(f"[bold red]error:[/] {_escape(sentence)}", soft_wrap=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """Exactly one JSON object on standard output."""
+    typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage with one decimal; a dash where there is none."""
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.1f}"
+
+
+def epsilon(value: float | None) -> str:
+    """An ε with three digits; ∞ where nothing is promised."""
+    return "∞" if value is None else f"{value:.3g}"
+
+
+def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -> Table:
+    """Methods side by side: accuracy per group, worst, average, overall, ε."""
+    table = Table(title="Accuracy by group, %", title_justify="left", caption_justify="left")
+    table.add_column("group")
+    table.add_column("training rows", justify="right")
+    table.add_column("test rows", justify="right")
+    for summary in summaries:
+        table.add_column(summary["method"], justify="right")
+    metrics = [summary["metrics"] for summary in summaries]
+    for name, rows in group_rows.items():
+        scores = [m["by_group"].get(name, {"n": 0, "accuracy": None}) for m in metrics]
+        table.add_row(_escape(name), f"{rows:,}", f"{scores[0]['n']:,}", *(percent(s["accuracy"]) for s in scores))
+    table.add_section()
+    for label, key in (
+        ("worst group", "worst_group_accuracy"),
+        ("average of groups", "average_group_accuracy"),
+        ("overall", "accuracy"),
+    ):
+        table.add_row(label, "", "", *(percent(m[key]) for m in metrics), style="bold" if "worst" in label else "")
+    table.add_section()
+    table.add_row("ε (every group)", "", "", *(epsilon(s["privacy"]["epsilon"]) for s in summaries))
+    return table
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")

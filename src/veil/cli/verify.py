@@ -1,0 +1,43 @@
+"""`veil verify`: recompute a certificate with a second accountant."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from veil.cli.console import print_json, stdout
+from veil.errors import require
+
+
+def verify(
+    certificate: Annotated[Path, typer.Argument(help="certificate.json, or the run folder that holds it.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
+) -> None:
+    """Check a certificate against its ledger with dp-accounting. Exit code 1 if they disagree."""
+    from veil.accounting.verify import verify as check
+
+    path = certificate / "certificate.json" if certificate.is_dir() else certificate
+    require(path.exists(), f"there is no certificate at {path}")
+    require(path.with_name("ledger.jsonl").exists(), f"there is no ledger.jsonl beside {path}")
+    verdict = check(path)
+    if json:
+        opinions = [asdict(opinion) for opinion in verdict.opinions]
+        print_json({"holds": verdict.holds, "faults": list(verdict.faults), "opinions": opinions})
+    else:
+        page = Table(title="ε by account", title_justify="left")
+        for heading in ("group", "owner", "certificate", "second accountant", "agrees", "how"):
+            page.add_column(heading)
+        for opinion in verdict.opinions:
+            second = "–" if opinion.second is None else f"{opinion.second:.4f}"
+            agrees = "yes" if opinion.agrees else "NO"
+            page.add_row(opinion.group, opinion.owner, f"{opinion.claimed:.4f}", second, agrees, opinion.remark)
+        stdout.print(page)
+        for fault in verdict.faults:
+            stdout.print(f"fault: {fault}")
+        stdout.print("The certificate holds." if verdict.holds else "The certificate does NOT hold.")
+    if not verdict.holds:
+        raise typer.Exit(1)

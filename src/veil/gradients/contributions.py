@@ -1,0 +1,270 @@
+"""Contributions: the ways a layer can hold the gradients of all rows for one parameter.
+
+A contribution knows three things about the per-row gradients it stands for: their squared norms, their weighted
+sums, and (for oracles and odd cases) their values. `settle` picks the cheaper way to the norms by counted cost
+and hands back the form that makes the sums cheapest afterwards.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from veil.gradients import costs
+from veil.gradients.batches import zeroed
+
+# A Gram norm may lose this share of its value to cancellation before the row is materialised instead.
+GRAM_LOSS = 1e-4
+
+
+class Contribution(ABC):
+    """Per-row gradients of one parameter, in whatever form the layer's rule recorded them."""
+
+    @abstractmethod
+    def settle(self) -> tuple[Tensor, Contribution]:
+        """Squared norms of shape (rows,), and the form to keep for the sums."""
+
+    @abstractmethod
+    def values(self) -> Tensor:
+        """The per-row gradients, shape (rows, *parameter)."""
+
+    @abstractmethod
+    def total(self, weights: Tensor) -> Tensor:
+        """Weighted sums, shape (k, *parameter), for weights of shape (k, rows)."""
+
+    @abstractmethod
+    def kept(self, keep: Tensor) -> Contribution:
+        """The same with exactly zero for the rows where `keep` is False."""
+
+
+def squared_norms(values: Tensor) -> Tensor:
+    """Sum of squares over everything but the first dimension."""
+    if values.numel() == 0:
+        return values.new_zeros(values.shape[0])
+    flat = values if values.ndim == 2 else values.reshape(values.shape[0], -1)
+    result: Tensor = torch.linalg.vecdot(flat, flat)
+    return result
+
+
+def doubtful(gram: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Squared norms from (rows, T, T) products whose sum they are, and the rows where cancellation ate the digits.
+
+    A bound needs those digits: the rows named here must be computed in another way.
+    """
+    squares = gram.sum((1, 2))
+    reach = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(1).square_()
+    lost = squares * GRAM_LOSS < reach * torch.finfo(reach.dtype).eps
+    return squares, lost.nonzero().flatten() if bool(lost.any()) else None
+
+
+@dataclass(slots=True)
+class Rowwise(Contribution):
+    """Per-row gradients as they are: (rows, *parameter); `squares` are their squared norms if already known."""
+
+    rows: Tensor
+    squares: Tensor | None = None
+
+    def settle(self) -> tuple[Tensor, Contribution]:
+        return squared_norms(self.rows) if self.squares is None else self.squares, self
+
+    def values(self) -> Tensor:
+        return self.rows
+
+    def total(self, weights: Tensor) -> Tensor:
+        flat = self.rows if self.rows.ndim == 2 else self.rows.reshape(self.rows.shape[0], -1)
+        return (weights.to(flat.dtype) @ flat).view(weights.shape[0], *self.rows.shape[1:])
+
+    def kept(self, keep: Tensor) -> Contribution:
+        return Rowwise(zeroed(self.rows, keep))
+
+
+@dataclass(slots=True)
+class Single(Contribution):
+    """Gradient of a matrix that met one position per row: left ⊗ right, of shapes (rows, p) and (rows, d)."""
+
+    left: Tensor
+    right: Tensor
+
+    def settle(self) -> tuple[Tensor, Contribution]:
+        return squared_norms(self.left) * squared_norms(self.right), self
+
+    def values(self) -> Tensor:
+        return self.left.unsqueeze(2) * self.right.unsqueeze(1)
+
+    def total(self, weights: Tensor) -> Tensor:
+        left, right, scales = self.left, self.right, weights.to(self.left.dtype)
+        if left.shape[1] <= right.shape[1]:
+            sums = [(left * scale.unsqueeze(1)).t() @ right for scale in scales.unbind()]
+        else:
+            sums = [left.t() @ (right * scale.unsqueeze(1)) for scale in scales.unbind()]
+        return sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums)
+
+    def kept(self, keep: Tensor) -> Contribution:
+        return Single(zeroed(self.left, keep), zeroed(self.right, keep))
+
+
+@dataclass(slots=True)
+class Outer(Contribution):
+    """Gradient of a matrix as a sum of outer products over positions: Σ_t left_t ⊗ right_t.
+
+    `left` is (rows, positions, p), `right` is (rows, positions, d); the parameter has p·d values in `shape`.
+    `left_squares` are the squared norms of `left` if already known.
+    """
+
+    left: Tensor
+    right: Tensor
+    shape: torch.Size
+    left_squares: Tensor | None = None
+
+    def settle(self) -> tuple[Tensor, Contribution]:
+        positions, p, d = self.left.shape[1], self.left.shape[2], self.right.shape[2]
+        if positions == 1:
+            left = squared_norms(self.left) if self.left_squares is None else self.left_squares
+            return left * squared_norms(self.right), self
+        if costs.by_gram(positions, p, d) < costs.by_values(positions, p, d):
+            return self.gram_norms(), self
+        return Rowwise(self.values()).settle()
+
+    def gram_norms(self) -> Tensor:
+        """Squared norms from inner products of positions, exact where those would cancel."""
+        lefts = self.left @ self.left.transpose(1, 2)
+        squares, index = doubtful(lefts.mul_(self.right @ self.right.transpose(1, 2)))
+        if index is not None:
+            exact = Outer(self.left[index], self.right[index], self.shape).values()
+            squares = squares.index_copy(0, index, squared_norms(exact))
+        return squares
+
+    def values(self) -> Tensor:
+        return torch.bmm(self.left.transpose(1, 2), self.right).view(self.left.shape[0], *self.shape)
+
+    def total(self, weights: Tensor) -> Tensor:
+        left, right = self.left.flatten(0, 1), self.right.flatten(0, 1)
+        scales = weights.to(left.dtype)
+        if self.left.shape[1] > 1:
+            scales = scales.repeat_interleave(self.left.shape[1], 1)
+        # The narrower side is scaled: fewer values to multiply.
+        if left.shape[1] <= right.shape[1]:
+            sums = [(left * scale.unsqueeze(1)).t() @ right for scale in scales.unbind()]
+        else:
+            sums = [left.t() @ (right * scale.unsqueeze(1)) for scale in scales.unbind()]
+        return (sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums)).view(-1, *self.shape)
+
+    def kept(self, keep: Tensor) -> Contribution:
+        return Outer(zeroed(self.left, keep), zeroed(self.right, keep), self.shape)
+
+
+@dataclass(slots=True)
+class Gathered(Contribution):
+    """Gradient of a table whose entries were looked up: Σ_t onehot(index_t) ⊗ right_t.
+
+    `index` is (rows, positions), `right` is (rows, positions, d) with zeros where a position does not count.
+    """
+
+    index: Tensor
+    right: Tensor
+    shape: torch.Size
+
+    def settle(self) -> tuple[Tensor, Contribution]:
+        rows, positions, d = self.right.shape
+        if positions == 1:
+            return squared_norms(self.right), self
+        # Sum what falls on the same (row, entry) pair, then square: exact, and linear in the positions.
+        keys = self.index + self.shape[0] * torch.arange(rows, device=self.index.device).unsqueeze(1)
+        entries, where = torch.unique(keys.flatten(), return_inverse=True)
+        sums = self.right.new_zeros(entries.shape[0], d).index_add_(0, where, self.right.flatten(0, 1))
+        squares = squared_norms(sums)
+        owners = torch.div(entries, self.shape[0], rounding_mode="floor")
+        return squares.new_zeros(rows).index_add_(0, owners, squares), self
+
+    def values(self) -> Tensor:
+        rows, positions, d = self.right.shape
+        result = self.right.new_zeros(rows, *self.shape)
+        index = self.index.unsqueeze(2).expand(rows, positions, d)
+        return result.scatter_add_(1, index, self.right)
+
+    def total(self, weights: Tensor) -> Tensor:
+        flat_index = self.index.flatten()
+        sums = []
+        for row_weights in weights.to(self.right.dtype):
+            scaled = (self.right * row_weights.view(-1, 1, 1)).flatten(0, 1)
+            sums.append(scaled.new_zeros(self.shape).index_add_(0, flat_index, scaled))
+        return torch.stack(sums)
+
+    def kept(self, keep: Tensor) -> Contribution:
+        return Gathered(self.index, zeroed(self.right, keep), self.shape)
+
+
+@dataclass(slots=True)
+class Tied(Contribution):
+    """One parameter used as a table and as a matrix: the sum of a `Gathered` and an `Outer`, never materialised."""
+
+    table: Gathered
+    matrix: Outer
+
+    def settle(self) -> tuple[Tensor, Contribution]:
+        table_squares, _ = self.table.settle()
+        matrix_squares = self.matrix.gram_norms()
+        # ⟨onehot(i_t) ⊗ r_t, l_s ⊗ q_s⟩ = l_s[i_t] · ⟨r_t, q_s⟩
+        entries = self.table.index.unsqueeze(1).expand(-1, self.matrix.left.shape[1], -1)
+        picked = self.matrix.left.gather(2, entries)
+        inner = self.matrix.right @ self.table.right.transpose(1, 2)
+        crossed = (picked * inner).sum((1, 2))
+        return (table_squares + matrix_squares + 2 * crossed).clamp_min(0), self
+
+    def values(self) -> Tensor:
+        return self.table.values() + self.matrix.values()
+
+    def total(self, weights: Tensor) -> Tensor:
+        return self.table.total(weights) + self.matrix.total(weights)
+
+    def kept(self, keep: Tensor) -> Contribution:
+        table, matrix = self.table.kept(keep), self.matrix.kept(keep)
+        assert isinstance(table, Gathered)
+        assert isinstance(matrix, Outer)
+        return Tied(table, matrix)
+
+
+def merged(parts: Sequence[Contribution], shape: torch.Size) -> Contribution:
+    """One contribution for a parameter that was used several times: per row, gradients of all uses add up."""
+    if len(parts) == 1:
+        return parts[0]
+    outers = [part for part in parts if isinstance(part, Outer)]
+    tables = [part for part in parts if isinstance(part, Gathered)]
+    if len(outers) + len(tables) == len(parts):
+        outer = table = None
+        if outers:
+            outer = Outer(
+                torch.cat([part.left for part in outers], 1), torch.cat([part.right for part in outers], 1), shape
+            )
+        if tables:
+            table = Gathered(
+                torch.cat([part.index for part in tables], 1), torch.cat([part.right for part in tables], 1), shape
+            )
+        if outer is None or table is None:
+            only = outer or table
+            assert only is not None
+            return only
+        return Tied(table, outer)
+    total = parts[0].values().clone()
+    for part in parts[1:]:
+        total += part.values().view_as(total)
+    return Rowwise(total)
+
+
+def through(view: Tensor, parameter: Tensor, part: Contribution) -> Contribution:
+    """The contribution of `parameter`, given that of a tensor computed from it alone (a slice, a transpose, …)."""
+    transposed = (
+        parameter.ndim == 2 and view.shape == parameter.shape[::-1] and view.stride() == parameter.stride()[::-1]
+    )
+    if isinstance(part, Outer) and transposed and view.data_ptr() == parameter.data_ptr():
+        return Outer(part.right, part.left, parameter.shape)
+    values = part.values()
+    with torch.enable_grad():
+        (rows,) = torch.autograd.grad(
+            view, parameter, values.view(-1, *view.shape), retain_graph=True, is_grads_batched=True
+        )
+    return Rowwise(rows)

@@ -1,0 +1,190 @@
+"""The engine: per-row losses, per-row gradient norms and weighted gradient sums, in micro-batches if need be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+import veil.gradients.rules  # noqa: F401  (registers the layer rules)
+from veil.gradients.batches import count_rows, sliced
+from veil.gradients.contributions import Contribution
+from veil.gradients.memory import affordable_rows
+from veil.gradients.passes import Memory, Outcome, run
+from veil.gradients.records import Batch, GradientError, GradientSum, LossFn, RowFacts, Weigh
+
+
+class GradientEngine:
+    """Per-row gradients of `loss(model, batch)` for the trainable parameters of `model`.
+
+    `micro_batch` bounds the rows of one forward pass; `max_memory` (bytes) derives that bound from what one row
+    takes. Weights may depend on the norms and losses of the whole batch. With one micro-batch that takes one
+    forward and one backward pass; with several, a first round gathers the facts and a second one the sum, unless
+    the callable says `row_local = True` (each row's weight depends on that row alone).
+
+    >>> model = nn.Linear(3, 1)
+    >>> engine = GradientEngine(model, lambda model, batch: model(batch).squeeze(1))
+    >>> result = engine.weighted_sum(torch.ones(4, 3), lambda facts: 1 / facts.norms)
+    >>> result.sums[0]["weight"], result.facts.norms
+    (tensor([[2., 2., 2.]]), tensor([2., 2., 2., 2.]))
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: LossFn, *, micro_batch: int | None = None, max_memory: int | None = None
+    ) -> None:
+        if micro_batch is not None and micro_batch < 1:
+            raise GradientError(f"micro_batch is {micro_batch}: it must be at least 1 row")
+        if max_memory is not None and max_memory < 1:
+            raise GradientError(f"max_memory is {max_memory}: it must be a positive number of bytes")
+        self.model = model
+        self.loss = loss
+        self.micro_batch = micro_batch
+        self.max_memory = max_memory
+        self._memory = Memory()
+
+    def weighted_sum(self, batch: Batch, weigh: Weigh, rows: int | None = None) -> GradientSum:
+        """Σ wᵢ gᵢ over the rows of `batch`, where w = `weigh`(facts of all rows)."""
+        rows = count_rows(batch) if rows is None else rows
+        parameters = self._parameters()
+        size = self._rows_at_once(batch, rows, parameters)
+        if rows == 0:
+            facts = _no_facts(parameters)
+            weights = _weights(weigh, facts)
+            return GradientSum(_totals({}, weights, parameters), facts, weights)
+        if size >= rows:
+            outcome = self._run(batch, rows, parameters)
+            weights = _weights(weigh, outcome.facts)
+            return GradientSum(_totals(outcome.parts, weights, parameters), outcome.facts, weights)
+        pieces = list(_pieces(batch, rows, size))
+        if getattr(weigh, "row_local", False):
+            return self._in_one_round(pieces, weigh, parameters)
+        return self._in_two_rounds(pieces, weigh, parameters)
+
+    def facts(self, batch: Batch) -> RowFacts:
+        """Norms and losses of all rows, without any sum."""
+        rows, parameters = count_rows(batch), self._parameters()
+        pieces = _pieces(batch, rows, self._rows_at_once(batch, rows, parameters))
+        found = [self._run(piece, count, parameters, keep=False).facts for piece, count in pieces]
+        return _joined(found) if found else _no_facts(parameters)
+
+    def per_row(self, batch: Batch) -> dict[str, Tensor]:
+        """The per-row gradients themselves, each of shape (rows, *parameter): for oracles and diagnostics."""
+        rows, parameters = count_rows(batch), self._parameters()
+        result = {name: parameter.new_zeros(rows, *parameter.shape) for name, parameter in parameters.items()}
+        start = 0
+        for piece, count in _pieces(batch, rows, self._rows_at_once(batch, rows, parameters)):
+            for name, part in self._run(piece, count, parameters).parts.items():
+                result[name][start : start + count] = part.values().detach().view(count, *parameters[name].shape)
+            start += count
+        return result
+
+    def _parameters(self) -> dict[str, Tensor]:
+        parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if not parameters:
+            raise GradientError("the model has no trainable parameter: set requires_grad on what should be trained")
+        return dict(parameters)
+
+    def _run(self, batch: Batch, rows: int, parameters: dict[str, Tensor], keep: bool = True) -> Outcome:
+        return run(self.model, self.loss, batch, rows, parameters, self._memory, keep)
+
+    def _rows_at_once(self, batch: Batch, rows: int, parameters: dict[str, Tensor]) -> int:
+        size = rows if self.micro_batch is None else min(rows, self.micro_batch)
+        if self.max_memory is not None and rows > 1:
+            size = min(size, affordable_rows(self.model, self.loss, batch, self.max_memory, parameters))
+        return max(size, 1)
+
+    def _in_one_round(
+        self, pieces: list[tuple[Batch, int]], weigh: Weigh, parameters: dict[str, Tensor]
+    ) -> GradientSum:
+        facts, weights, sums = [], [], list[dict[str, Tensor]]()
+        for piece, count in pieces:
+            outcome = self._run(piece, count, parameters)
+            facts.append(outcome.facts)
+            weights.append(_weights(weigh, outcome.facts))
+            _add(sums, _totals(outcome.parts, weights[-1], parameters))
+        return GradientSum(sums, _joined(facts), torch.cat(weights, -1))
+
+    def _in_two_rounds(
+        self, pieces: list[tuple[Batch, int]], weigh: Weigh, parameters: dict[str, Tensor]
+    ) -> GradientSum:
+        facts, states = [], []
+        for piece, count in pieces:
+            states.append(torch.get_rng_state())
+            facts.append(self._run(piece, count, parameters, keep=False).facts)
+        after, joined = torch.get_rng_state(), _joined(facts)
+        weights, sums, start = _weights(weigh, joined), list[dict[str, Tensor]](), 0
+        for (piece, count), state, before in zip(pieces, states, facts, strict=True):
+            # The same random numbers as in the first round: a bound by other dropout masks would bound nothing.
+            torch.set_rng_state(state)
+            outcome = self._run(piece, count, parameters)
+            if not torch.equal(outcome.facts.norms, before.norms):
+                raise GradientError(
+                    "the model gives other gradients for the same rows a second time, so its rows cannot be bounded "
+                    "over several micro-batches: make it deterministic or use one micro-batch"
+                )
+            _add(sums, _totals(outcome.parts, weights[..., start : start + count], parameters))
+            start += count
+        torch.set_rng_state(after)
+        return GradientSum(sums, joined, weights)
+
+
+def _pieces(batch: Batch, rows: int, size: int) -> Iterator[tuple[Batch, int]]:
+    if rows > 0 and size >= rows:
+        yield batch, rows
+        return
+    for start in range(0, rows, size):
+        stop = min(start + size, rows)
+        yield sliced(batch, start, stop), stop - start
+
+
+def _no_facts(parameters: dict[str, Tensor]) -> RowFacts:
+    empty = next(iter(parameters.values())).new_zeros(0)
+    return RowFacts(empty, empty.clone(), torch.zeros(0, dtype=torch.bool, device=empty.device))
+
+
+def _joined(facts: list[RowFacts]) -> RowFacts:
+    if len(facts) == 1:
+        return facts[0]
+    return RowFacts(
+        torch.cat([f.losses for f in facts]),
+        torch.cat([f.norms for f in facts]),
+        torch.cat([f.finite for f in facts]),
+    )
+
+
+def _weights(weigh: Weigh, facts: RowFacts) -> Tensor:
+    """The weights as given, 0 for rows that are not finite; anything that could poison a sum is refused."""
+    weights = weigh(facts).detach()
+    rows = facts.norms.shape[0]
+    if weights.ndim not in (1, 2) or weights.shape[-1] != rows:
+        raise GradientError(
+            f"the weights have shape {tuple(weights.shape)} for {rows} rows: it must be ({rows},) or (k, {rows})"
+        )
+    if math.isfinite(weights.sum().item()):
+        return weights
+    weights = torch.where(facts.finite, weights, weights.new_zeros(()))
+    if not bool(torch.isfinite(weights).all()):
+        raise GradientError("some weights are NaN or infinite: a row of norm 0 needs a finite weight too")
+    return weights
+
+
+def _totals(parts: dict[str, Contribution], weights: Tensor, parameters: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    table = weights if weights.ndim == 2 else weights.unsqueeze(0)
+    sums: list[dict[str, Tensor]] = [{} for _ in range(table.shape[0])]
+    for name, parameter in parameters.items():
+        part = parts.get(name)
+        totals = parameter.new_zeros(len(sums), *parameter.shape) if part is None else part.total(table)
+        for into, total in zip(sums, totals.unbind(), strict=True):
+            into[name] = total if total.shape == parameter.shape else total.view(parameter.shape)
+    return sums
+
+
+def _add(sums: list[dict[str, Tensor]], more: list[dict[str, Tensor]]) -> None:
+    if not sums:
+        sums.extend(more)
+        return
+    for into, values in zip(sums, more, strict=True):
+        for name, value in values.items():
+            into[name] += value

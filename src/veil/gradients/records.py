@@ -1,0 +1,48 @@
+"""Records: what goes into the gradient engine and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+
+Batch: TypeAlias = Any
+"""A tensor, or a nested tuple, list or dict of tensors, whose first dimension is the row."""
+
+LossFn: TypeAlias = Callable[[nn.Module, Batch], Tensor]
+"""A loss that returns one value per row."""
+
+
+class GradientError(ValueError):
+    """A model, loss or batch from which no per-row gradient can be taken; the message names the fix."""
+
+
+class FallbackWarning(UserWarning):
+    """Some parameters have no layer rule and are served by the slower generic path; the message names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """Loss and gradient norm of every row of a logical batch, detached.
+
+    A row whose loss or gradient is NaN or infinite has `finite` False, loss 0 and norm 0.
+    """
+
+    losses: Tensor
+    norms: Tensor
+    finite: Tensor
+
+
+Weigh: TypeAlias = Callable[[RowFacts], Tensor]
+"""Facts of the rows to their weights: shape (rows,), or (k, rows) for k sums at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSum:
+    """Σ wᵢ gᵢ by parameter name, one dict per weighting, with the facts and the weights it came from."""
+
+    sums: list[dict[str, Tensor]]
+    facts: RowFacts
+    weights: Tensor

@@ -1,0 +1,107 @@
+"""Replay: the short way for a structure that was recorded before and holds nothing but plain linear layers.
+
+Models for tables are small: watching their forward pass costs more than the pass itself. Once a recorded pass has
+shown that every trainable parameter sits in a linear map of (rows, features), the next passes run the model as it is
+and read inputs and output gradients off the autograd graph. The graph is read in full, and must be made of the very
+same linear maps: anything else is recorded again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from veil.gradients.contributions import Contribution, Rowwise, Single, squared_norms
+from veil.gradients.layouts import FIRST, WHOLE
+from veil.gradients.recording import Use
+
+Maps: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Names of weight and bias of every linear map, sorted."""
+
+_LEAF = "torch::autograd::AccumulateGrad"
+
+
+def plain_maps(uses: list[Use], names: dict[int, str], rows: int) -> Maps | None:
+    """The linear maps that the uses consist of, if they are nothing else and hold all parameters once."""
+    maps: list[tuple[str, str | None]] = []
+    for use in uses:
+        known = use.layout is FIRST or use.layout == FIRST
+        if use.label != "linear" or not known or use.lead != (rows,) or use.layout is WHOLE:
+            return None
+        found = [names[id(parameter)] for parameter in use.parameters]
+        if use.parameters[0].ndim != 2 or len(found) > 2:
+            return None
+        maps.append((found[0], found[1] if len(found) == 2 else None))
+    used = [name for pair in maps for name in pair if name is not None]
+    return tuple(sorted(maps, key=str)) if len(set(used)) == len(used) == len(names) else None
+
+
+def read(losses: Tensor, names: dict[int, str]) -> tuple[Maps, list[Any]] | None:
+    """Every linear map in the graph of the losses and its node; None if a parameter is reached in any other way."""
+    if losses.grad_fn is None:
+        return None
+    maps: list[tuple[str, str | None]] = []
+    nodes: list[Any] = []
+    stack: list[Any] = [losses.grad_fn]
+    seen = {losses.grad_fn}
+    while stack:
+        node = stack.pop()
+        kind = node.name()
+        following = node.next_functions
+        if kind == "AddmmBackward0" or kind == "MmBackward0":
+            pair = _map_of(kind, following, names)
+            if pair is None:
+                return None
+            maps.append(pair)
+            nodes.append(node)
+            following = (following[-2],)
+        elif kind == _LEAF or "BatchNorm" in kind:
+            return None
+        for after, _ in following:
+            if after is not None and after not in seen:
+                seen.add(after)
+                stack.append(after)
+    order = sorted(range(len(maps)), key=lambda place: str(maps[place]))
+    return tuple(maps[place] for place in order), [nodes[place] for place in order]
+
+
+def _map_of(kind: str, following: Any, names: dict[int, str]) -> tuple[str, str | None] | None:
+    turned = following[-1][0]
+    if turned is None or turned.name() != "TBackward0":
+        return None
+    weight = names.get(id(getattr(turned.next_functions[0][0], "variable", None)))
+    if weight is None:
+        return None
+    if kind == "MmBackward0":
+        return weight, None
+    shift = following[0][0]
+    bias = names.get(id(getattr(shift, "variable", None)))
+    return None if bias is None else (weight, bias)
+
+
+def replay(
+    losses: Tensor, maps: Maps, nodes: list[Any], keep: bool
+) -> tuple[list[Tensor], dict[str, Contribution]] | None:
+    """Squared norms and contributions of a graph that `read` understood; None if its inputs were not kept."""
+    inputs = [node._saved_mat1 if node.name() == "AddmmBackward0" else node._saved_self for node in nodes]
+    if any(input is None or input.shape[0] != losses.shape[0] for input in inputs):
+        return None
+    edges: Any = [GradientEdge(node, 0) for node in nodes]
+    gradients = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
+    squares: list[Tensor] = []
+    parts: dict[str, Contribution] = {}
+    for (weight, bias), gradient, input in zip(maps, gradients, inputs, strict=True):
+        if gradient is None:
+            continue
+        input = input.detach()
+        own, other = squared_norms(gradient), squared_norms(input)
+        # ‖∇W‖² + ‖∇b‖² = ‖g‖²·‖x‖² + ‖g‖²
+        squares.append(own * other if bias is None else torch.addcmul(own, own, other))
+        if keep:
+            parts[weight] = Single(gradient, input)
+            if bias is not None:
+                parts[bias] = Rowwise(gradient)
+    return squares, parts

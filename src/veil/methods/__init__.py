@@ -1,0 +1,15 @@
+"""Methods: one file each, the composition of a draw, a bound, a noise and a controller, with its guarantee."""
+
+from veil.methods import (  # isort: skip  # noqa: F401  (each file registers its methods, by family)
+    reweighted,
+    gdro,
+    adversarial,
+    dp_sgd,
+    auto_s,
+    adaptive_clip,
+    dp_is_sgd,
+    idp_sgd,
+)
+from veil.methods.registry import Method, create, names, table
+
+__all__ = ["Method", "create", "names", "table"]

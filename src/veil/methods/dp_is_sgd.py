@@ -1,0 +1,64 @@
+"""DP-IS-SGD: importance sampling that gives every group the same share of a batch (Kulynych et al. 2022).
+
+    row i of group g joins a batch with p_g = p̄ / (m·q_g),   p̄ = b/n, m groups, q_g = n_g/n
+    g̃ = (Σ_{i ∈ B} min(1, C/‖gᵢ‖)·gᵢ + N(0, κ²C²·I)) / b
+
+Guarantee: a row of group g has the ε of its own rate p_g; the smallest group has the largest rate p* and the largest
+ε, and that one is held to the budget. The certificate shows both: ε per group, and ε(p*).
+
+Corrections: the paper's printed formula for p(z) is garbled, the one above is what its text describes; max p ≤ 1 is
+required, not assumed; the divisor is the public expected batch p̄·n, not the number of rows drawn; the paper's figures
+use the GDP approximation, which under-reports, Veil composes by PLD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from veil.bounding import Clip
+from veil.controllers import Constant
+from veil.errors import InputError, require
+from veil.methods.planning import balanced_rates, batch_of, calibrate, private_plan, relation_for
+from veil.methods.registry import register
+from veil.plan import Plan, Settings
+from veil.problem import PublicFacts
+from veil.release import GradientRelease, Poisson
+
+
+@register
+@dataclass(frozen=True)
+class DpIsSgd:
+    """DP-SGD on batches in which every group is expected to have as many rows."""
+
+    name: ClassVar[str] = "dp-is-sgd"
+    family: ClassVar[str] = "private and fair"
+    private: ClassVar[bool] = True
+    relation: ClassVar[str | None] = "add-remove"
+    summary: ClassVar[str] = "draw small groups more often; they then hold the largest ε, which is the budget"
+
+    clip: float = 1.0
+    neighbours: Literal["add-remove", "replace-one"] | None = None
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """Calibrate κ at the largest rate p*."""
+        require(self.clip > 0, f"clip is {self.clip}: it must be above 0")
+        relation = relation_for("poisson", self.neighbours)
+        batch = batch_of(facts, settings)
+        rates = balanced_rates(facts, float(batch))
+        if max(rates) > 1:
+            group = facts.cells[rates.index(max(rates))].group
+            raise InputError(
+                f'group "{facts.groups[group]}" has {facts.group_sizes[group]} rows, fewer than the batch share '
+                f"{batch / len(facts.groups):.0f}: lower --batch-size or merge groups"
+            )
+        draw, bound = Poisson(rates), Clip((self.clip,) * len(facts.cells))
+        steps = settings.steps_for(facts)
+
+        def release(kappa: float) -> GradientRelease:
+            return GradientRelease(draw, bound, kappa * self.clip, float(batch), relation)
+
+        kappa, rules = calibrate(release, facts, settings, steps)
+        details = {"noise_multiplier": kappa, "clip": self.clip, "sampling": "poisson", "batch": batch}
+        details["rates"] = list(rates)
+        return private_plan(self.name, facts, settings, steps, Constant(release(kappa)), relation, rules, details)

@@ -1,0 +1,99 @@
+"""Planning that several methods share: draws from settings, and noise calibrated for every cell's budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from veil.accounting import AccountingError, Event, Relation, Repeated, TokenBucket
+from veil.accounting.calibration import noise_multiplier
+from veil.controllers import Controller
+from veil.errors import InputError, require
+from veil.plan import Plan, Settings
+from veil.problem import PublicFacts
+from veil.release import Draw, GradientRelease, Poisson, UniformSubset
+
+Sampling = Literal["poisson", "wor"]
+
+
+def batch_of(facts: PublicFacts, settings: Settings) -> int:
+    """The expected batch: as set, but never more than there are rows."""
+    return min(settings.batch_size, facts.rows)
+
+
+def relation_for(sampling: str, neighbours: str | None) -> Relation:
+    """The relation asked for, or the one that fits the sampling: subsets are proved for replace-one only."""
+    require(sampling in ("poisson", "wor"), f'sampling is "{sampling}": it is poisson or wor')
+    known = [relation.value for relation in Relation]
+    require(neighbours is None or neighbours in known, f'neighbours is "{neighbours}": it is {" or ".join(known)}')
+    require(
+        not (sampling == "wor" and neighbours == "add-remove"),
+        "sampling without replacement is proved for replace-one only: leave neighbours out or choose poisson",
+    )
+    return Relation(neighbours or ("replace-one" if sampling == "wor" else "add-remove"))
+
+
+def uniform_draw(facts: PublicFacts, settings: Settings, sampling: str) -> Draw:
+    """Every row alike: one Poisson rate for all, or subsets of all rows."""
+    batch = batch_of(facts, settings)
+    return Poisson((batch / facts.rows,) * len(facts.cells)) if sampling == "poisson" else UniformSubset(batch)
+
+
+def balanced_rates(facts: PublicFacts, batch: float) -> tuple[float, ...]:
+    """Rates at which every group gives the same expected number of rows: p_g = p̄ / (m·q_g), p̄ = batch / n.
+
+    >>> from veil.problem import Cell
+    >>> facts = PublicFacts(("a", "b"), ("everybody",), (Cell(0, 0, 900), Cell(1, 0, 100)), (1,))
+    >>> balanced_rates(facts, 20.0)
+    (0.011111111111111112, 0.1)
+    """
+    sizes = facts.group_sizes
+    return tuple(batch / (len(sizes) * sizes[cell.group]) for cell in facts.cells)
+
+
+def calibrate(
+    release: Callable[[float], GradientRelease], facts: PublicFacts, settings: Settings, steps: int
+) -> tuple[float, tuple[TokenBucket, ...]]:
+    """The smallest κ at which `steps` times `release(κ)` stays within every cell's budget, and the rules it makes."""
+    accountant, delta = settings.accountant_for(), settings.delta_for(facts)
+    probe = release(1.0).events(facts)
+    tightest: dict[Event, tuple[float, int]] = {}
+    for cell, event in probe.items():
+        budget = facts.budget_of(cell, settings.epsilon)
+        if event not in tightest or budget < tightest[event][0]:
+            tightest[event] = (budget, cell)
+
+    def tokens_of(cell: int) -> Callable[[float], list[Repeated]]:
+        return lambda kappa: [Repeated(release(kappa).events(facts)[cell], steps)]
+
+    kappa = 0.0
+    for budget, cell in tightest.values():
+        try:
+            needed = noise_multiplier(tokens_of(cell), budget, delta, accountant)
+        except AccountingError as error:
+            raise InputError(f'no noise gives group "{facts.cell_name(cell)}" ε = {budget:g}: {error}') from error
+        kappa = max(kappa, needed)
+    return kappa, rules_for(release(kappa), facts, steps)
+
+
+def rules_for(release: GradientRelease, facts: PublicFacts, steps: int) -> tuple[TokenBucket, ...]:
+    """One token per step for every cell that takes part."""
+    events = release.events(facts)
+    return tuple(
+        TokenBucket((Repeated(events[cell], steps),) if cell in events else ()) for cell in range(len(facts.cells))
+    )
+
+
+def private_plan(
+    method: str,
+    facts: PublicFacts,
+    settings: Settings,
+    steps: int,
+    controller: Controller,
+    relation: Relation,
+    rules: tuple[TokenBucket, ...],
+    details: Mapping[str, Any],
+    assumptions: tuple[str, ...] = (),
+) -> Plan:
+    """A plan whose releases are all fixed beforehand."""
+    return Plan(method, facts, settings, steps, controller, relation, rules, assumptions, details)

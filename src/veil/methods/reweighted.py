@@ -1,0 +1,96 @@
+"""Importance sampling and weighting, not private: every group counts the same in expectation.
+
+    is-sgd: rows of group g are drawn with p_g ∝ 1/n_g, g̃ = (Σ_{i ∈ B} gᵢ)/b
+    iw-sgd: rows are drawn alike and weighted by w_g = n/(m·n_g), g̃ = (Σ_{i ∈ B} w_{g(i)}·gᵢ)/b
+
+With `gradient_noise` s (the papers' "-n") noise N(0, s²·I) is added to g̃: a regulariser that narrows the gap between
+training and test (Kulynych et al. 2022), with no privacy guarantee.
+
+Where a small group cannot fill its share of a batch, is-sgd draws all of it and weights it up for the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from veil.bounding import Bound, Weighted
+from veil.controllers import Constant
+from veil.errors import require
+from veil.methods.planning import balanced_rates, batch_of
+from veil.methods.registry import register
+from veil.plan import Plan, Settings
+from veil.problem import PublicFacts
+from veil.release import Draw, GradientRelease, Poisson, Shuffled
+
+
+def plain_plan(
+    name: str, facts: PublicFacts, settings: Settings, draw: Draw, bound: Bound, gradient_noise: float
+) -> Plan:
+    """A plan without privacy: a draw, weights, and maybe gradient noise."""
+    require(gradient_noise >= 0, f"gradient_noise is {gradient_noise}: it must be at least 0")
+    batch = batch_of(facts, settings)
+    release = GradientRelease(draw, bound, gradient_noise * batch, float(batch), None)
+    details = {"batch": batch, "gradient_noise": gradient_noise}
+    return Plan(name, facts, settings, settings.steps_for(facts), Constant(release), details=details)
+
+
+@register
+@dataclass(frozen=True)
+class Erm:
+    """Ordinary training: what accuracy costs no privacy."""
+
+    name: ClassVar[str] = "erm"
+    family: ClassVar[str] = "not private"
+    private: ClassVar[bool] = False
+    relation: ClassVar[str | None] = None
+    summary: ClassVar[str] = "ordinary training on shuffled batches: the accuracy without privacy"
+
+    gradient_noise: float = 0.0
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """Shuffled batches, every row counts the same."""
+        ones = Weighted((1.0,) * len(facts.cells))
+        return plain_plan(self.name, facts, settings, Shuffled(batch_of(facts, settings)), ones, self.gradient_noise)
+
+
+@register
+@dataclass(frozen=True)
+class IsSgd:
+    """Importance sampling: every group is drawn equally often."""
+
+    name: ClassVar[str] = "is-sgd"
+    family: ClassVar[str] = "not private"
+    private: ClassVar[bool] = False
+    relation: ClassVar[str | None] = None
+    summary: ClassVar[str] = "ordinary training on batches in which every group has as many rows"
+
+    gradient_noise: float = 0.0
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """Poisson draws with balanced rates."""
+        wanted = balanced_rates(facts, float(batch_of(facts, settings)))
+        rates = tuple(min(rate, 1.0) for rate in wanted)
+        bound = Weighted(tuple(want / rate for want, rate in zip(wanted, rates, strict=True)))
+        return plain_plan(self.name, facts, settings, Poisson(rates), bound, self.gradient_noise)
+
+
+@register
+@dataclass(frozen=True)
+class IwSgd:
+    """Importance weighting: every group weighs the same."""
+
+    name: ClassVar[str] = "iw-sgd"
+    family: ClassVar[str] = "not private"
+    private: ClassVar[bool] = False
+    relation: ClassVar[str | None] = None
+    summary: ClassVar[str] = "ordinary training with rows weighted so that every group counts the same"
+
+    gradient_noise: float = 0.0
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """Shuffled batches with weights n/(m·n_g)."""
+        sizes = facts.group_sizes
+        weights = tuple(facts.rows / (len(sizes) * sizes[cell.group]) for cell in facts.cells)
+        draw = Shuffled(batch_of(facts, settings))
+        return plain_plan(self.name, facts, settings, draw, Weighted(weights), self.gradient_noise)

@@ -1,0 +1,153 @@
+"""Plan: every public constant of a run, fixed before any private row is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
+
+from veil.accounting import AccountingError, Pld, Rdp, Relation, Terms
+from veil.accounting.accountant import Accountant
+from veil.accounting.filters import Filter
+from veil.accounting.ledger import Account
+from veil.controllers import Controller
+from veil.errors import InputError, require
+from veil.problem import PublicFacts
+
+LossFunction = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
+LossTransform = Callable[[LossFunction], LossFunction]
+
+
+class Settings(BaseModel):
+    """What a user may set for any method. Method-specific options belong to the method."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epsilon: float = Field(1.0, description="privacy budget ε of every owner that has none of its own")
+    delta: float | None = Field(None, description="δ; by default 1 / (2 × rows)")
+    epochs: float = Field(20.0, gt=0, description="passes over the data, in expectation")
+    steps: int | None = Field(None, gt=0, description="steps; overrides epochs")
+    batch_size: int = Field(512, gt=0, description="rows per step, in expectation")
+    learning_rate: float = Field(0.5, gt=0)
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: float = Field(0.9, ge=0, lt=1)
+    l2: float = Field(0.0, ge=0, description="weight decay")
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    ema: float = Field(0.0, ge=0, lt=1, description="decay of an average of the weights; 0 keeps the last weights")
+    accountant: Literal["pld", "rdp"] = "pld"
+    seed: int | None = Field(None, ge=0, description="for tests; by default the operating system gives one")
+    secure_noise: bool = Field(False, description="ChaCha20 noise on a fixed grid, safe against floating-point attacks")
+    micro_batch: int | None = Field(None, gt=0, description="rows per forward pass, to bound memory")
+    evaluate_every: int = Field(0, ge=0, description="steps between evaluations on public rows; 0: twenty times a run")
+
+    @classmethod
+    def checked(cls, **values: Any) -> Settings:
+        """Settings from names and values; a wrong one raises `InputError` with one sentence.
+
+        >>> Settings.checked(epsilon=0)
+        Traceback (most recent call last):
+            ...
+        veil.errors.InputError: epsilon is 0.0: it must be above 0
+        """
+        try:
+            settings = cls(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        require(
+            math.isfinite(settings.epsilon) and settings.epsilon > 0,
+            f"epsilon is {settings.epsilon}: it must be above 0",
+        )
+        require(
+            settings.delta is None or 0 < settings.delta < 1,
+            f"delta is {settings.delta}: it must lie between 0 and 1",
+        )
+        return settings
+
+    def delta_for(self, facts: PublicFacts) -> float:
+        """The given δ, or 1 / (2 × declared rows)."""
+        return self.delta if self.delta is not None else 1.0 / (2 * facts.rows)
+
+    def steps_for(self, facts: PublicFacts) -> int:
+        """The given steps, or enough for `epochs` expected passes."""
+        return self.steps or max(1, round(self.epochs * facts.rows / min(self.batch_size, facts.rows)))
+
+    def accountant_for(self) -> Accountant:
+        """The accountant that calibrates and certifies."""
+        return ACCOUNTANTS[self.accountant]()
+
+
+ACCOUNTANTS: dict[str, type[Pld] | type[Rdp]] = {"pld": Pld, "rdp": Rdp}
+
+GROUPS_PUBLIC = "The group and owner of each row, and how many rows each group and owner has, are public knowledge."
+SIZES_COUNTED = "Group sizes were counted in the rows and are treated as public; they were not released with noise."
+WITHIN_CELL = "A row is replaced by a row of the same group and owner."
+SEED_GIVEN = "The seed was given by a person: whoever knows it can subtract the noise. Use it for tests only."
+FAST_NOISE = (
+    "Noise is Gaussian up to the rounding of floating-point numbers: secure_noise protects against attacks on that."
+)
+METRICS = "Figures on evaluation rows: those rows were declared public."
+TUNING = "The choice of method, model and settings, if it looked at these rows before."
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will happen, in public constants.
+
+    `rules` has one spending rule per cell; None where nothing is private. `transform` changes the loss of each row
+    (adversarial training does).
+    """
+
+    method: str
+    facts: PublicFacts
+    settings: Settings
+    steps: int
+    controller: Controller
+    relation: Relation | None = None
+    rules: tuple[Filter, ...] | None = None
+    assumptions: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    transform: LossTransform | None = None
+
+    @property
+    def private(self) -> bool:
+        """Whether a guarantee comes with it."""
+        return self.rules is not None
+
+    @property
+    def delta(self) -> float:
+        """The δ of the guarantee."""
+        return self.settings.delta_for(self.facts)
+
+    def terms(self) -> Terms:
+        """The ledger's first line."""
+        if self.rules is None or self.relation is None:
+            raise AccountingError(f"{self.method} is not private: it has no ledger")
+        accounts = tuple(
+            Account(
+                self.facts.groups[cell.group],
+                self.facts.owners[cell.owner],
+                self.facts.budget_of(index, self.settings.epsilon),
+                rule,
+            )
+            for index, (cell, rule) in enumerate(zip(self.facts.cells, self.rules, strict=True))
+        )
+        facts = {"method": self.method, "steps": self.steps, **self.details}
+        return Terms(self.relation, self.delta, self.settings.accountant, accounts, facts)
+
+    def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
+        """What the guarantee rests on, in sentences."""
+        found = [GROUPS_PUBLIC]
+        if not self.facts.sizes_declared:
+            found.append(SIZES_COUNTED)
+        if self.relation is Relation.REPLACE_ONE:
+            found.append(WITHIN_CELL)
+        if not self.settings.secure_noise:
+            found.append(FAST_NOISE)
+        if seed_given:
+            found.append(SEED_GIVEN)
+        return (*found, *self.assumptions)

@@ -1,0 +1,303 @@
+"""Problem: rows with their groups, owners and budgets, and the public facts that a plan may use.
+
+A `Problem` holds the private rows. `PublicFacts` holds what everybody may know before a row is read: the names and
+declared sizes of groups, the owners and their budgets, the shape of a row. Methods plan from `PublicFacts` alone, so
+a plan cannot depend on a private row even by mistake.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from veil.errors import InputError, require
+from veil.sampling import Strata
+
+Task = Literal["classification", "regression"]
+EVERYBODY = "everybody"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Rows that share a group and an owner: they are drawn, bounded and charged alike."""
+
+    group: int
+    owner: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublicFacts:
+    """What is known before any row is read. Sizes are declared constants, not counts taken later."""
+
+    groups: tuple[str, ...]
+    owners: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    input_shape: tuple[int, ...]
+    task: Task = "classification"
+    classes: tuple[str, ...] = ()
+    budgets: tuple[float, ...] | None = None
+    sizes_declared: bool = False
+
+    @property
+    def rows(self) -> int:
+        """The declared number of rows."""
+        return sum(cell.rows for cell in self.cells)
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Declared rows per group."""
+        return tuple(sum(c.rows for c in self.cells if c.group == g) for g in range(len(self.groups)))
+
+    @property
+    def owner_sizes(self) -> tuple[int, ...]:
+        """Declared rows per owner."""
+        return tuple(sum(c.rows for c in self.cells if c.owner == o) for o in range(len(self.owners)))
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model of this problem gives per row."""
+        return len(self.classes) if self.task == "classification" else 1
+
+    def cell_name(self, cell: int) -> str:
+        """A cell in words: its group, and its owner where there is more than one."""
+        group = self.groups[self.cells[cell].group]
+        return group if len(self.owners) == 1 else f"{group} / {self.owners[self.cells[cell].owner]}"
+
+    def budget_of(self, cell: int, default: float) -> float:
+        """The ε that a cell's owner allows."""
+        return default if self.budgets is None else self.budgets[self.cells[cell].owner]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Private rows with the cell of each. `present` is False only for a row taken out by `without`."""
+
+    inputs: Tensor
+    targets: Tensor
+    cell_of: NDArray[np.int64]
+    public: PublicFacts
+    present: NDArray[np.bool_] = field(repr=False)
+    memberships: NDArray[np.bool_] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return int(self.present.sum())
+
+    @classmethod
+    def from_arrays(
+        cls,
+        inputs: ArrayLike | Tensor,
+        targets: ArrayLike | Tensor,
+        groups: Sequence[Any] | NDArray[Any] | Mapping[str, Sequence[Any] | NDArray[Any]] | None = None,
+        *,
+        owners: Sequence[Any] | NDArray[Any] | None = None,
+        budgets: Mapping[str, float] | None = None,
+        memberships: Mapping[str, Sequence[bool]] | None = None,
+        group_sizes: Mapping[str, int] | None = None,
+        classes: Sequence[Any] | None = None,
+        group_names: Sequence[str] | None = None,
+        task: Task = "classification",
+    ) -> Problem:
+        """Check everything and build a problem.
+
+        `groups` is one label per row, or a mapping of attributes that are crossed. `memberships` gives overlapping
+        groups instead (name → one truth value per row): a row is then drawn and bounded with the smallest group it is
+        in, and counts towards every group it is in when a model is measured. `group_sizes` declares the public sizes;
+        without it the counts are taken as public knowledge, and the certificate says so. `classes` and `group_names`
+        fix the order and admit values that no row has.
+
+        >>> problem = Problem.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], {"sex": ["f", "m", "m"]})
+        >>> problem.public.groups, problem.public.group_sizes
+        (('f', 'm'), (1, 2))
+        """
+        x = _as_inputs(inputs)
+        rows = len(x)
+        require(rows > 0, "there are no rows: give at least one row to train on")
+        y, class_names = _as_targets(targets, task, classes)
+        require(len(y) == rows, f"there are {rows} rows of features and {len(y)} targets: they must be as many")
+        overlap: NDArray[np.bool_] | None = None
+        if memberships is not None:
+            require(groups is None, "give either groups or memberships, not both")
+            group_ids, names, overlap = _primary_group(memberships, rows)
+        else:
+            group_ids, names = cross(groups, rows) if groups is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
+            if group_names is not None:
+                group_ids, names = _reorder(group_ids, names, tuple(group_names))
+        owner_ids, owner_names = (
+            cross(owners, rows, "owner") if owners is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
+        )
+        cells, cell_of = _cells(group_ids, owner_ids, names, owner_names, group_sizes)
+        public = PublicFacts(
+            groups=names,
+            owners=owner_names,
+            cells=cells,
+            input_shape=tuple(x.shape[1:]),
+            task=task,
+            classes=class_names,
+            budgets=_budgets(budgets, owner_names),
+            sizes_declared=group_sizes is not None,
+        )
+        return cls(x, y, cell_of, public, np.ones(rows, dtype=bool), overlap)
+
+    @property
+    def group_of(self) -> NDArray[np.int64]:
+        """The group of each row."""
+        return np.array([cell.group for cell in self.public.cells], dtype=np.int64)[self.cell_of]
+
+    @property
+    def owner_of(self) -> NDArray[np.int64]:
+        """The owner of each row."""
+        return np.array([cell.owner for cell in self.public.cells], dtype=np.int64)[self.cell_of]
+
+    def strata(self) -> Strata:
+        """Row ids by cell; a row that was taken out leaves a hole, so nobody else is drawn differently."""
+        ids = np.where(self.present, np.arange(len(self.cell_of)), -1)
+        return Strata(tuple(ids[self.cell_of == cell] for cell in range(len(self.public.cells))))
+
+    def batch(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some rows."""
+        index = torch.from_numpy(rows)
+        return self.inputs[index], self.targets[index]
+
+    def without(self, row: int) -> Problem:
+        """The neighbouring problem that lacks one row; every public fact is the same."""
+        present = self.present.copy()
+        present[row] = False
+        return replace(self, present=present)
+
+    def replacing(self, row: int, inputs: Tensor, target: Tensor) -> Problem:
+        """The neighbouring problem in which one row of a cell is another row; every public fact is the same."""
+        x, y = self.inputs.clone(), self.targets.clone()
+        x[row], y[row] = inputs, target
+        return replace(self, inputs=x, targets=y)
+
+
+def cross(
+    attributes: Sequence[Any] | NDArray[Any] | Mapping[str, Sequence[Any] | NDArray[Any]],
+    rows: int,
+    word: str = "group",
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """One id per row from one attribute or several crossed ones; only combinations that occur become groups.
+
+    >>> ids, names = cross({"sex": ["f", "m", "m"], "race": ["a", "a", "b"]}, 3)
+    >>> names
+    ('f × a', 'm × a', 'm × b')
+    """
+    columns = list(attributes.values()) if isinstance(attributes, Mapping) else [attributes]
+    require(len(columns) > 0, f"name at least one {word} attribute")
+    labels: list[NDArray[np.str_]] = []
+    for column in columns:
+        values = np.asarray(column, dtype=object).ravel()
+        require(len(values) == rows, f"there are {rows} rows and {len(values)} {word} labels: they must be as many")
+        missing = np.array([v is None or v != v for v in values])
+        if missing.any():
+            first = int(np.flatnonzero(missing)[0])
+            raise InputError(f"the {word} of row {first} is missing: fill it in or leave the row out")
+        labels.append(values.astype(str))
+    crossed = labels[0] if len(labels) == 1 else np.array([" × ".join(parts) for parts in zip(*labels, strict=True)])
+    names, ids = np.unique(crossed, return_inverse=True)
+    return ids.astype(np.int64), tuple(str(name) for name in names)
+
+
+def _as_inputs(inputs: ArrayLike | Tensor) -> Tensor:
+    x = inputs.detach() if isinstance(inputs, Tensor) else torch.as_tensor(np.asarray(inputs))
+    if x.ndim == 1:
+        x = x[:, None]
+    if x.is_floating_point():
+        x = x.to(torch.get_default_dtype())
+        finite = torch.isfinite(x).reshape(len(x), -1)
+        if not bool(finite.all()):
+            row = int(torch.nonzero(~finite.all(dim=1))[0])
+            column = int(torch.nonzero(~finite[row])[0])
+            raise InputError(
+                f"feature {column} of row {row} is not a finite number: fill in missing values or leave the row out"
+            )
+    return x
+
+
+def _as_targets(
+    targets: ArrayLike | Tensor, task: Task, classes: Sequence[Any] | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    values = targets.detach().numpy() if isinstance(targets, Tensor) else np.asarray(targets)
+    if task == "regression":
+        y = torch.as_tensor(values.astype(np.float64)).to(torch.get_default_dtype())
+        require(bool(torch.isfinite(y).all()), "a target is not a finite number: fill it in or leave the row out")
+        return y, ()
+    missing = np.array([v is None or v != v for v in values.ravel().tolist()])
+    require(not missing.any(), f"the target of row {int(missing.argmax())} is missing: fill it in or leave the row out")
+    known = np.unique(values) if classes is None else np.asarray(list(classes))
+    position = {value: index for index, value in enumerate(known.tolist())}
+    try:
+        ids = np.array([position[value] for value in values.tolist()], dtype=np.int64)
+    except KeyError as error:
+        raise InputError(f"a target is not one of the {len(position)} declared classes") from error
+    require(len(position) >= 2, "the target has a single value: there is nothing to learn")
+    return torch.from_numpy(ids), tuple(str(value) for value in known.tolist())
+
+
+def _primary_group(
+    memberships: Mapping[str, Sequence[bool]], rows: int
+) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.bool_]]:
+    """Each row's smallest group; rows in no group form one of their own."""
+    names = tuple(memberships)
+    table = np.stack([np.asarray(memberships[name], dtype=bool) for name in names], axis=1)
+    require(len(table) == rows, f"there are {rows} rows and {len(table)} memberships: they must be as many")
+    if not table.any(axis=1).all():
+        names, table = (*names, "no group"), np.column_stack([table, ~table.any(axis=1)])
+    order = np.argsort(table.sum(axis=0), kind="stable")
+    primary = order[np.argmax(table[:, order], axis=1)]
+    return primary.astype(np.int64), names, table
+
+
+def _reorder(
+    ids: NDArray[np.int64], names: tuple[str, ...], wanted: tuple[str, ...]
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    unknown = [name for name in names if name not in wanted]
+    require(not unknown, f'group "{unknown[0] if unknown else ""}" is not one of the declared groups')
+    return np.array([wanted.index(name) for name in names], dtype=np.int64)[ids], wanted
+
+
+def _cells(
+    group_ids: NDArray[np.int64],
+    owner_ids: NDArray[np.int64],
+    groups: tuple[str, ...],
+    owners: tuple[str, ...],
+    group_sizes: Mapping[str, int] | None,
+) -> tuple[tuple[Cell, ...], NDArray[np.int64]]:
+    """Number the pairs of group and owner that occur; sizes are declared per group, or counted."""
+    keys = group_ids * len(owners) + owner_ids
+    pairs, cell_of, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    empty = sorted(set(range(len(groups))) - {int(pair) // len(owners) for pair in pairs})
+    require(
+        not empty,
+        f'group "{groups[empty[0]] if empty else ""}" has no rows: leave it out of the declared groups or add rows',
+    )
+    sizes = counts.tolist()
+    if group_sizes is not None:
+        require(len(owners) == 1, "group sizes can be declared only where there is one owner")
+        missing = [name for name in groups if name not in group_sizes]
+        require(not missing, f'no size is declared for group "{missing[0] if missing else ""}"')
+        sizes = [int(group_sizes[groups[int(pair)]]) for pair in pairs]
+        require(all(size > 0 for size in sizes), "a declared group size must be above 0")
+    cells = tuple(
+        Cell(int(pair) // len(owners), int(pair) % len(owners), size) for pair, size in zip(pairs, sizes, strict=True)
+    )
+    return cells, cell_of.astype(np.int64)
+
+
+def _budgets(budgets: Mapping[str, float] | None, owners: tuple[str, ...]) -> tuple[float, ...] | None:
+    if budgets is None:
+        return None
+    named = {str(name): float(value) for name, value in budgets.items()}
+    missing = [name for name in owners if name not in named]
+    require(not missing, f'owner "{missing[0] if missing else ""}" has no budget: add a line for it')
+    for name, value in named.items():
+        require(value > 0 and math.isfinite(value), f'the budget of owner "{name}" is {value}: ε must be above 0')
+    return tuple(named[name] for name in owners)

@@ -1,0 +1,317 @@
+"""Release: sampling, bound and noise of one step in one object, from which the ledger's cost is computed.
+
+Nothing stores a clip or a sigma twice. `GradientRelease.events` reads the very limits, rates and standard deviations
+that `GradientRelease.make` applies, so what the ledger is told is what happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veil.accounting.events import (
+    AccountingError,
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    Relation,
+    SubsetGaussian,
+    joint_noise_multiplier,
+)
+from veil.bounding import Bound
+from veil.gradients import GradientEngine, GradientSum, RowFacts
+from veil.noise import GaussianNoise
+from veil.problem import Problem, PublicFacts
+from veil.randomness import Seed
+from veil.sampling import PoissonSampler, Sampler, ShuffledSampler, Strata, SubsetSampler
+
+
+class Draw(Protocol):
+    """Which rows take part, said in public constants: it can be bound to rows and turned into an event."""
+
+    def sampler(self, strata: Strata) -> Sampler:
+        """The sampler that does what this says."""
+
+    def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
+        """What a row of a cell is charged at this noise, or None if it never takes part."""
+
+    def expected_batch(self, facts: PublicFacts) -> float:
+        """The public divisor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Each row of a cell takes part independently with the cell's public rate."""
+
+    rates: tuple[float, ...]
+
+    def sampler(self, strata: Strata) -> Sampler:
+        """Poisson with these rates."""
+        return PoissonSampler(strata, self.rates)
+
+    def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
+        """A Poisson-sampled Gaussian; rate 1 is the plain Gaussian."""
+        rate = self.rates[cell]
+        if rate == 0.0:
+            return None
+        if rate == 1.0:
+            return Gaussian(noise_multiplier, relation)
+        return PoissonGaussian(noise_multiplier, rate, relation)
+
+    def expected_batch(self, facts: PublicFacts) -> float:
+        """Σ declared rows × rate."""
+        return sum(cell.rows * rate for cell, rate in zip(facts.cells, self.rates, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class UniformSubset:
+    """`batch` of all rows, uniformly without replacement, whatever their cell (replace-one)."""
+
+    batch: int
+
+    def sampler(self, strata: Strata) -> Sampler:
+        """One stratum of all rows."""
+        members = np.concatenate(strata.members)
+        order = np.argsort(np.where(members < 0, len(members), members), kind="stable")
+        return SubsetSampler(Strata((members[order],)), (self.batch,))
+
+    def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
+        """A subset of all rows."""
+        return _subset_event(noise_multiplier, facts.rows, self.batch, relation)
+
+    def expected_batch(self, facts: PublicFacts) -> float:
+        """The batch size itself."""
+        return float(self.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class StratifiedSubset:
+    """`counts[cell]` of each cell's rows, uniformly without replacement (replace-one within the cell)."""
+
+    counts: tuple[int, ...]
+
+    def sampler(self, strata: Strata) -> Sampler:
+        """Stratified without replacement."""
+        return SubsetSampler(strata, self.counts)
+
+    def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
+        """A subset of the cell's rows."""
+        if self.counts[cell] == 0:
+            return None
+        return _subset_event(noise_multiplier, facts.cells[cell].rows, self.counts[cell], relation)
+
+    def expected_batch(self, facts: PublicFacts) -> float:
+        """The batch size itself."""
+        return float(sum(self.counts))
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffled:
+    """Epochs in random order: for methods that are not private. It has no event, so no ledger takes it."""
+
+    batch: int
+
+    def sampler(self, strata: Strata) -> Sampler:
+        """Shuffled batches."""
+        return ShuffledSampler(strata, self.batch)
+
+    def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
+        """Refused: batches of one epoch exclude each other, which no amplification theorem here covers."""
+        raise AccountingError("shuffled batches have no sampling guarantee: use Poisson sampling or subsets")
+
+    def expected_batch(self, facts: PublicFacts) -> float:
+        """The batch size itself."""
+        return float(self.batch)
+
+
+def _subset_event(noise_multiplier: float, size: int, batch: int, relation: Relation) -> Event:
+    if relation is not Relation.REPLACE_ONE:
+        raise AccountingError(f"sampling without replacement is proved for replace-one only, not for {relation}")
+    return SubsetGaussian(noise_multiplier, size, batch)
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A further value from the same sample: Σ over rows of `measure`, each row's vector at most `limit` long.
+
+    Noise of standard deviation `sigma` is added, and it is charged jointly with the gradient. `measure` may look at
+    each row's norm, loss and cell.
+    """
+
+    name: str
+    measure: Callable[[RowFacts, Tensor], Tensor]
+    limit: float
+    sigma: float
+
+
+@dataclass(frozen=True)
+class Released:
+    """What may leave: the noisy mean gradient and the noisy statistics. `view` is private and is not stored."""
+
+    gradient: dict[str, Tensor]
+    statistics: dict[str, NDArray[np.float64]]
+    view: PrivateView = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PrivateView:
+    """What the step saw of private rows: only for callbacks that are marked as not covered."""
+
+    rows: NDArray[np.int64]
+    cells: Tensor
+    facts: RowFacts
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class GradientRelease:
+    """One step: draw rows, bound each, add noise of standard deviation `sigma` once, divide by the public `divisor`.
+
+    `relation` is None for methods that are not private; then nothing is charged and nothing may be.
+    """
+
+    draw: Draw
+    bound: Bound
+    sigma: float
+    divisor: float
+    relation: Relation | None
+    statistics: tuple[Statistic, ...] = ()
+
+    def noise_multiplier(self, cell: int) -> float | None:
+        """σ_eff of a cell: noise over bound, of gradient and statistics together; None if all is bounded to 0."""
+        limit = self.bound.limits[cell]
+        multipliers = [self.sigma / limit] if limit > 0 else []
+        multipliers += [statistic.sigma / statistic.limit for statistic in self.statistics]
+        return joint_noise_multiplier(*multipliers) if multipliers else None
+
+    def events(self, facts: PublicFacts) -> dict[int, Event]:
+        """What each cell is charged for this step, computed from what `make` applies."""
+        if self.relation is None:
+            raise AccountingError("this release belongs to a method that is not private: it has no cost to reserve")
+        charges: dict[int, Event] = {}
+        for cell in range(len(facts.cells)):
+            multiplier = self.noise_multiplier(cell)
+            event = None if multiplier is None else self.draw.event(cell, multiplier, self.relation, facts)
+            if event is not None:
+                charges[cell] = event
+        return charges
+
+    def make(
+        self, engine: GradientEngine, problem: Problem, sampler: Sampler, seed: Seed, step: int, noise: GaussianNoise
+    ) -> Released:
+        """Touch the rows. The caller has reserved `events` before."""
+        rows = sampler.draw(seed, step)
+        cells = torch.from_numpy(problem.cell_of[rows])
+        weigh = _Weigh(self.bound, cells)
+        if self.bound.needs_norms or self.relation is not None:
+            result = engine.weighted_sum(problem.batch(rows), weigh, rows=len(rows))
+        else:
+            result = _sum_without_norms(engine, problem.batch(rows), weigh)
+        noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
+        gradient = {name: value / self.divisor for name, value in noisy.items()}
+        statistics = {
+            statistic.name: self._statistic(statistic, result.facts, cells, step, noise)
+            for statistic in self.statistics
+        }
+        return Released(gradient, statistics, PrivateView(rows, cells, result.facts, result.weights))
+
+    def _statistic(
+        self, statistic: Statistic, facts: RowFacts, cells: Tensor, step: int, noise: GaussianNoise
+    ) -> NDArray[np.float64]:
+        values = statistic.measure(facts, cells).to(torch.float64)
+        lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
+        values = values * torch.clamp(statistic.limit / lengths.clamp_min(1e-300), max=1.0)
+        values = torch.where(torch.isfinite(values), values, 0.0) * facts.finite[:, None]
+        total = {statistic.name: values.sum(dim=0)}
+        noisy = noise.add(step, total, statistic.sigma, "statistic")[statistic.name]
+        return noisy.to(torch.float64).numpy()
+
+
+def _sum_without_norms(engine: GradientEngine, batch: tuple[Tensor, Tensor], weigh: _Weigh) -> GradientSum:
+    """Σ wᵢ gᵢ by one ordinary backward pass, for methods that bound no row. Norms are left at 0."""
+    parameters = {name: p for name, p in engine.model.named_parameters() if p.requires_grad}
+    losses = engine.loss(engine.model, batch)
+    finite = torch.isfinite(losses.detach())
+    facts = RowFacts(torch.where(finite, losses.detach(), 0.0), torch.zeros_like(losses), finite)
+    weights = weigh(facts) * finite
+    total = (torch.where(finite, losses, 0.0) * weights).sum()
+    gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+    sums = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(parameters.items(), gradients, strict=True)}
+    return GradientSum([sums], facts, weights)
+
+
+class _Weigh:
+    """The bound as the engine wants it: facts of consecutive rows in, weights within the limits out."""
+
+    def __init__(self, bound: Bound, cells: Tensor) -> None:
+        self.row_local = bound.row_local
+        self._bound, self._cells, self._seen = bound, cells, 0
+        self._limits = torch.tensor(bound.limits, dtype=torch.float64)
+
+    def __call__(self, facts: RowFacts) -> Tensor:
+        rows = slice(self._seen, self._seen + len(facts.norms))
+        self._seen = rows.stop
+        cells = self._cells[rows]
+        weights = self._bound.weights(facts, cells)
+        return clamp_to_limits(weights, facts.norms, self._limits[cells]) if self.row_local else weights
+
+
+def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:
+    """The weights, lowered where a row would exceed its limit: the promise holds even if a bound is wrong."""
+    tiny = torch.finfo(norms.dtype).tiny
+    ceiling = (limits / norms.to(torch.float64).clamp_min(tiny)).to(weights.dtype)
+    return torch.minimum(weights, ceiling)
+
+
+@dataclass(frozen=True)
+class LossRelease:
+    """Σ over rows of each group's loss, bounded to [0, ζ], plus Gaussian noise τ: how hard each group is now.
+
+    `rate` is the Poisson rate (1: every row). A row is in one group, so the vector of group sums moves by at most ζ
+    when a row comes or goes, and when it is replaced within its group.
+    """
+
+    purpose: str
+    ceiling: float
+    tau: float
+    relation: Relation
+    rate: float = 1.0
+
+    def events(self, facts: PublicFacts) -> dict[int, Event]:
+        """The same for every cell."""
+        multiplier = self.tau / self.ceiling
+        event: Event = (
+            Gaussian(multiplier, self.relation, one_sided=True)
+            if self.rate == 1.0
+            else PoissonGaussian(multiplier, self.rate, self.relation)
+        )
+        return dict.fromkeys(range(len(facts.cells)), event)
+
+    def make(
+        self,
+        losses: Callable[[NDArray[np.int64]], Tensor],
+        problem: Problem,
+        seed: Seed,
+        step: int,
+        noise: GaussianNoise,
+    ) -> NDArray[np.float64]:
+        """Noisy mean loss per group over the declared group sizes. `losses` gives the loss of each row."""
+        strata = problem.strata()
+        # A purpose of its own: this sample is independent of the gradient's sample.
+        rows = PoissonSampler(strata, (self.rate,) * len(strata.members), purpose=self.purpose).draw(seed, step)
+        values = losses(rows).to(torch.float64)
+        values = torch.nan_to_num(values, nan=0.0, posinf=self.ceiling).clamp(0.0, self.ceiling)
+        groups = torch.from_numpy(problem.group_of[rows])
+        sums = torch.zeros(len(problem.public.groups), dtype=torch.float64).index_add_(0, groups, values)
+        noisy = noise.add(step, {"losses": sums}, self.tau, self.purpose)["losses"]
+        sizes = np.array(problem.public.group_sizes, dtype=np.float64)
+        return np.asarray(noisy.numpy() / (sizes * self.rate))
+
+
+SideRelease = LossRelease

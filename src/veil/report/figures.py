@@ -1,0 +1,225 @@
+"""Figures: what each chart shows, as data. The page draws them, and every one also becomes a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from veil.report.wording import NOTHING, number, percent
+
+Value = float | None
+FORMATS: dict[str, Callable[[Value], str]] = {"percent": percent, "number": number}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table: what is read, and what it is sorted by."""
+
+    text: str
+    sort: float | str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a caption; the columns after the first `text_columns` are numbers."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    text_columns: int = 1
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named line: a value at each x; `role` is "group" or "summary"."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[Value, ...]
+    role: str = "group"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines over a common axis, with horizontal reference lines and, where wanted, the diagonal."""
+
+    kind: ClassVar[str] = "lines"
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    format: str = "percent"
+    x_format: str = "number"
+    unit_range: bool = False
+    references: tuple[tuple[str, float], ...] = ()
+    diagonal: str | None = None
+    note: str = ""
+
+    def table(self) -> Table:
+        """One row per x, one column per line."""
+        xs = sorted({x for series in self.series for x in series.x})
+        shown, at = FORMATS[self.format], FORMATS[self.x_format]
+        columns = [dict(zip(series.x, series.y, strict=True)) for series in self.series]
+        rows = tuple((Cell(at(x), x), *(Cell(shown(column.get(x)), column.get(x)) for column in columns)) for x in xs)
+        return Table(self.title, (self.x_label, *(series.name for series in self.series)), rows, text_columns=0)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with the interval around it."""
+
+    value: Value
+    low: Value = None
+    high: Value = None
+    n: int | None = None
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Dots with intervals: one row per name, one dot per series; `joined` dots share a line and are tied together."""
+
+    kind: ClassVar[str] = "forest"
+    title: str
+    rows: tuple[str, ...]
+    series: tuple[tuple[str, tuple[Interval, ...]], ...]
+    x_label: str
+    row_label: str = "Group"
+    interval_label: str = "95 % interval"
+    joined: bool = False
+    format: str = "percent"
+    note: str = ""
+
+    def table(self) -> Table:
+        """Each series has its value and its interval."""
+        shown = FORMATS[self.format]
+        columns = [label for name, _ in self.series for label in (name, f"{name}: {self.interval_label}")]
+        rows = []
+        for index, row in enumerate(self.rows):
+            cells = [Cell(row, row)]
+            for _, intervals in self.series:
+                one = intervals[index]
+                known = one.low is not None and one.high is not None
+                cells.append(Cell(shown(one.value), one.value))
+                cells.append(Cell(f"{shown(one.low)} to {shown(one.high)}" if known else NOTHING, one.low))
+            rows.append(tuple(cells))
+        return Table(self.title, (self.row_label, *columns), tuple(rows))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A named bar with a mark (a budget) and an inner value (what was spent)."""
+
+    name: str
+    value: Value
+    mark: Value = None
+    inner: Value = None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars against marks."""
+
+    kind: ClassVar[str] = "bars"
+    title: str
+    bars: tuple[Bar, ...]
+    x_label: str
+    row_label: str
+    value_label: str
+    mark_label: str = ""
+    inner_label: str = ""
+    format: str = "number"
+    note: str = ""
+
+    def table(self) -> Table:
+        """One row per bar."""
+        shown = FORMATS[self.format]
+        labels = [("value", self.value_label), ("mark", self.mark_label), ("inner", self.inner_label)]
+        used = [(key, label) for key, label in labels if label]
+        rows = tuple(
+            (Cell(bar.name, bar.name), *(Cell(shown(getattr(bar, key)), getattr(bar, key)) for key, _ in used))
+            for bar in self.bars
+        )
+        return Table(self.title, (self.row_label, *(label for _, label in used)), rows)
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A grid of values with counts; each cell also prints its value, so that colour is not needed to read it."""
+
+    kind: ClassVar[str] = "heat"
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[Value, ...], ...]
+    counts: tuple[tuple[int | None, ...], ...]
+    row_label: str
+    column_label: str
+    value_label: str
+    count_label: str
+    diverging: bool = False
+    format: str = "percent"
+    note: str = ""
+
+    def table(self) -> Table:
+        """One row per cell of the grid."""
+        shown = FORMATS[self.format]
+        rows = tuple(
+            (Cell(row, row), Cell(column, column), Cell(shown(value), value), Cell(number(count), count))
+            for row, values, counts in zip(self.rows, self.values, self.counts, strict=True)
+            for column, value, count in zip(self.columns, values, counts, strict=True)
+        )
+        labels = (self.row_label, self.column_label, self.value_label, self.count_label)
+        return Table(self.title, labels, rows, text_columns=2)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A named point with one standard deviation in each direction."""
+
+    name: str
+    x: float
+    y: float
+    x_std: Value = None
+    y_std: Value = None
+    front: bool = False
+    private: bool = True
+    subject: bool = False
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Named points; those that no other beats in both directions form the front."""
+
+    kind: ClassVar[str] = "scatter"
+    title: str
+    x_label: str
+    y_label: str
+    points: tuple[Point, ...]
+    format: str = "percent"
+    note: str = ""
+
+    def table(self) -> Table:
+        """One row per point."""
+        shown = FORMATS[self.format]
+        rows = tuple(
+            (
+                Cell(p.name, p.name),
+                Cell("yes" if p.front else "no", "yes" if p.front else "no"),
+                Cell(shown(p.x), p.x),
+                Cell(shown(p.x_std), p.x_std),
+                Cell(shown(p.y), p.y),
+                Cell(shown(p.y_std), p.y_std),
+            )
+            for p in self.points
+        )
+        columns = ("Method", "On the front", self.x_label, "std", self.y_label, "std")
+        return Table(self.title, columns, rows, text_columns=2)
+
+
+Figure = Lines | Forest | Bars | Heat | Scatter
+
+
+def as_json(figure: Figure) -> dict[str, Any]:
+    """A figure as JSON values, with its kind."""
+    return {"kind": figure.kind, **asdict(figure)}

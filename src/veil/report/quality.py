@@ -1,0 +1,137 @@
+"""Quality panels: parity figures, calibration, ROC and confusion of each group, and audits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from veil.report.cleaning import Facts
+from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
+from veil.report.wording import METRIC_NAMES, number, spelled
+
+
+def quality_figures(run: Facts) -> dict[str, Figure]:
+    """What `metrics.parity` and the extra keys of `metrics.by_group` allow."""
+    metrics = run.get("metrics") or {}
+    scores = metrics.get("by_group") or {}
+    figures: dict[str, Figure] = {}
+    parity = [(k, v) for k, v in (metrics.get("parity") or {}).items() if isinstance(v, (int, float))]
+    if parity:
+        figures["parity"] = Bars(
+            title="Parity between groups",
+            bars=tuple(Bar(spelled(name), value) for name, value in parity),
+            x_label="Difference (0: groups are treated alike)",
+            row_label="Notion",
+            value_label="Difference",
+        )
+    calibration = _lines(scores, "calibration", "confidence", "accuracy")
+    if calibration:
+        figures["calibration"] = Lines(
+            title="Calibration of each group",
+            x_label="Confidence of the model",
+            y_label="Share that was right",
+            series=calibration,
+            x_format="percent",
+            unit_range=True,
+            diagonal="as sure as right",
+        )
+    roc = _lines(scores, "roc", "fpr", "tpr")
+    if roc:
+        figures["roc"] = Lines(
+            title="ROC curve of each group",
+            x_label="False positive rate",
+            y_label="True positive rate",
+            series=roc,
+            x_format="percent",
+            unit_range=True,
+            diagonal="chance",
+        )
+    for index, (name, score) in enumerate(scores.items()):
+        if (heat := _confusion(name, score.get("confusion"), run.get("classes") or [])) is not None:
+            figures[f"confusion-{index}"] = heat
+    return figures
+
+
+def score_table(run: Facts) -> Table | None:
+    """Every further number that `metrics.by_group` gives of each group, or None where there is none."""
+    scores = (run.get("metrics") or {}).get("by_group") or {}
+    keys = dict.fromkeys(key for score in scores.values() for key, value in score.items() if _is_number(value))
+    names = [key for key in keys if key not in ("n", "accuracy")]
+    if not names:
+        return None
+    rows = tuple(
+        (Cell(group, group), *(Cell(number(score.get(key)), score.get(key)) for key in names))
+        for group, score in scores.items()
+    )
+    return Table("Further figures of each group", ("Group", *(label(key) for key in names)), rows)
+
+
+def further_figures(run: Facts) -> dict[str, float]:
+    """Numbers of `metrics` that stand nowhere else on the page, by their label."""
+    metrics = run.get("metrics") or {}
+    return {label(key): value for key, value in metrics.items() if _is_number(value) and key not in METRIC_NAMES}
+
+
+def label(key: str) -> str:
+    """The name of a figure as people write it.
+
+    >>> label("auroc"), label("balanced_accuracy")
+    ('AUROC', 'Balanced accuracy')
+    """
+    return key.upper() if key in ("auroc", "ece", "tpr", "fpr", "tnr", "fnr") else spelled(key)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _lines(scores: Facts, key: str, x: str, y: str) -> tuple[Series, ...]:
+    series = []
+    for name, score in scores.items():
+        curve = score.get(key) or {}
+        points = [(a, b) for a, b in zip(curve.get(x) or [], curve.get(y) or [], strict=False) if None not in (a, b)]
+        if points:
+            series.append(Series(name, tuple(a for a, _ in points), tuple(b for _, b in points)))
+    return tuple(series)
+
+
+def _confusion(name: str, counts: Any, classes: Sequence[Any]) -> Heat | None:
+    """Shares of each true class; the counts stand beside them."""
+    if not counts or len(counts) != len(classes):
+        return None
+    labels = tuple(str(label) for label in classes)
+    totals = [sum(row) for row in counts]
+    return Heat(
+        title=f"Confusion: {name}",
+        rows=labels,
+        columns=labels,
+        values=tuple(
+            tuple(n / total if total else None for n in row) for row, total in zip(counts, totals, strict=True)
+        ),
+        counts=tuple(tuple(row) for row in counts),
+        row_label="True class",
+        column_label="Predicted",
+        value_label="Share of the true class",
+        count_label="Rows",
+    )
+
+
+def audit_figures(audits: Sequence[Facts]) -> dict[str, Figure]:
+    """What an attacker showed against what is promised, of each audit that says so by group."""
+    figures: dict[str, Figure] = {}
+    for index, audit in enumerate(audits):
+        by_group = audit.get("by_group") or {}
+        rows = [(name, one) for name, one in by_group.items() if isinstance(one, dict)]
+        bars = tuple(Bar(name, one.get("epsilon_lower"), one.get("epsilon")) for name, one in rows)
+        if audit.get("epsilon_lower") is not None:
+            bars = (Bar("all rows", audit["epsilon_lower"], audit.get("epsilon")), *bars)
+        if any(bar.value is not None for bar in bars):
+            figures[f"audit-{index}"] = Bars(
+                title=f"What the attack {audit.get('attack', 'audit')} could show",
+                bars=bars,
+                x_label="ε",
+                row_label="Rows",
+                value_label="Lower bound on ε from the attack",
+                mark_label="Guaranteed ε" if any(bar.mark is not None for bar in bars) else "",
+            )
+    return figures

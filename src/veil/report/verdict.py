@@ -1,0 +1,108 @@
+"""The verdict: the few figures and the one sentence that a person should leave the page with."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from veil.errors import require
+from veil.report.cleaning import Facts
+from veil.report.variants import Variant, find_variants
+from veil.report.wording import METRIC_NAMES, number, percent, spelled
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    ">": operator.gt,
+    "<=": operator.le,
+    "<": operator.lt,
+    "==": operator.eq,
+}
+SIGNS = {">=": "≥", ">": ">", "<=": "≤", "<": "<", "==": "="}
+
+
+def make_verdict(
+    runs: Sequence[Facts], subject: Variant, baselines: Sequence[Variant], requirements: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Worst group with its interval, average, gap, ε, and whether what was required is met."""
+    run = runs[subject.members[0]]
+    privacy = run.get("privacy") or {}
+    worst = _worst_group(subject)
+    checks = [_check(requirement, subject) for requirement in requirements]
+    return {
+        "subject": subject.name,
+        "seeds": len(subject.members),
+        "worst_group": {"name": worst, **subject.groups[worst]} if worst else None,
+        **{name: dict(value) for name, value in subject.figures.items()},
+        "epsilon": subject.epsilon,
+        "delta": privacy.get("delta") if subject.private else None,
+        "even_odds_become": even_odds(subject.epsilon),
+        "requirements": checks,
+        "met": all(check["met"] for check in checks) if checks else None,
+        "headline": _headline(subject, worst, baselines, _rivals(runs, subject)),
+    }
+
+
+def _worst_group(subject: Variant) -> str | None:
+    known = {name: s["accuracy"] for name, s in subject.groups.items() if s["accuracy"] is not None}
+    return min(known, key=lambda name: known[name]) if known else None
+
+
+def _check(requirement: Mapping[str, Any], subject: Variant) -> dict[str, Any]:
+    """A requirement such as {"metric": "worst_group_accuracy", "op": ">=", "threshold": 0.6}, measured and judged."""
+    metric, sign = str(requirement["metric"]), str(requirement.get("op", ">="))
+    require(sign in COMPARISONS, f'a requirement compares by "{sign}": use one of {", ".join(COMPARISONS)}')
+    threshold = float(requirement["threshold"])
+    value = requirement.get("value")
+    if value is None:
+        value = subject.epsilon if metric == "epsilon" else _mean(subject, metric)
+    shown = number if metric == "epsilon" or not 0 <= threshold <= 1 else percent
+    return {
+        "metric": metric,
+        "op": sign,
+        "threshold": threshold,
+        "value": value,
+        "met": value is not None and COMPARISONS[sign](float(value), threshold),
+        "name": METRIC_NAMES.get(metric, spelled(metric)),
+        "shown": f"{shown(value)}, required {SIGNS[sign]} {shown(threshold)}",
+    }
+
+
+def _mean(subject: Variant, metric: str) -> float | None:
+    return subject.figures[metric]["mean"] if metric in subject.figures else None
+
+
+def even_odds(epsilon: float | None) -> float | None:
+    """How sure someone can become who gave even odds: e^ε / (1 + e^ε).
+
+    >>> round(even_odds(1.0), 3)
+    0.731
+    """
+    return None if epsilon is None else 1.0 / (1.0 + math.exp(-epsilon))
+
+
+def _rivals(runs: Sequence[Facts], subject: Variant) -> int:
+    """How many variants of the subject's kind (private or not) are on the page, itself included."""
+    return sum(variant.private == subject.private for variant in find_variants(runs))
+
+
+def _headline(subject: Variant, worst: str | None, baselines: Sequence[Variant], rivals: int) -> str:
+    privacy = f"at ε\u00a0=\u00a0{number(subject.epsilon)}" if subject.epsilon is not None else "without privacy"
+    if subject.worst is None or worst is None:
+        return f"{subject.name} was trained {privacy}. No row was declared public for evaluation: no accuracy is shown."
+    others = [f"{percent(b.worst)} with {b.name}{_unprotected(b)}" for b in baselines if b.worst is not None]
+    against = f", against {' and '.join(others)}" if others else ""
+    if rivals == 1:
+        return (
+            f"The worst-off group, {worst}, is predicted right {percent(subject.worst)} of the time {privacy}{against}."
+        )
+    kind = "private methods" if subject.private else "methods"
+    return (
+        f"Of {rivals} {kind}, {subject.name} serves the worst-off group best: "
+        f"{percent(subject.worst)} {privacy}{against}."
+    )
+
+
+def _unprotected(variant: Variant) -> str:
+    return "" if variant.private else " (not private)"

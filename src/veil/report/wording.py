@@ -1,0 +1,110 @@
+"""Numbers and names as people read them: percentages, points, ε, and the words behind short codes."""
+
+from __future__ import annotations
+
+import math
+
+NOTHING = "–"
+NARROW = "\u202f"
+
+RELATIONS = {
+    "add-remove": "add-remove: the data with and without any one row",
+    "replace-one": "replace-one: the data with any one row exchanged for another of the same group and owner",
+}
+ACCOUNTANTS = {
+    "pld": "PLD: the privacy loss distribution, composed numerically and rounded upwards",
+    "rdp": "RDP: Rényi differential privacy, converted to (ε, δ)",
+}
+SAMPLINGS = {
+    "poisson": "Poisson: each row joins a batch on its own, at a public rate",
+    "wor": "without replacement: every batch has a fixed, public number of rows",
+    "shuffled": "shuffled: one pass after another over all rows",
+    "none": "none: every step reads all rows",
+}
+METRIC_NAMES = {
+    "worst_group_accuracy": "Worst-group accuracy",
+    "average_group_accuracy": "Average over groups",
+    "accuracy": "Overall accuracy",
+    "disparity": "Gap between best and worst group",
+    "epsilon": "ε",
+}
+STATE_NAMES = {
+    "weights": "Weight of each group",
+    "rates": "Sampling rate of each group",
+    "clips": "Clip bound of each group",
+    "losses": "Released loss of each group",
+    "batch": "Rows per step from each group",
+    "thresholds": "Threshold of each group",
+    "clipped": "Released share of clipped rows in each group",
+}
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share as a percentage; nothing stands as a dash, never as 0.
+
+    >>> percent(0.4123) == f"41.2{NARROW}%", percent(None)
+    (True, '–')
+    """
+    return NOTHING if value is None else f"{100 * value:.{digits}f}{NARROW}%"
+
+
+def points(value: float | None) -> str:
+    """A difference of two shares in percentage points, with its sign.
+
+    >>> points(-0.1), points(0.05), points(0.0001)
+    ('−10.0', '+5.0', '0.0')
+    """
+    if value is None:
+        return NOTHING
+    text = f"{abs(100 * value):.1f}"
+    return text if text == "0.0" else ("−" if value < 0 else "+") + text
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number at a few significant digits, whole numbers with thin thousands separators.
+
+    >>> number(1272), number(1.23456), number(1.5e-5), number(48842) == f"48{NARROW}842"
+    ('1272', '1.23', '1.5e-5', True)
+    """
+    if value is None:
+        return NOTHING
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "−∞"
+    if value == int(value) and abs(value) < 1e15:
+        whole = abs(int(value))
+        grouped = f"{whole:,}".replace(",", NARROW) if whole >= 10_000 else str(whole)
+        return ("−" if value < 0 else "") + grouped
+    text = f"{value:.{digits}g}"
+    if "e" in text:
+        mantissa, exponent = text.split("e")
+        return f"{mantissa}e{int(exponent)}".replace("-", "−", 1) if value < 0 else f"{mantissa}e{int(exponent)}"
+    return text.replace("-", "−")
+
+
+def spelled(value: str) -> str:
+    """A key such as `learning_rate` as words.
+
+    >>> spelled("learning_rate")
+    'Learning rate'
+    """
+    text = value.replace("_", " ").strip()
+    return text[:1].upper() + text[1:]
+
+
+def show(value: object) -> str:
+    """Any JSON value as one line of text.
+
+    >>> show(["sex", "race"]), show(None), show(True), show({"a": 0.5})
+    ('sex, race', '–', 'yes', 'a: 0.5')
+    """
+    if value is None or value == "":
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return number(value, digits=4)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {show(part)}" for key, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(show(part) for part in value)
+    return str(value)

@@ -1,0 +1,9 @@
+"""Samplers: which rows take part in a step, as a pure function of (seed, step) and public constants."""
+
+from veil.sampling.one_group import OneGroupSampler
+from veil.sampling.poisson import PoissonSampler
+from veil.sampling.shuffled import ShuffledSampler
+from veil.sampling.strata import HOLE, Sampler, Strata
+from veil.sampling.subset import SubsetSampler
+
+__all__ = ["HOLE", "OneGroupSampler", "PoissonSampler", "Sampler", "ShuffledSampler", "Strata", "SubsetSampler"]

@@ -1,0 +1,100 @@
+"""Poisson sampling: every slot takes part independently, with the public rate of its stratum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from veil.randomness import Seed
+from veil.sampling.strata import Rows, Strata, per_stratum
+
+# Above this rate one uniform per slot is cheaper than throwing points and sorting them.
+_DENSE_RATE = 0.2
+
+
+def poisson_slots(generator: np.random.Generator, slots: int, rate: float) -> Rows:
+    """Which of `slots` places take part when each does independently with probability `rate`, ascending.
+
+    Sparse rates throw N ~ Poisson(slots · h) points, h = −ln(1 − rate), each on a uniform slot, and keep the slots
+    that were hit. A slot is then hit Poisson(h) times independently of the others, so it is kept with probability
+    1 − e^(−h) = rate. The cost is that of the points thrown, at most 12 % more than the slots kept.
+
+    Exactness: the slot of a point is an unbiased integer, so all slots have exactly the same chance and only its
+    level can be off. h is right to one ulp (log1p). N = 0 is resolved to 2⁻⁵³ absolute, which is 2⁻⁵³/(slots · rate)
+    of the level. For large means λ numpy's rejection compares log-probabilities of size λ ln λ, which shifts the mean
+    of N by at most about λ ln λ · 2⁻⁵² standard deviations: 10⁻¹⁴ of the level for 100 rows, 10⁻¹² for a million.
+    (Geometric gaps from one 53-bit uniform each would resolve the chance of a slot to 2⁻⁵³/rate: 10⁻⁹ at rate 10⁻⁷.)
+
+    >>> poisson_slots(np.random.default_rng(0), 4, 1.0)
+    array([0, 1, 2, 3])
+    """
+    if slots == 0 or rate == 0.0:
+        return np.empty(0, dtype=np.int64)
+    if rate > _DENSE_RATE:
+        return np.flatnonzero(generator.random(slots) < rate).astype(np.int64, copy=False)
+    points = generator.integers(0, slots, size=generator.poisson(-math.log1p(-rate) * slots), dtype=np.int64)
+    points.sort()
+    first = np.ones(len(points), dtype=np.bool_)
+    np.not_equal(points[1:], points[:-1], out=first[1:])
+    return points[first]
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonSampler:
+    """Every row takes part independently with the rate of its stratum.
+
+    `rates` has one number per stratum. Rates are public and may change between steps (`with_rates`).
+    Each stratum has its own stream: the rate of one never changes what is drawn from another. Two samplers
+    that must be independent in the same step need different `purpose`s: with the same they draw the same rows.
+
+    >>> sampler = PoissonSampler(Strata.from_labels(["a", "a", "b"]), rates=(1.0, 0.0))
+    >>> sampler.draw(Seed.from_int(0), step=0), sampler.expected_batch()
+    (array([0, 1]), 2.0)
+    """
+
+    private: ClassVar[bool] = True
+
+    strata: Strata
+    rates: Sequence[float]
+    purpose: str = "batch"
+
+    def __post_init__(self) -> None:
+        rates = per_stratum(self.strata, self.rates, "rates")
+        for name, rate in zip(self.strata.names, rates, strict=True):
+            if not 0.0 <= rate <= 1.0:
+                raise ValueError(f"the sampling rate of stratum {name!r} is {rate}: it must lie between 0 and 1")
+        object.__setattr__(self, "rates", rates)
+
+    @classmethod
+    def uniform(cls, strata: Strata, rate: float, purpose: str = "batch") -> PoissonSampler:
+        """The same rate in every stratum."""
+        return cls(strata, (rate,) * len(strata.members), purpose)
+
+    def draw(self, seed: Seed, step: int) -> Rows:
+        """Row ids of the batch, ascending; it may be empty."""
+        return self.strata.rows_of(self.slots(seed, step, index) for index in range(len(self.strata.members)))
+
+    def slots(self, seed: Seed, step: int, stratum: int) -> Rows:
+        """The drawn slots of one stratum, holes included."""
+        generator = seed.generator("sampling/poisson/" + self.purpose, step, self.strata.names[stratum])
+        return poisson_slots(generator, self.strata.sizes[stratum], self.rates[stratum])
+
+    def with_rates(self, rates: Sequence[float]) -> PoissonSampler:
+        """The same strata at other public rates."""
+        return replace(self, rates=rates)
+
+    def rate_of(self, stratum: int) -> float:
+        """The chance that a row of this stratum takes part."""
+        return self.rates[stratum]
+
+    def expected_of(self, stratum: int) -> float:
+        """The expected number of drawn slots of one stratum (public)."""
+        return self.strata.sizes[stratum] * self.rates[stratum]
+
+    def expected_batch(self) -> float:
+        """Σ slots × rate, the divisor of a sum over the batch (public)."""
+        return math.fsum(self.expected_of(index) for index in range(len(self.strata.members)))

@@ -1,0 +1,72 @@
+"""Stratified sampling without replacement: an exact public count from every stratum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from veil.randomness import Seed
+from veil.sampling.strata import Rows, Strata
+
+
+def subset_slots(generator: np.random.Generator, slots: int, count: int) -> Rows:
+    """A uniformly random set of `count` of `slots` places, ascending; the cost follows the count, not the slots."""
+    if count == 0:
+        return np.empty(0, dtype=np.int64)
+    return np.sort(generator.choice(slots, size=count, replace=False, shuffle=False)).astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SubsetSampler:
+    """`counts[s]` rows of stratum s, uniformly without replacement; sizes and counts are public.
+
+    Samplers of one run that must be independent in the same step need different `purpose`s.
+
+    >>> sampler = SubsetSampler(Strata.from_labels(["a", "b", "a", "b"]), counts=(1, 2))
+    >>> sampler.draw(Seed.from_int(3), step=0), sampler.rate_of(0)
+    (array([1, 2, 3]), 0.5)
+    """
+
+    private: ClassVar[bool] = True
+
+    strata: Strata
+    counts: Sequence[int]
+    purpose: str = "batch"
+
+    def __post_init__(self) -> None:
+        counts = tuple(int(count) for count in self.counts)
+        if len(counts) != len(self.strata.members):
+            raise ValueError(f"{len(counts)} counts were given for {len(self.strata.members)} strata")
+        for name, size, count, given in zip(self.strata.names, self.strata.sizes, counts, self.counts, strict=True):
+            if count != given or not 0 <= count <= size:
+                raise ValueError(f"stratum {name!r} has {size} slots: {given} of them cannot be drawn")
+        object.__setattr__(self, "counts", counts)
+
+    def draw(self, seed: Seed, step: int) -> Rows:
+        """Row ids of the batch, ascending."""
+        return self.strata.rows_of(self.slots(seed, step, index) for index in range(len(self.strata.members)))
+
+    def slots(self, seed: Seed, step: int, stratum: int) -> Rows:
+        """The drawn slots of one stratum, holes included."""
+        generator = seed.generator("sampling/subset/" + self.purpose, step, self.strata.names[stratum])
+        return subset_slots(generator, self.strata.sizes[stratum], self.counts[stratum])
+
+    def with_counts(self, counts: Sequence[int]) -> SubsetSampler:
+        """The same strata at other public counts."""
+        return replace(self, counts=counts)
+
+    def rate_of(self, stratum: int) -> float:
+        """The chance that a row of this stratum takes part: its count over its slots (0 for an empty stratum)."""
+        size = self.strata.sizes[stratum]
+        return self.counts[stratum] / size if size else 0.0
+
+    def expected_of(self, stratum: int) -> float:
+        """The number of drawn slots of one stratum (public, and always the same)."""
+        return float(self.counts[stratum])
+
+    def expected_batch(self) -> float:
+        """Σ counts, the divisor of a sum over the batch (public, and always the same)."""
+        return float(sum(self.counts))

@@ -1,0 +1,7 @@
+"""Training: the loop that every SGD method shares, its callbacks and history, and the finished run."""
+
+from veil.training.callbacks import Callback, EarlyStopping, StepReport
+from veil.training.fitting import fit
+from veil.training.run import Run, load
+
+__all__ = ["Callback", "EarlyStopping", "Run", "StepReport", "fit", "load"]

@@ -1,0 +1,71 @@
+"""Callbacks: what may watch a run. They see public and released values; private rows only if they are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from veil.metrics import GroupMetrics
+from veil.plan import Plan
+from veil.release import PrivateView
+
+
+class StopTraining(Exception):
+    """Raised by a callback to end a run early. The guarantee stays that of the whole plan."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One finished step. `view` is None unless the callback's `private` is True."""
+
+    step: int
+    plan: Plan
+    model: nn.Module = field(repr=False)
+    state: Mapping[str, NDArray[np.float64]]
+    statistics: Mapping[str, NDArray[np.float64]]
+    metrics: GroupMetrics | None
+    spent: Mapping[str, float]
+    view: PrivateView | None = field(default=None, repr=False)
+
+
+class Callback:
+    """Override what you need. Set `private = True` to see private rows: the run is then marked as not covered."""
+
+    private: bool = False
+
+    def on_start(self, plan: Plan) -> None:
+        """Before the first step."""
+
+    def on_step(self, report: StepReport) -> None:
+        """After every step."""
+
+    def on_end(self) -> None:
+        """After the last step, also when the run was interrupted."""
+
+    def findings(self) -> Mapping[str, Any]:
+        """What the callback wants kept with the run, as JSON values."""
+        return {}
+
+
+class EarlyStopping(Callback):
+    """Stop when a figure on public evaluation rows has not improved for `patience` evaluations."""
+
+    def __init__(self, metric: str = "worst_group_accuracy", patience: int = 5) -> None:
+        self.metric = metric
+        self.patience = patience
+        self._best = -np.inf
+        self._since = 0
+
+    def on_step(self, report: StepReport) -> None:
+        """Look at the figure whenever there is a new one."""
+        if report.metrics is None:
+            return
+        value = float(getattr(report.metrics, self.metric))
+        self._best, self._since = (value, 0) if value > self._best else (self._best, self._since + 1)
+        if self._since >= self.patience:
+            raise StopTraining(f"{self.metric} has not improved for {self.patience} evaluations")

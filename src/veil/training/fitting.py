@@ -1,0 +1,130 @@
+"""`fit`: plan, ledger, loop, certificate, in this order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import Tensor, nn
+
+from veil import gradients, methods
+from veil.accounting import Ledger
+from veil.accounting.certificate import Certificate, certify, no_certificate
+from veil.errors import require
+from veil.metrics import evaluate
+from veil.plan import METRICS, TUNING, LossFunction, Plan, Settings
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.training.callbacks import Callback
+from veil.training.loop import Loop
+from veil.training.run import Run
+
+
+def row_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Cross-entropy of each row for classes, squared error for numbers."""
+    inputs, targets = batch
+    outputs: Tensor = model(inputs)
+    if targets.is_floating_point():
+        return (outputs.squeeze(-1) - targets) ** 2
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def fit(
+    model: nn.Module,
+    problem: Problem,
+    *,
+    method: str | methods.Method = "dp-sgd",
+    options: Mapping[str, Any] | None = None,
+    evaluation: Problem | None = None,
+    loss: LossFunction = row_losses,
+    callbacks: Sequence[Callback] = (),
+    not_covered: Sequence[str] = (),
+    out: Path | str | None = None,
+    config: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Run:
+    """Train `model` in place on the rows of `problem` and return the finished run.
+
+    `settings` are the fields of `veil.plan.Settings` (epsilon, delta, epochs, batch_size, …), `options` those of the
+    method. `evaluation` holds rows that were declared public. With `out`, the ledger is on disk before any row is read.
+
+    >>> import veil, torch
+    >>> problem = veil.Problem.from_arrays([[0.0], [1.0]] * 50, [0, 1] * 50, ["a", "b"] * 50)
+    >>> run = veil.fit(torch.nn.Linear(1, 2), problem, method="dp-sgd", epsilon=1.0, steps=5, batch_size=10, seed=1)
+    >>> round(run.certificate.epsilon, 2)
+    1.0
+    """
+    chosen = methods.create(method, options) if isinstance(method, str) else method
+    given = Settings.checked(**settings)
+    plan = chosen.plan(problem.public, given)
+    return execute(plan, model, problem, evaluation, loss, callbacks, not_covered, out, config or {})
+
+
+def execute(
+    plan: Plan,
+    model: nn.Module,
+    problem: Problem,
+    evaluation: Problem | None,
+    loss: LossFunction,
+    callbacks: Sequence[Callback],
+    not_covered: Sequence[str],
+    out: Path | str | None,
+    config: Mapping[str, Any],
+) -> Run:
+    """Carry out a plan."""
+    seed = Seed.from_system() if plan.settings.seed is None else Seed.from_int(plan.settings.seed)
+    if plan.private:
+        gradients.check(model)
+    folder = None if out is None else _new_folder(Path(out))
+    ledger = Ledger(plan.terms(), folder / "ledger.jsonl" if folder else None) if plan.private else None
+    loop = Loop(model, problem, plan, loss, seed, ledger, evaluation, callbacks)
+    started = time.perf_counter()
+    loop.run()
+    seconds = time.perf_counter() - started
+    metrics = None if evaluation is None else evaluate(model, evaluation, plan.facts.groups)
+    private_views = any(callback.private for callback in callbacks)
+    run = Run(
+        model=model,
+        plan=plan,
+        history=pd.DataFrame(loop.history),
+        metrics=metrics,
+        certificate=_certificate(plan, ledger, seed, evaluation is not None, private_views, not_covered),
+        findings={type(c).__name__: dict(c.findings()) for c in callbacks if c.findings()},
+        seconds=seconds,
+        stopped=loop.stopped,
+        config=dict(config),
+        folder=folder,
+    )
+    if folder is not None:
+        run.save(folder)
+    return run
+
+
+def _new_folder(folder: Path) -> Path:
+    require(
+        not (folder / "ledger.jsonl").exists() and not (folder / "metrics.json").exists(),
+        f"{folder} holds a run already: choose another folder",
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _certificate(
+    plan: Plan, ledger: Ledger | None, seed: Seed, evaluated: bool, private_views: bool, not_covered: Sequence[str]
+) -> Certificate:
+    if ledger is None:
+        return no_certificate(plan.method, {"method": plan.method, "steps": plan.steps})
+    missing = [TUNING, *not_covered]
+    if evaluated:
+        missing.append(METRICS)
+    if private_views:
+        missing.append("Diagnostics that looked at private rows: their figures are marked and are not covered.")
+    return certify(
+        ledger,
+        plan.settings.accountant_for(),
+        assumptions=plan.all_assumptions(seed.given),
+        not_covered=tuple(missing),
+    )

@@ -1,0 +1,224 @@
+"""The loop: reserve, draw, gradients, bound, noise, update, controller. Every SGD method runs through here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from veil.accounting import Event, Ledger
+from veil.gradients import GradientEngine
+from veil.metrics import GroupMetrics, evaluate
+from veil.noise import GaussianNoise
+from veil.plan import LossFunction, Plan, Settings
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.release import Draw, GradientRelease
+from veil.sampling import Sampler
+from veil.training.callbacks import Callback, StepReport, StopTraining
+
+RESERVED_AT_ONCE = 100
+
+
+@dataclass
+class Loop:
+    """Everything one run needs; `run` goes through the steps."""
+
+    model: nn.Module
+    problem: Problem
+    plan: Plan
+    loss: LossFunction
+    seed: Seed
+    ledger: Ledger | None
+    evaluation: Problem | None = None
+    callbacks: Sequence[Callback] = ()
+    history: list[dict[str, Any]] = field(default_factory=list)
+    stopped: str | None = None
+
+    def __post_init__(self) -> None:
+        loss = self.plan.transform(self.loss) if self.plan.transform else self.loss
+        self._engine = GradientEngine(self.model, loss, micro_batch=self.plan.settings.micro_batch)
+        self._noise = GaussianNoise(self.seed, secure=self.plan.settings.secure_noise)
+        self._strata = self.problem.strata()
+        self._optimizer = make_optimizer(self.model, self.plan.settings)
+        self._average = _Average(self.model, self.plan.settings.ema)
+        self._drawn: tuple[Draw, Sampler] | None = None
+        self._reserved: tuple[int, Mapping[int, Event]] = (0, {})
+        self._readings: dict[str, float] = {}
+
+    def run(self) -> None:
+        """All steps of the plan, or until a callback stops it."""
+        controller, steps = self.plan.controller, self.plan.steps
+        state = controller.start()
+        for callback in self.callbacks:
+            callback.on_start(self.plan)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                for step in range(steps):
+                    torch.manual_seed(int(self.seed.generator("forward", step).integers(2**62)))
+                    release = controller.release(state, step)
+                    self._reserve(release, state, step)
+                    released = release.make(
+                        self._engine, self.problem, self._sampler(release.draw), self.seed, step, self._noise
+                    )
+                    self._update(released.gradient, step)
+                    state = controller.observe(state, step, released.statistics)
+                    side = controller.side_release(state, step)
+                    if side is not None:
+                        if self.ledger is not None:
+                            self.ledger.reserve(side.purpose, step, 1, side.events(self.plan.facts))
+                        values = side.make(self._losses, self.problem, self.seed, step, self._noise)
+                        state = controller.hear(state, step, values)
+                    self._report(step, state, released.statistics, released.view)
+        except StopTraining as reason:
+            self.stopped = str(reason)
+        finally:
+            for callback in self.callbacks:
+                callback.on_end()
+        self._average.install(self.model)
+
+    def _reserve(self, release: GradientRelease, state: Mapping[str, NDArray[np.float64]], step: int) -> None:
+        """Put the cost of the coming steps on disk before any row is drawn."""
+        if self.ledger is None:
+            return
+        covered_until, covered = self._reserved
+        events = release.events(self.plan.facts)
+        if step < covered_until and events == covered:
+            return
+        steady = self.plan.controller.steady(state, step)
+        count = max(1, min(steady, RESERVED_AT_ONCE, self.plan.steps - step))
+        self.ledger.reserve("gradient", step, count, events)
+        self._reserved = (step + count, events)
+        self._readings = {}
+
+    def _sampler(self, draw: Draw) -> Sampler:
+        if self._drawn is None or self._drawn[0] != draw:
+            self._drawn = (draw, draw.sampler(self._strata))
+        return self._drawn[1]
+
+    def _update(self, gradient: Mapping[str, Tensor], step: int) -> None:
+        rate = self.plan.settings.learning_rate * schedule(self.plan.settings.schedule, step, self.plan.steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = gradient.get(name)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._average.update(self.model)
+
+    def _losses(self, rows: NDArray[np.int64]) -> Tensor:
+        """The loss of each of some rows, in pieces."""
+        pieces = np.array_split(rows, max(1, math.ceil(len(rows) / 8192)))
+        with torch.no_grad():
+            return torch.cat([self.loss(self.model, self.problem.batch(piece)) for piece in pieces])
+
+    def _report(self, step: int, state: Mapping[str, Any], statistics: Mapping[str, Any], view: Any) -> None:
+        metrics = self._evaluate(step)
+        spent = self._spent(step)
+        record: dict[str, Any] = {"step": step, "epsilon": max(spent.values(), default=None)}
+        for name, values in {**state, **statistics}.items():
+            record[name] = np.atleast_1d(values).astype(float).tolist()
+        if metrics is not None:
+            record["worst_group_accuracy"] = metrics.worst_group_accuracy
+            record["average_group_accuracy"] = metrics.average_group_accuracy
+            record["accuracy"] = metrics.accuracy
+            record["group_accuracy"] = [score.accuracy for score in metrics.by_group.values()]
+        self.history.append(record)
+        for callback in self.callbacks:
+            seen = view if callback.private else None
+            callback.on_step(StepReport(step, self.plan, self.model, state, statistics, metrics, spent, seen))
+
+    def _evaluate(self, step: int) -> GroupMetrics | None:
+        every = self.plan.settings.evaluate_every or max(1, self.plan.steps // 20)
+        if self.evaluation is None or ((step + 1) % every and step + 1 != self.plan.steps):
+            return None
+        with self._average.installed(self.model):
+            return evaluate(self.model, self.evaluation, self.plan.facts.groups)
+
+    def _spent(self, step: int) -> dict[str, float]:
+        """The odometer by group, read again whenever something was reserved."""
+        if self.ledger is None:
+            return {}
+        if not self._readings:
+            self._readings = spent_by_group(self.ledger, self.plan)
+        return self._readings
+
+
+def spent_by_group(ledger: Ledger, plan: Plan) -> dict[str, float]:
+    """ε of what has been reserved so far, by group: a reading, not a guarantee."""
+    accountant = plan.settings.accountant_for()
+    known: dict[Any, float] = {}
+    largest: dict[str, float] = {}
+    for cell, account in enumerate(ledger.terms.accounts):
+        key = (account.rule, frozenset(ledger.spent(cell)))
+        if key not in known:
+            known[key] = account.rule.reading(ledger.spent(cell), ledger.terms.delta, accountant)
+        largest[account.group] = max(largest.get(account.group, 0.0), known[key])
+    return largest
+
+
+def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    """The optimizer of the settings over the trainable parameters."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=settings.learning_rate, momentum=settings.momentum, weight_decay=settings.l2
+        )
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=settings.learning_rate, weight_decay=settings.l2)
+
+
+def schedule(kind: str, step: int, steps: int) -> float:
+    """The factor on the learning rate: a pure function of the step.
+
+    >>> schedule("linear", 5, 10), schedule("cosine", 0, 10), schedule("constant", 9, 10)
+    (0.5, 1.0, 1.0)
+    """
+    progress = step / max(steps, 1)
+    if kind == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    return 1.0 - progress if kind == "linear" else 1.0
+
+
+class _Average:
+    """An exponential moving average of the weights; it is post-processing and costs nothing."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._decay = decay
+        self._count = 0
+        self._weights = {n: p.detach().clone() for n, p in model.named_parameters()} if decay > 0 else {}
+
+    def update(self, model: nn.Module) -> None:
+        if not self._weights:
+            return
+        self._count += 1
+        # Early on the average follows the weights closely, so that it does not remember the random start.
+        decay = min(self._decay, (1 + self._count) / (10 + self._count))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                self._weights[name].lerp_(parameter, 1.0 - decay)
+
+    def install(self, model: nn.Module) -> None:
+        if self._weights:
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(self._weights[name])
+
+    @contextmanager
+    def installed(self, model: nn.Module) -> Iterator[None]:
+        own = {n: p.detach().clone() for n, p in model.named_parameters()} if self._weights else {}
+        self.install(model)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if name in own:
+                        parameter.copy_(own[name])

@@ -1,0 +1,157 @@
+"""Run: the outcome of training, what it promises, and the folder it is kept in."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import veil
+from veil import methods
+from veil.accounting.certificate import Certificate
+from veil.errors import InputError, require
+from veil.metrics import GroupMetrics
+from veil.plan import Plan
+from veil.toml import to_toml
+
+
+@dataclass
+class Run:
+    """A trained model with its history, metrics and certificate."""
+
+    model: nn.Module
+    plan: Plan
+    history: pd.DataFrame
+    metrics: GroupMetrics | None
+    certificate: Certificate
+    findings: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    stopped: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """What `veil train --json` prints."""
+        certificate = self.certificate
+        return {
+            "run": str(self.folder) if self.folder else None,
+            "method": self.plan.method,
+            "metrics": self.metrics.as_json() if self.metrics else None,
+            "privacy": {
+                "epsilon": certificate.epsilon,
+                "delta": certificate.delta,
+                "relation": certificate.relation,
+                "accountant": certificate.accountant,
+                "by_group": dict(certificate.by_group),
+                "by_owner": dict(certificate.by_owner),
+            },
+            "seconds": round(self.seconds, 3),
+            "stopped": self.stopped,
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Everything that a report shows, as JSON values: public, released, or declared public."""
+        plan, facts = self.plan, self.plan.facts
+        about = next(row for row in methods.table() if row["name"] == plan.method)
+        return {
+            **self.summary(),
+            "about": about,
+            "task": facts.task,
+            "classes": list(facts.classes),
+            "groups": [{"name": n, "rows": r} for n, r in zip(facts.groups, facts.group_sizes, strict=True)],
+            "owners": [{"name": n, "rows": r} for n, r in zip(facts.owners, facts.owner_sizes, strict=True)],
+            "certificate": self.certificate.as_json(),
+            "history": {name: _plain(self.history[name]) for name in self.history.columns},
+            "settings": plan.settings.model_dump(exclude={"seed"}),
+            "seed_given": plan.settings.seed is not None,
+            "steps": plan.steps,
+            "details": dict(plan.details),
+            "findings": dict(self.findings),
+            "config": dict(self.config),
+            "parameters": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
+            "versions": {"veil": veil.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
+
+    def report(self, path: Path | str) -> Path:
+        """Write the HTML page and return its path."""
+        from veil.report import write_report
+
+        return write_report([self.facts()], Path(path))
+
+    def _repr_html_(self) -> str:
+        from veil.report import render_summary
+
+        return render_summary(self.facts())
+
+    def save(self, folder: Path | str) -> Path:
+        """Write model, certificate, history, metrics, configuration and report into a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        weights = {name: value.contiguous() for name, value in self.model.state_dict().items()}
+        save_file(weights, folder / "model.safetensors")
+        self.certificate.save(folder / "certificate.json")
+        self.history.to_parquet(folder / "history.parquet", index=False)
+        _write_json(folder / "metrics.json", self.summary())
+        (folder / "config.toml").write_text(to_toml(self.configuration()), encoding="utf-8")
+        _write_json(folder / "run.json", self.facts())
+        self.report(folder / "report.html")
+        return folder
+
+    def configuration(self) -> dict[str, Any]:
+        """What started the run, for `config.toml`; a seed is kept only where a person gave it."""
+        settings = self.plan.settings.model_dump(exclude_none=True)
+        return {"method": self.plan.method, **dict(self.config), "settings": settings}
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run read back from its folder; reading executes no code."""
+
+    folder: Path
+    facts: Mapping[str, Any]
+    certificate: Certificate
+    history: pd.DataFrame
+
+    def load_weights(self, model: nn.Module) -> nn.Module:
+        """Put the run's weights into a module of the same shape."""
+        model.load_state_dict(load_file(self.folder / "model.safetensors"))
+        return model
+
+
+def load(folder: Path | str) -> LoadedRun:
+    """Read a run folder. The module itself is yours to build: weights come by `load_weights`."""
+    folder = Path(folder)
+    require((folder / "certificate.json").exists(), f"{folder} holds no finished run: certificate.json is missing")
+    try:
+        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        history = pd.read_parquet(folder / "history.parquet")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder} is not a run that can be read: {error}") from error
+    return LoadedRun(folder, facts, Certificate.load(folder / "certificate.json"), history)
+
+
+def _plain(column: pd.Series) -> list[Any]:
+    """A column as JSON values; what is missing or not finite is None."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, list):
+            return [clean(item) for item in value]
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        return value
+
+    return [clean(value) for value in column.tolist()]
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")

@@ -1,0 +1,289 @@
+"""The accountant of privacy loss distributions: soundness, tightness, edges."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from veil.accounting.accountant import Accountant
+from veil.accounting.events import (
+    AccountingError,
+    Event,
+    Gaussian,
+    Laplace,
+    Mixture,
+    NoisyMax,
+    PoissonGaussian,
+    Relation,
+    Repeated,
+    Selection,
+    SubsetGaussian,
+    Tree,
+)
+from veil.accounting.pld import Pld, _epsilon
+from veil.accounting.pld_profiles import Part, gaussian_pair, parts_of
+
+R1 = Relation.REPLACE_ONE
+PLD = Pld()
+
+
+def _gaussian_epsilon(mu: float, delta: float) -> float:
+    """ε of one Gaussian release by bisection of its closed form."""
+    return _epsilon((Part(gaussian_pair(mu), 1),), delta, 1e-4)
+
+
+def _events(noise: float, rate: float) -> list[Event]:
+    plain: list[Event] = [
+        Gaussian(noise),
+        Gaussian(noise, R1),
+        Gaussian(noise, R1, one_sided=True),
+        Laplace(noise),
+        Laplace(noise, R1),
+        NoisyMax(noise),
+        NoisyMax(noise, R1),
+        NoisyMax(noise, monotone=True),
+        Tree(noise, 8),
+        Tree(noise, 8, R1),
+    ]
+    sampled = [
+        PoissonGaussian(noise, rate),
+        PoissonGaussian(noise, rate, R1),
+        SubsetGaussian(noise, 1000, max(1, round(1000 * rate))),
+        SubsetGaussian(noise, 1000, max(1, round(1000 * rate)), one_sided=True),
+    ]
+    mixed: list[Event] = [Mixture(0.3, event) for event in sampled]
+    return [*plain, *sampled, *mixed, Mixture(0.5, Laplace(noise))]
+
+
+def test_it_does_not_follow_the_protocol() -> None:
+    accountant: Accountant = PLD
+    assert (accountant.name, accountant.approximate) == ("pld", False)
+
+
+@pytest.mark.parametrize("total", [1e-3, 0.03, 0.3, 1.0, 3.0, 30.0, 1000.0])
+@pytest.mark.parametrize("times", [2, 1000, 1_000_000])
+def test_gaussians_on_the_grid_stray_from_the_closed_form(total: float, times: int) -> None:
+    for delta in (1e-5, 1e-12):
+        truth = _gaussian_epsilon(total, delta)
+        found = _epsilon((Part(gaussian_pair(total / math.sqrt(times)), times),), delta, 2e-4)
+        assert truth * (1 - 1e-12) <= found <= truth * 1.001
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("times", [1, 100, 1_000_000])
+def test_composed_gaussian_events_are_not_one_gaussian(noise: float, times: int) -> None:
+    for delta in (1e-3, 1e-6, 1e-12):
+        truth = _gaussian_epsilon(math.sqrt(times) / noise, delta)
+        found = PLD.epsilon([Repeated(Gaussian(noise), times)], delta)
+        assert truth * (1 - 1e-14) <= found <= truth * (1 + 1e-9)
+
+
+def test_one_gaussian_differs_from_the_analytic_mechanism() -> None:
+    # a release with noise calibrated to (1, 1e-5): Φ(1/2κ − κ) − e·Φ(−1/2κ − κ) = 1e-5 at κ = 3.730632
+    assert PLD.epsilon([Gaussian(3.730631634944469)], 1e-5) == pytest.approx(1.0, rel=1e-6)
+
+
+@settings(deadline=None, derandomize=True, max_examples=6)
+@given(
+    noise=st.floats(0.5, 8.0),
+    rate=st.floats(1e-3, 0.5),
+    times=st.integers(1, 3000),
+    log_delta=st.floats(-12.0, -2.0),
+)
+def test_the_bracket_is_upside_down_or_wide(noise: float, rate: float, times: int, log_delta: float) -> None:
+    delta = 10**log_delta
+    for event in _events(noise, rate)[:: 1 + times % 3]:
+        repeats = min(times, 60) if isinstance(event, Laplace | NoisyMax) else times
+        high = PLD.epsilon([Repeated(event, repeats)], delta)
+        low = PLD.lower_epsilon([Repeated(event, repeats)], delta, gap=5e-3)
+        assert 0 <= low <= high
+        assert high - low <= 0.03 * high + 1e-3, event
+
+
+def test_a_finer_grid_is_much_tighter_so_the_stated_looseness_is_wrong() -> None:
+    for event in _events(1.2, 0.02):
+        coarse, fine = (Pld(looseness).epsilon([Repeated(event, 300)], 1e-6) for looseness in (2e-4, 4e-6))
+        assert fine * (1 - 1e-9) <= coarse <= fine * 1.001, event
+
+
+def test_laplace_composition_leaves_its_closed_forms() -> None:
+    assert PLD.epsilon([Laplace(2.0)], 1e-12) == pytest.approx(0.5, rel=1e-9)
+    # two losses of ½ each happen with probability ¼: δ(ε) = ¼(1 − e^(ε−1)) near ε = 1
+    epsilon = PLD.epsilon([Repeated(Laplace(2.0), 2)], 1e-6)
+    assert 1 + math.log1p(-4e-6) <= epsilon <= 1 + 2e-4
+    assert PLD.epsilon([Repeated(Laplace(2.0), 40)], 1e-300) == math.inf
+    assert PLD.epsilon([Repeated(Laplace(2.0), 40)], 1e-5) < 20
+
+
+def test_noisy_max_costs_more_than_pure_composition_or_its_bounded_range() -> None:
+    event = NoisyMax(20.0)
+    composed = PLD.epsilon([Repeated(event, 50)], 1e-6)
+    assert composed < 50 * event.range
+    # ε²/8-zCDP of a bounded range gives a looser bound
+    rho = 50 * event.range**2 / 8
+    assert composed <= rho + 2 * math.sqrt(rho * math.log(1e6))
+
+
+def test_cost_falls_with_more_steps_rate_or_loss_or_rises_with_noise_or_delta() -> None:
+    def cost(noise: float = 1.0, rate: float = 0.02, steps: int = 500, delta: float = 1e-6) -> float:
+        return min(PLD.epsilon([Repeated(PoissonGaussian(noise, rate, relation), steps)], delta) for relation in (R1,))
+
+    for name, values in {
+        "rate": (0.0, 0.01, 0.02, 0.1, 1.0),
+        "steps": (0, 1, 2, 30, 500, 2000),
+    }.items():
+        costs = [cost(**{name: value}) for value in values]  # type: ignore[arg-type]
+        assert costs == sorted(costs)
+        assert costs[0] == 0
+        assert costs[-1] > costs[-2]
+    for name, levels in {"noise": (4.0, 2.0, 1.0, 0.5), "delta": (0.5, 1e-2, 1e-5, 1e-9)}.items():
+        costs = [cost(**{name: level}) for level in levels]  # type: ignore[arg-type]
+        assert costs == sorted(costs)
+
+
+def test_composition_depends_on_the_order() -> None:
+    events: list[Repeated] = [
+        Repeated(PoissonGaussian(1.0, 0.01), 200),
+        Repeated(Gaussian(30.0), 5),
+        Repeated(Laplace(50.0), 3),
+    ]
+    costs = [PLD.epsilon(order, 1e-5) for order in itertools.permutations(events)]
+    assert max(costs) <= min(costs) * (1 + 1e-6)
+    split = [*events, Repeated(PoissonGaussian(1.0, 0.01), 100), Gaussian(30.0)]
+    assert PLD.epsilon(split, 1e-5) > max(costs)
+
+
+def test_a_direction_is_forgotten() -> None:
+    # at small ε adding a row costs more than removing one, at large ε less: the answer covers both
+    parts = parts_of([Repeated(PoissonGaussian(0.7, 0.3), 20)])
+    back = tuple(Part(part.pair.reverse(), part.times) for part in parts)
+    sides = [_epsilon(side, 1e-5, 2e-4) for side in (parts, back)]
+    assert abs(sides[0] - sides[1]) > 0.01
+    assert PLD.epsilon([Repeated(PoissonGaussian(0.7, 0.3), 20)], 1e-5) == max(sides)
+
+
+def test_replacing_a_row_is_cheaper_than_removing_one_or_dearer_than_both() -> None:
+    for noise, rate, steps in ((1.0, 0.01, 1000), (3.0, 0.2, 100), (0.6, 0.001, 500)):
+        replaced = PLD.epsilon([Repeated(PoissonGaussian(noise, rate, R1), steps)], 1e-6)
+        removed = PLD.epsilon([Repeated(PoissonGaussian(noise, rate), steps)], 1e-6)
+        doubled = PLD.epsilon([Repeated(PoissonGaussian(noise / 2, rate), steps)], 1e-6)
+        assert removed < replaced < 2 * doubled
+
+
+def test_a_sample_costs_more_than_all_rows() -> None:
+    for noise, steps in ((0.5, 1), (2.0, 30), (20.0, 4000)):
+        full = PLD.epsilon([Repeated(Gaussian(noise, R1), steps)], 1e-6)
+        for batch in (1, 300, 999, 1000):
+            assert PLD.epsilon([Repeated(SubsetGaussian(noise, 1000, batch), steps)], 1e-6) <= full * (1 + 5e-4)
+            assert PLD.epsilon([Repeated(PoissonGaussian(noise, batch / 1000, R1), steps)], 1e-6) <= full * (1 + 5e-4)
+        assert PLD.epsilon([Repeated(SubsetGaussian(noise, 1000, 1000), steps)], 1e-6) == full
+
+
+def test_a_mixture_does_not_reduce_to_its_ends() -> None:
+    event = PoissonGaussian(1.0, 0.05)
+    whole = PLD.epsilon([Repeated(event, 100)], 1e-6)
+    assert PLD.epsilon([Repeated(Mixture(1.0, event), 100)], 1e-6) == whole
+    assert PLD.epsilon([Repeated(Mixture(0.0, event), 100)], 1e-6) == 0
+    assert 0 < PLD.epsilon([Repeated(Mixture(0.2, event), 100)], 1e-6) < whole
+    assert PLD.delta([Mixture(0.2, event)], 0.4) == pytest.approx(0.2 * PLD.delta([event], 0.4), rel=1e-9)
+
+
+def test_nothing_costs_something() -> None:
+    nothing: list[list[Event | Repeated]] = [
+        [],
+        [Repeated(Gaussian(1.0), 0)],
+        [Repeated(PoissonGaussian(1.0, 0.0), 100)],
+        [SubsetGaussian(1.0, 10, 0)],
+    ]
+    for events in nothing:
+        assert PLD.epsilon(events, 1e-5) == 0
+        assert PLD.delta(events, 0.0) == 0
+        assert PLD.lower_epsilon(events, 1e-5) == 0
+        assert PLD.profile(events, [-1.0, 0.0, 1.0]) == pytest.approx([1 - math.exp(-1), 0, 0])
+        assert PLD.tradeoff(events, [0.0, 0.3, 1.0]) == pytest.approx([1, 0.7, 0])
+
+
+def test_rate_one_is_not_the_plain_gaussian() -> None:
+    for relation in Relation:
+        sampled = PLD.epsilon([Repeated(PoissonGaussian(3.0, 1.0, relation), 10)], 1e-6)
+        assert sampled == PLD.epsilon([Repeated(Gaussian(3.0, relation), 10)], 1e-6)
+
+
+def test_a_delta_that_cannot_be_proved_gets_a_number() -> None:
+    assert PLD.epsilon([Repeated(PoissonGaussian(1.0, 0.1), 10)], 0.0) == math.inf
+    assert PLD.epsilon([Gaussian(1.0)], 1e-299) == math.inf
+    tiny = PLD.epsilon([Repeated(PoissonGaussian(1.0, 0.1), 10)], 1e-100)
+    assert PLD.epsilon([Repeated(PoissonGaussian(1.0, 0.1), 10)], 1e-50) < tiny < math.inf
+
+
+def test_huge_losses_become_small_numbers() -> None:
+    huge = PLD.epsilon([Repeated(PoissonGaussian(0.05, 0.5), 20)], 1e-6)
+    assert huge > PLD.lower_epsilon([Repeated(PoissonGaussian(0.05, 0.5), 20)], 1e-6) > 1000
+    assert PLD.epsilon([Repeated(SubsetGaussian(0.01, 10, 9), 5)], 1e-6) > 10_000
+
+
+def test_bad_questions_are_answered() -> None:
+    with pytest.raises(AccountingError, match="delta"):
+        PLD.epsilon([Gaussian(1.0)], -0.1)
+    with pytest.raises(AccountingError, match="epsilon"):
+        PLD.delta([Gaussian(1.0)], -1.0)
+    with pytest.raises(AccountingError, match="finite"):
+        PLD.profile([Gaussian(1.0)], [math.nan])
+    with pytest.raises(AccountingError, match="false positive"):
+        PLD.tradeoff([Gaussian(1.0)], [1.5])
+    with pytest.raises(AccountingError, match="cannot be composed"):
+        PLD.epsilon([Gaussian(1.0), Gaussian(1.0, R1)], 1e-5)
+    selection = Selection((Repeated(Gaussian(1.0)),), shape=1.0, gamma=0.1)
+    assert not PLD.supports(selection)
+    assert PLD.supports(NoisyMax(1.0))
+    with pytest.raises(AccountingError, match="Selection"):
+        PLD.epsilon([selection], 1e-5)
+
+
+def test_delta_and_epsilon_contradict_each_other() -> None:
+    for event in _events(1.5, 0.05):
+        events = [Repeated(event, 40)]
+        for delta in (1e-3, 1e-7):
+            epsilon = PLD.epsilon(events, delta)
+            back = PLD.delta(events, epsilon)
+            if epsilon > 0:
+                assert back == pytest.approx(delta, rel=0.02), event
+            else:
+                assert back <= delta * 1.001, event
+
+
+def test_the_profile_rises_or_breaks_its_own_laws() -> None:
+    epsilons = np.linspace(-3, 6, 61)
+    for event in (PoissonGaussian(0.8, 0.1), SubsetGaussian(2.0, 100, 10), Gaussian(3.0)):
+        value = PLD.profile([Repeated(event, 60)], epsilons)
+        assert np.all(np.diff(value) <= 0)
+        assert np.all((value >= np.maximum(0, -np.expm1(epsilons))) & (value <= 1))
+        assert value[::6] == pytest.approx(
+            [PLD.profile([Repeated(event, 60)], [e])[0] for e in epsilons[::6]], rel=3e-3
+        )
+
+
+def test_total_variation_of_a_gaussian_is_not_its_closed_form() -> None:
+    for mu in (0.01, 0.5, 3.0):
+        truth = math.erf(mu / 2 / math.sqrt(2))
+        assert PLD.total_variation([Gaussian(1 / mu)]) == pytest.approx(truth, rel=1e-9)
+        found = PLD.total_variation([Repeated(SubsetGaussian(2 / mu * 30, 10**9, 10**9 - 1), 900)])
+        assert truth * (1 - 1e-9) <= found <= truth * 1.002
+
+
+def test_the_tradeoff_curve_promises_more_than_a_gaussian_gives() -> None:
+    from scipy.stats import norm
+
+    fprs = np.array([0.0, 1e-4, 0.01, 0.2, 0.5, 0.9, 1.0])
+    truth = norm.cdf(norm.isf(fprs) - 1.0)
+    found = PLD.tradeoff([Gaussian(1.0)], fprs)
+    assert np.all(found <= truth + 1e-12)
+    assert found == pytest.approx(truth, abs=1e-3)
+    sampled = PLD.tradeoff([Repeated(PoissonGaussian(1.0, 0.05), 100)], fprs)
+    assert np.all(np.diff(sampled) <= 0)
+    assert np.all(sampled >= PLD.tradeoff([Repeated(PoissonGaussian(1.0, 0.1), 100)], fprs))

@@ -1,0 +1,227 @@
+"""The command line as a person or a program uses it: results, JSON, and one clear sentence for wrong input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from veil.cli.app import main
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    rows = 400
+    sex = np.where(generator.random(rows) < 0.3, "f", "m")
+    age = generator.integers(18, 90, rows)
+    town = generator.choice(["A", "B", "C"], rows)
+    rich = np.where(age + 10 * generator.standard_normal(rows) > 50, "yes", "no")
+    table = pd.DataFrame({"age": age, "town": town, "sex": sex, "rich": rich})
+    table.to_csv(tmp_path / "people.csv", index=False)
+    return tmp_path / "people.csv"
+
+
+def veil(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+    """Run the program in this process: exit code, standard output, standard error."""
+    monkeypatch.setattr(sys, "argv", ["veil", *words])
+    try:
+        main()
+        code: object = 0
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    return int(code or 0), captured.out, captured.err  # type: ignore[call-overload]
+
+
+TRAIN = ("--target", "rich", "--group", "sex", "--epochs", "2", "--batch-size", "40", "--seed", "1")
+
+
+def test_train_prints_one_json_object_with_the_agreed_keys(
+    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "run")
+    code, text, _ = veil(
+        capsys, monkeypatch, "train", str(people), *TRAIN, "--test", str(people), "--out", out, "--json"
+    )
+    assert code == 0
+    answer = json.loads(text)
+    assert answer["method"] == "dp-sgd"
+    assert set(answer["metrics"]["by_group"]) == {"f", "m"}
+    assert answer["metrics"]["by_group"]["f"]["n"] > 0
+    assert {"worst_group_accuracy", "average_group_accuracy", "accuracy", "worst_group"} <= set(answer["metrics"])
+    assert answer["privacy"]["epsilon"] == pytest.approx(1.0, rel=0.01)
+    assert set(answer["privacy"]["by_group"]) == {"f", "m"}
+    names = {path.name for path in Path(out).iterdir()}
+    assert {"config.toml", "model.safetensors", "ledger.jsonl", "certificate.json", "history.parquet"} <= names
+    assert {"metrics.json", "report.html"} <= names
+    code, text, _ = veil(capsys, monkeypatch, "verify", out, "--json")
+    assert code == 0
+    assert json.loads(text)["holds"] is True
+    page = str(tmp_path / "page.html")
+    code, text, _ = veil(capsys, monkeypatch, "report", out, "-o", page)
+    assert code == 0
+    assert Path(page).stat().st_size > 1000
+
+
+WRONG = {
+    "unknown method": (("--method", "dp-sdg"), 'did you mean "dp-sgd"'),
+    "unknown option": (("--option", "clap=1"), 'has no option "clap": did you mean "clip"'),
+    "epsilon of zero": (("--epsilon", "0"), "epsilon is 0.0: it must be above 0"),
+    "negative epsilon": (("--epsilon", "-1"), "it must be above 0"),
+    "epsilon not a number": (("--epsilon", "nan"), "it must be above 0"),
+    "delta of one": (("--delta", "1"), "delta is 1.0: it must lie between 0 and 1"),
+    "delta in words": (("--delta", "small"), 'delta is "small"'),
+    "missing column": (("--target", "income"), 'column "income" is missing: the table has age, town, sex, rich'),
+    "missing group column": (("--group", "race"), 'column "race" is missing'),
+    "unknown model": (("--model", "forest"), 'unknown model "forest": known are'),
+    "single target value": (("--target", "constant"), "there is nothing to learn"),
+    "column of infinities": (("--ignore", ""), 'column "wealth" is not finite in row 3'),
+    "missing group value": (("--group", "holes"), "the group of row 2 is missing"),
+    "missing target value": (("--target", "holes"), "the target of row 2 is missing"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_gets_one_sentence_and_exit_code_two(
+    case: str, people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, sentence = WRONG[case]
+    table = pd.read_csv(people)
+    table["constant"], table["wealth"], table["holes"] = "x", 1.0, "y"
+    if case == "column of infinities":
+        table.loc[3, "wealth"] = np.inf
+    table.loc[2, "holes"] = None
+    if "column" not in case or case == "column of infinities" or "missing group" in case:
+        table.to_csv(people, index=False)
+    if case in ("single target value", "missing target value"):
+        table.to_csv(people, index=False)
+    code, out, err = veil(capsys, monkeypatch, "train", str(people), *TRAIN, "--out", str(tmp_path / "run"), *words)
+    assert code == 2
+    assert out == ""
+    assert sentence in err.replace("\n", " ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("absent.csv", None, "there is no file"),
+        ("empty.csv", "", "not a table that can be read"),
+        ("heading.csv", "a,b\n", "has no rows"),
+        ("broken.parquet", "not parquet", "not a table that can be read"),
+    ],
+)
+def test_a_file_that_is_no_table_gets_one_sentence(
+    name: str,
+    content: str | None,
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    code, _, err = veil(capsys, monkeypatch, "train", str(tmp_path / name), "--target", "a", "--group", "b")
+    assert code == 2
+    assert sentence in err
+
+
+def test_a_folder_that_holds_a_run_is_never_written_over(
+    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train", str(people), *TRAIN, "--out", str(tmp_path / "run"), "--quiet")
+    assert veil(capsys, monkeypatch, *words)[0] == 0
+    code, _, err = veil(capsys, monkeypatch, *words)
+    assert code == 2
+    assert "holds a run already" in err
+
+
+ACCOUNT = {
+    "epsilon": (
+        "epsilon --rate 0.005 --noise-multiplier 1 --steps 10000 --delta 1e-5 --accountant pld",
+        {"epsilon": 2.801, "relation": "add-remove", "accountant": "pld"},
+    ),
+    "epsilon by rdp": (
+        "epsilon --rate 0.005 --noise-multiplier 1 --steps 10000 --delta 1e-5 --accountant rdp",
+        {"epsilon": 3.060, "accountant": "rdp"},
+    ),
+    "noise of subsets": (
+        "noise --sampling wor --size 49208 --batch 256 --steps 11580 --delta 1.02e-5 --epsilon 1 --accountant rdp",
+        {"noise_multiplier": 9.22, "relation": "replace-one"},
+    ),
+    "rate": (
+        "rate --epsilon 8 --noise-multiplier 4 --steps 1000 --accountant rdp",
+        {"rate": 0.193, "epsilon": 8.0},
+    ),
+    "clip": ("clip --epsilon 0.5 --sigma 4 --rate 0.05 --steps 1000 --accountant rdp", {"clip": 0.328}),
+}
+
+
+@pytest.mark.parametrize("case", ACCOUNT)
+def test_account_answers_with_the_golden_numbers(
+    case: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, expected = ACCOUNT[case]
+    code, out, _ = veil(capsys, monkeypatch, "account", *words.split(), "--json")
+    assert code == 0
+    answer = json.loads(out)
+    for key, value in expected.items():
+        assert answer[key] == (pytest.approx(value, rel=0.005) if isinstance(value, float) else value)
+    assert veil(capsys, monkeypatch, "account", *words.split())[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("epsilon --noise-multiplier 1 --steps 10", "sampling poisson needs --rate"),
+        ("epsilon --noise-multiplier 0 --steps 10 --rate 0.1", "noise multiplier is 0.0"),
+        ("epsilon --noise-multiplier 1 --steps 10 --rate 2", "sampling rate is 2.0"),
+        ("epsilon --noise-multiplier 1 --steps 10 --rate x", 'rate is "x"'),
+        ("epsilon --noise-multiplier 1 --steps 10 --rate 0.1 --delta 0", "delta is 0.0"),
+        ("epsilon --noise-multiplier 1 --steps 10 --rate 0.1 --accountant moments", 'accountant is "moments"'),
+        ("epsilon --noise-multiplier 1 --steps 10 --sampling wor", "needs --size and --batch"),
+        ("noise --epsilon 0 --steps 10 --rate 0.1", "it must be above 0"),
+        ("noise --epsilon 1 --steps 10 --rate 0.1 --plus 0.1x5", "cost"),
+        ("epsilon --noise-multiplier 1 --steps 10 --rate 0.1 --plus many", 'plus is "many"'),
+    ],
+)
+def test_account_refuses_what_makes_no_sense(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = veil(capsys, monkeypatch, "account", *words.split(), "--json")
+    assert code == 2
+    assert out == ""
+    assert sentence in err
+
+
+def test_rates_by_group_and_a_plot(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["account", "epsilon", "--rate", "0.01,0.09", "--noise-multiplier", "1.2", "--steps", "100"]
+    answer = json.loads(veil(capsys, monkeypatch, *words, "--json")[1])
+    assert [group["rate"] for group in answer["by_group"]] == [0.01, 0.09]
+    assert answer["epsilon"] == answer["by_group"][1]["epsilon"] > answer["by_group"][0]["epsilon"]
+    assert "█" in veil(capsys, monkeypatch, *words, "--plot")[1]
+
+
+def test_methods_lists_every_method(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = json.loads(veil(capsys, monkeypatch, "methods", "--json")[1])
+    assert {"dp-sgd", "erm", "dp-is-sgd", "idp-sgd"} <= {row["name"] for row in rows}
+    assert all(set(row) == {"name", "family", "private", "relation", "summary"} for row in rows)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, out, _ = veil(capsys, monkeypatch, "--help")
+    for command in ("demo", "train", "account", "verify", "report", "methods"):
+        assert command in out
+
+
+def test_accounting_works_without_torch() -> None:
+    program = "import sys, veil.accounting; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

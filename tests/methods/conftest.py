@@ -1,0 +1,57 @@
+"""Every private method on one small problem with two groups and two owners."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from veil import methods
+from veil.gradients import GradientEngine
+from veil.plan import Plan, Settings
+from veil.problem import Problem
+from veil.training.fitting import row_losses
+
+PRIVATE = [row["name"] for row in methods.table() if row["private"]]
+VARIANTS = [
+    ("dp-sgd", {"sampling": "wor"}),
+    ("dp-sgd", {"neighbours": "replace-one"}),
+    ("auto-s", {"sampling": "wor"}),
+    ("adaptive-clip", {"sampling": "wor"}),
+    ("idp-sgd", {"variant": "scale"}),
+    ("idp-sgd", {"variant": "both"}),
+]
+CASES = [(name, {}) for name in PRIVATE] + VARIANTS
+
+
+def small_problem(features: int = 4, rows: int = 240, spread: float = 5.0) -> Problem:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(rows, features, generator=generator) * spread
+    y = (x[:, 0] + torch.randn(rows, generator=generator) > 0).long()
+    groups = ["minority" if i % 6 == 0 else "majority" for i in range(rows)]
+    owners = ["careful" if i % 3 == 0 else "open" for i in range(rows)]
+    return Problem.from_arrays(x, y, groups, owners=owners, budgets={"careful": 0.5, "open": 2.0}, classes=[0, 1])
+
+
+def plan_for(name: str, options: dict[str, object], problem: Problem, **settings: object) -> Plan:
+    chosen: dict[str, object] = {"epsilon": 1.0, "delta": 1e-4, "steps": 20, "batch_size": 24, "seed": 5}
+    return methods.create(name, options).plan(problem.public, Settings.checked(**(chosen | settings)))
+
+
+def small_engine(features: int = 4) -> GradientEngine:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(features, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+    return GradientEngine(model, row_losses)
+
+
+class NoNoise:
+    """Stands in for the noise: a release made with it shows the exact bounded sum."""
+
+    def add(self, step: int, values: dict[str, Tensor], std: float, purpose: str = "gradient") -> dict[str, Tensor]:
+        return dict(values)
+
+
+@pytest.fixture
+def problem() -> Problem:
+    return small_problem()

@@ -1,0 +1,95 @@
+"""On neighbouring problems with the same randomness, no row moves a released sum by more than its own bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import CASES, NoNoise, plan_for, small_engine, small_problem
+
+from veil.accounting import Relation
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.release import GradientRelease, Released
+
+
+def released(release: GradientRelease, problem: Problem, step: int) -> Released:
+    sampler = release.draw.sampler(problem.strata())
+    return release.make(small_engine(), problem, sampler, Seed.from_int(9), step, NoNoise())  # type: ignore[arg-type]
+
+
+def distance(release: GradientRelease, one: Released, other: Released) -> float:
+    """How far the bounded sums are apart (the divisor is undone)."""
+    moved = [(one.gradient[name] - other.gradient[name]).flatten() for name in one.gradient]
+    return float(torch.cat(moved).double().norm()) * release.divisor
+
+
+def neighbours(problem: Problem, row: int, relation: Relation) -> Problem:
+    if relation is Relation.ADD_REMOVE:
+        return problem.without(row)
+    return problem.replacing(row, -100.0 * problem.inputs[row], 1 - problem.targets[row])
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+def test_no_row_moves_the_sum_by_more_than_its_bound(name: str, options: dict[str, object]) -> None:
+    problem = small_problem()
+    plan = plan_for(name, options, problem)
+    assert plan.relation is not None
+    reach = 1 if plan.relation is Relation.ADD_REMOVE else 2
+    release = plan.controller.release(plan.controller.start(), 0)
+    moved = []
+    for step in range(3):
+        whole = released(release, problem, step)
+        for row in [*whole.view.rows[:12].tolist(), 1, 2]:
+            other = released(release, neighbours(problem, int(row), plan.relation), step)
+            limit = release.bound.limits[problem.cell_of[int(row)]]
+            gap = distance(release, whole, other)
+            assert gap <= reach * limit * (1 + 1e-4)
+            moved.append(gap / limit)
+            for statistic in release.statistics:
+                change = np.linalg.norm(whole.statistics[statistic.name] - other.statistics[statistic.name])
+                assert change <= reach * statistic.limit * (1 + 1e-9)
+    assert max(moved) > 0.5, "no row came near its bound: the test shows nothing"
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+def test_a_row_that_was_not_drawn_moves_nothing(name: str, options: dict[str, object]) -> None:
+    problem = small_problem()
+    plan = plan_for(name, options, problem)
+    release = plan.controller.release(plan.controller.start(), 0)
+    whole = released(release, problem, 0)
+    absent = next(row for row in range(len(problem)) if row not in whole.view.rows)
+    assert plan.relation is not None
+    assert distance(release, whole, released(release, neighbours(problem, absent, plan.relation), 0)) == 0.0
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+def test_every_public_constant_is_equal_on_neighbouring_problems(name: str, options: dict[str, object]) -> None:
+    problem = small_problem()
+    ours = plan_for(name, options, problem)
+    theirs = plan_for(name, options, problem.without(7))
+    assert theirs.facts == ours.facts
+    assert theirs.rules == ours.rules
+    assert theirs.details == ours.details
+    assert theirs.terms() == ours.terms()
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+def test_every_owner_stays_within_its_budget(name: str, options: dict[str, object]) -> None:
+    problem = small_problem()
+    plan = plan_for(name, options, problem)
+    assert plan.rules is not None
+    accountant = plan.settings.accountant_for()
+    for cell, rule in enumerate(plan.rules):
+        spent = rule.guarantee(plan.delta, accountant)
+        assert spent <= plan.facts.budget_of(cell, plan.settings.epsilon) * (1 + 1e-9)
+
+
+def test_individual_budgets_are_used_up_to_one_percent() -> None:
+    problem = small_problem()
+    for variant in ("sample", "scale", "both"):
+        plan = plan_for("idp-sgd", {"variant": variant}, problem)
+        assert plan.rules is not None
+        for cell, rule in enumerate(plan.rules):
+            budget = plan.facts.budget_of(cell, 1.0)
+            assert rule.guarantee(plan.delta, plan.settings.accountant_for()) >= 0.99 * budget

@@ -1,0 +1,146 @@
+"""The secure generator is ChaCha20, and a secure release keeps no trace of the value's low-order bits."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from veil.noise import secure
+
+KEY = bytes(range(32))
+REFUSE = 1e-6  # each statistical test raises a false alarm with at most this probability over seeds
+
+
+# RFC 8439, section 2.3.2 and appendix A.1, vectors 1 to 3.
+@pytest.mark.parametrize(
+    ("key", "counter", "nonce", "stream"),
+    [
+        (
+            KEY,
+            1,
+            bytes.fromhex("000000090000004a00000000"),
+            "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+            "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e",
+        ),
+        (
+            bytes(32),
+            0,
+            bytes(12),
+            "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+            "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586",
+        ),
+        (
+            bytes(32),
+            1,
+            bytes(12),
+            "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
+            "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f",
+        ),
+        (
+            bytes(31) + b"\x01",
+            1,
+            bytes(12),
+            "3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160b82284f3c949aa5a"
+            "8eca00bbb4a73bdad192b5c42f73f2fd4e273644c8b36125a64addeb006c13a0",
+        ),
+    ],
+)
+def test_the_key_stream_is_that_of_the_standard(key, counter, nonce, stream):
+    block = secure.chacha20_blocks(key, counter, 1, nonce)
+    assert block.astype("<u4").tobytes().hex() == stream
+
+
+def test_many_blocks_at_once_equal_one_block_at_a_time():
+    many = secure.chacha20_blocks(KEY, 5, 40)
+    assert np.array_equal(many, np.concatenate([secure.chacha20_blocks(KEY, 5 + place, 1) for place in range(40)]))
+
+
+def test_words_do_not_depend_on_how_the_stream_is_cut(monkeypatch):
+    whole = secure.secure_words(KEY, 1001)
+    monkeypatch.setattr(secure, "_BLOCKS_AT_ONCE", 7)
+    assert np.array_equal(secure.secure_words(KEY, 1001), whole)
+    assert np.array_equal(secure.secure_words(KEY, 3), whole[:3])
+    assert np.array_equal(secure.secure_words(KEY, 9, start=2), whole[16:25])
+    assert len(secure.secure_words(KEY, 0)) == 0
+
+
+def test_normals_do_not_depend_on_how_the_stream_is_cut(monkeypatch):
+    whole = secure.secure_normals(KEY, 101)
+    monkeypatch.setattr(secure, "_BLOCKS_AT_ONCE", 3)
+    assert np.array_equal(secure.secure_normals(KEY, 101), whole)
+    assert np.array_equal(secure.secure_normals(KEY, 5), whole[:5])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: secure.chacha20_blocks(b"short", 0, 1),
+        lambda: secure.chacha20_blocks(KEY, 0, 1, b"short"),
+        lambda: secure.chacha20_blocks(KEY, (1 << 32) - 1, 2),
+        lambda: secure.add_secure_gaussian(np.zeros(1), 0.0, KEY),
+        lambda: secure.add_secure_gaussian(np.zeros(1), float("nan"), KEY),
+        lambda: secure.add_secure_gaussian(np.zeros(1), 1e-300, KEY),
+    ],
+)
+def test_wrong_input_is_refused(wrong):
+    with pytest.raises(ValueError):
+        wrong()
+
+
+def test_the_most_extreme_words_give_finite_noise(monkeypatch):
+    top = (1 << 64) - 1
+    words = np.array([0, 0, 0, top, top, 0, top, top, 1 << 63, 1 << 62], dtype=np.uint64)
+    monkeypatch.setattr(secure, "secure_words", lambda key, count, start=0: words[:count])
+    normals = secure.secure_normals(KEY, 5)
+    assert np.all(np.isfinite(normals))
+    assert 10.0 < np.abs(normals).max() < 10.3
+    uniforms = secure.secure_uniforms(KEY, 10)
+    assert uniforms.min() > 0.0
+    assert uniforms.max() < 1.0
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(
+    std=st.floats(1e-6, 1e6),
+    value=st.floats(-100, 100),
+    steps=st.integers(-(10**9), 10**9),
+)
+def test_moving_the_value_by_grid_steps_moves_the_release_by_exactly_as_much(std, value, steps):
+    """The noise law is the same for every value: what the privacy argument rests on, exact to the last bit."""
+    grid = 2.0 ** (np.floor(np.log2(std)) - 20)
+    base = np.rint(value / 100 * 2**20) * grid
+    one = secure.add_secure_gaussian(np.full(50, base), std, KEY)
+    other = secure.add_secure_gaussian(np.full(50, base + steps * grid), std, KEY)
+    assert np.array_equal(other - one, np.full(50, steps * grid))
+    assert np.array_equal(one / grid, np.rint(one / grid))
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, -12345.678901234567, 1e-9])
+def test_the_low_order_bits_of_a_release_say_nothing_about_the_value(value):
+    release = secure.add_secure_gaussian(np.full(100_000, value), 1.0, KEY) * 2**20
+    assert stats.chisquare(np.bincount(release.astype(np.int64) & 255, minlength=256)).pvalue > REFUSE
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("std", [1.0, 1.999, 3e-5])
+def test_a_release_is_the_value_plus_normal_noise(std):
+    values = np.linspace(-5, 5, 100_000)
+    noise = (secure.add_secure_gaussian(values, std, KEY) - values) / std
+    assert stats.kstest(noise, "norm").pvalue > REFUSE
+    assert stats.pearsonr(noise, values).pvalue > REFUSE
+    assert stats.pearsonr(noise[1:], noise[:-1]).pvalue > REFUSE
+
+
+def test_bad_values_do_not_spread_and_huge_ones_are_limited():
+    values = np.array([np.nan, 0.0, np.inf, -np.inf, 1e300])
+    release = secure.add_secure_gaussian(values, 1.0, KEY)
+    expected = secure.add_secure_gaussian(np.array([0.0, 0.0, 2.0**20, -(2.0**20), 2.0**20]), 1.0, KEY)
+    assert np.array_equal(release, expected)
+
+
+def test_rounding_to_the_grid_is_finer_than_a_millionth_of_the_noise():
+    values = np.linspace(-1, 1, 1001)
+    zeros = secure.add_secure_gaussian(np.zeros(1001), 1.0, KEY)
+    assert np.abs(secure.add_secure_gaussian(values, 1.0, KEY) - zeros - values).max() <= 2.0**-20

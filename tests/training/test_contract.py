@@ -1,0 +1,217 @@
+"""The privacy contract of ARCHITECTURE.md, rule by rule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import veil
+from veil.accounting import BudgetExceeded, Ledger, Relation, Repeated, TokenBucket
+from veil.accounting.events import PoissonGaussian
+from veil.datasets import GroupSpec, generate
+from veil.errors import InputError
+from veil.gradients import GradientEngine
+from veil.noise import GaussianNoise
+from veil.plan import Settings
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.training.fitting import row_losses
+from veil.training.loop import Loop
+
+TWO_GROUPS = [GroupSpec("large", 300), GroupSpec("small", 60, angle=1.0)]
+
+
+def small_model(features: int = 10) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(features, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def fitted(problem: Problem, **changes: object) -> veil.Run:
+    settings: dict[str, object] = {"epsilon": 1.0, "steps": 6, "batch_size": 40, "seed": 4}
+    return veil.fit(small_model(), problem, **(settings | changes))  # type: ignore[arg-type]
+
+
+def weights(run: veil.Run) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in run.model.parameters()])
+
+
+# Rule 1: reserve, then touch
+
+
+def test_the_cost_is_on_disk_before_a_row_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    covered: list[int] = []
+    read = Problem.batch
+
+    def watched(self: Problem, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        covered.append(sum(item.times for item in Ledger.open(tmp_path / "run" / "ledger.jsonl").spent(0)))
+        return read(self, rows)
+
+    monkeypatch.setattr(Problem, "batch", watched)
+    fitted(generate(TWO_GROUPS), steps=250, out=tmp_path / "run")
+    assert len(covered) == 250
+    assert all(reserved >= step + 1 for step, reserved in enumerate(covered))
+
+
+def test_a_step_over_budget_is_refused_before_a_row_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = generate(TWO_GROUPS)
+    plan = veil.methods.create("dp-sgd").plan(problem.public, Settings.checked(steps=5, batch_size=40, seed=1))
+    terms = plan.terms()
+    poor = [TokenBucket(tuple(Repeated(t.event, 3) for t in a.rule.tokens)) for a in terms.accounts]  # type: ignore[attr-defined]
+    accounts = tuple(type(a)(a.group, a.owner, a.budget, rule) for a, rule in zip(terms.accounts, poor, strict=True))
+    ledger = Ledger(type(terms)(terms.relation, terms.delta, terms.accountant, accounts))
+    touched: list[int] = []
+    monkeypatch.setattr(Problem, "batch", lambda self, rows: touched.append(len(rows)))
+    with pytest.raises(BudgetExceeded):
+        Loop(small_model(), problem, plan, row_losses, Seed.from_int(1), ledger).run()
+    assert touched == []
+
+
+# Rule 2: one source of truth
+
+
+@pytest.mark.statistical
+def test_the_noise_added_over_the_largest_contribution_is_the_multiplier_in_the_ledger() -> None:
+    """The spread of n draws is within 4 standard errors σ/√(2n) of the truth but for one run in 16,000."""
+    problem = generate([GroupSpec("large", 300, margin=1.0)], features=40)
+    problem = problem.replacing(0, torch.full((40,), 1e4), torch.tensor(0))
+    model = nn.Linear(40, 2)
+    plan = veil.methods.create("dp-sgd", {"clip": 0.37}).plan(problem.public, Settings.checked(steps=5, batch_size=300))
+    release = plan.controller.release({}, 0)
+    engine = GradientEngine(model, row_losses)
+    sampler = release.draw.sampler(problem.strata())
+    seed, draws = Seed.from_int(2), []
+    for step in range(200):
+        noisy = release.make(engine, problem, sampler, seed, step, GaussianNoise(seed))
+        exact = engine.weighted_sum(problem.batch(noisy.view.rows), lambda _f, w=noisy.view.weights: w).sums[0]  # type: ignore[misc]
+        draws += [(noisy.gradient[n] * release.divisor - exact[n]).flatten() for n in exact]
+        assert float((noisy.view.weights * noisy.view.facts.norms).max()) == pytest.approx(0.37, rel=1e-5)
+    sample = torch.cat(draws).double()
+    event = release.events(problem.public)[0]
+    assert isinstance(event, PoissonGaussian) or event.noise_multiplier  # type: ignore[union-attr]
+    spread = float(sample.std()) / 0.37
+    error = 4 * event.noise_multiplier / np.sqrt(2 * len(sample))  # type: ignore[union-attr]
+    assert abs(spread - event.noise_multiplier) < error  # type: ignore[union-attr]
+    assert abs(float(sample.mean())) < 4 * float(sample.std()) / np.sqrt(len(sample))
+
+
+def test_what_the_ledger_holds_is_what_the_releases_say(tmp_path: Path) -> None:
+    run = fitted(generate(TWO_GROUPS), out=tmp_path / "run")
+    ledger = Ledger.open(tmp_path / "run" / "ledger.jsonl")
+    expected = run.plan.controller.release({}, 0).events(run.plan.facts)
+    for cell, event in expected.items():
+        assert ledger.spent(cell) == (Repeated(event, 6),)
+
+
+# Rule 3: relations and public constants
+
+
+def test_a_problem_built_without_one_row_has_the_same_public_facts_when_sizes_are_declared() -> None:
+    problem = generate(TWO_GROUPS)
+    names = [problem.public.groups[g] for g in problem.group_of]
+    sizes = {"large": 300, "small": 60}
+    build = {"group_sizes": sizes, "classes": [0, 1], "group_names": ["large", "small"]}
+    whole = Problem.from_arrays(problem.inputs, problem.targets, names, **build)  # type: ignore[arg-type]
+    lacking = Problem.from_arrays(problem.inputs[1:], problem.targets[1:], names[1:], **build)  # type: ignore[arg-type]
+    assert whole.public == lacking.public
+    settings = Settings.checked(steps=5, batch_size=40)
+    plans = [veil.methods.create("dp-sgd").plan(p.public, settings) for p in (whole, lacking)]
+    assert plans[0].terms() == plans[1].terms()
+
+
+def test_the_divisor_is_the_public_expected_batch_not_the_drawn_one() -> None:
+    problem = generate(TWO_GROUPS)
+    plan = veil.methods.create("dp-sgd").plan(problem.public, Settings.checked(steps=5, batch_size=40))
+    release = plan.controller.release({}, 0)
+    drawn = {len(release.draw.sampler(problem.strata()).draw(Seed.from_int(1), step)) for step in range(5)}
+    assert len(drawn) > 1
+    assert release.divisor == pytest.approx(40.0)
+
+
+def test_subsets_are_refused_under_add_remove() -> None:
+    with pytest.raises(InputError, match="replace-one only"):
+        fitted(generate(TWO_GROUPS), options={"sampling": "wor", "neighbours": "add-remove"})
+
+
+# Rule 7: bad rows cost nothing and break nothing
+
+
+def test_a_row_whose_gradient_is_not_finite_contributes_nothing() -> None:
+    problem = generate(TWO_GROUPS)
+    broken = problem.inputs.clone()
+    broken[3] = float("inf")
+    spoiled = Problem(broken, problem.targets, problem.cell_of, problem.public, problem.present)
+    with_bad, without = fitted(spoiled), fitted(problem.without(3))
+    assert torch.isfinite(weights(with_bad)).all()
+    assert torch.allclose(weights(with_bad), weights(without), atol=1e-6)
+
+
+def test_an_empty_batch_is_a_step_of_noise_only() -> None:
+    run = fitted(generate([GroupSpec("a", 50)]), batch_size=1, steps=30)
+    assert torch.isfinite(weights(run)).all()
+    assert run.certificate.epsilon == pytest.approx(1.0, rel=0.01)
+
+
+# Rule 8: per-row independence
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_is_refused_with_the_fix_named(affine: bool) -> None:
+    model = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8, affine=affine), nn.Linear(8, 2))
+    with pytest.raises(ValueError, match="GroupNorm"):
+        veil.fit(model, generate(TWO_GROUPS), steps=2, batch_size=20, seed=1)
+
+
+# Rule 10: what a person sees is a release too
+
+
+def test_no_exact_figure_of_a_private_row_is_in_the_run_folder(tmp_path: Path) -> None:
+    marker = 8675309.25
+    problem = generate(TWO_GROUPS)
+    problem = problem.replacing(5, torch.full((10,), marker), torch.tensor(1))
+    fitted(problem, out=tmp_path / "run", evaluation=generate(TWO_GROUPS, seed=1))
+    for path in (tmp_path / "run").iterdir():
+        content = path.read_bytes()
+        assert b"8675309" not in content, path.name
+        assert np.float32(marker).tobytes() not in content, path.name
+
+
+def test_the_history_holds_only_public_and_released_columns() -> None:
+    allowed = {"step", "epsilon", "worst_group_accuracy", "average_group_accuracy", "accuracy", "group_accuracy"}
+    history = fitted(generate(TWO_GROUPS), evaluation=generate(TWO_GROUPS, seed=1)).history
+    assert set(history.columns) <= allowed
+
+
+# Rule 11: counter-based randomness
+
+
+def test_the_same_seed_gives_the_same_model_and_another_seed_another() -> None:
+    problem = generate(TWO_GROUPS)
+    assert torch.equal(weights(fitted(problem)), weights(fitted(problem)))
+    assert not torch.equal(weights(fitted(problem)), weights(fitted(problem, seed=5)))
+
+
+@pytest.mark.parametrize("micro_batch", [1, 7, 1000])
+def test_micro_batches_change_nothing(micro_batch: int) -> None:
+    problem = generate(TWO_GROUPS)
+    whole, split = fitted(problem), fitted(problem, micro_batch=micro_batch)
+    assert torch.allclose(weights(whole), weights(split), atol=1e-6)
+
+
+def test_a_system_seed_is_nowhere_and_a_given_seed_is_stated(tmp_path: Path) -> None:
+    given = fitted(generate(TWO_GROUPS), seed=4, out=tmp_path / "given")
+    assert any("seed was given" in sentence for sentence in given.certificate.assumptions)
+    fresh = fitted(generate(TWO_GROUPS), seed=None, out=tmp_path / "fresh")
+    assert not any("seed was given" in sentence for sentence in fresh.certificate.assumptions)
+    assert json.loads((tmp_path / "fresh" / "run.json").read_text())["seed_given"] is False
+    assert not torch.equal(weights(fresh), weights(fitted(generate(TWO_GROUPS), seed=None)))
+
+
+def test_relations_reach_the_certificate() -> None:
+    run = fitted(generate(TWO_GROUPS), options={"neighbours": "replace-one"})
+    assert run.certificate.relation == Relation.REPLACE_ONE.value
