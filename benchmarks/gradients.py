@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 import warnings
@@ -145,9 +146,9 @@ def per_row_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
-def clip(facts: RowFacts) -> Tensor:
-    """Weights that bound every row's gradient by `BOUND`."""
-    return BOUND / facts.norms.clamp_min(BOUND)
+def clip(facts: RowFacts, rows: int) -> Tensor:
+    """Weights that bound every row's gradient by `BOUND` and divide by the size of the batch."""
+    return (BOUND / rows) / facts.norms.clamp_min(BOUND)
 
 
 def sgd_step(workload: Workload) -> Step:
@@ -173,10 +174,10 @@ def veil_step(workload: Workload) -> Step:
     parameters, rows = dict(model.named_parameters()), batch[0].shape[0]
 
     def step() -> None:
-        (sums,) = engine.weighted_sum(batch, clip).sums
+        (sums,) = engine.weighted_sum(batch, lambda facts: clip(facts, rows)).sums
         for name, parameter in parameters.items():
-            noise = torch.normal(0.0, NOISE_MULTIPLIER * BOUND, parameter.shape)
-            parameter.grad = noise.add_(sums[name]).div_(rows)
+            noise = torch.normal(0.0, NOISE_MULTIPLIER * BOUND / rows, parameter.shape)
+            parameter.grad = noise.add_(sums[name])
         optimizer.step()
 
     return step
@@ -292,7 +293,7 @@ def measured(workload: Workload, repeats: int, seconds: float) -> dict[str, Any]
 
 
 def run(repeats: int = 15, quick: bool = False, only: str = "") -> list[dict[str, Any]]:
-    """Measure every workload; `quick` takes few short turns."""
+    """Measure every workload whose name contains `only`; `quick` takes few short turns."""
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     try:

@@ -305,7 +305,7 @@ def test_every_number_on_the_page_is_in_the_twin(several: bool) -> None:
     twin = json.loads(json.dumps(build_facts(runs, requirements=[REQUIRED], audits=[make_audit()])))
     text = Tree(render_page(runs, requirements=[REQUIRED], audits=[make_audit()])).text
     parts = {
-        "verdict": [twin["verdict"], twin["interval"]],
+        "verdict": [twin["verdict"], twin["interval"], twin["kicker"]],
         "table-groups": [twin["groups"], twin["interval"], twin["verdict"]["seeds"]],
         "table-summary": twin["summary"],
         "data": [twin["data"], twin["runs"][0]["config"], twin["runs"][0]["classes"]],

@@ -87,10 +87,10 @@ def _epsilon(parts: Sequence[Part], delta: float, looseness: float, enough: floa
         profile = parts[0].pair.up
         return _first_below(lambda epsilon: sum(profile(epsilon), np.zeros(())), delta)[1]
     chosen = plan(parts, Question(delta))
-    if chosen.bound <= enough:
+    if chosen.bound <= enough or (enough > 0 and _search(chosen, delta, 20 * looseness) <= enough):
         return enough
     epsilon = _search(chosen, delta, looseness)
-    if not 0 < epsilon < chosen.guess - 4 / chosen.tilt:
+    if not 0 < epsilon < max(chosen.guess - 4 / chosen.tilt, 0.6 * chosen.guess):
         return epsilon
     # Chernoff's bound was far off (rare, large losses): look again from where the answer is, until it stays
     for _ in range(8):
@@ -196,7 +196,7 @@ class Pld:
     long as every release's event was fixed beforehand (Zhu, Dong, Wang 2022).
     """
 
-    looseness: float = 2e-4
+    looseness: float = 1e-4
 
     @property
     def name(self) -> str:

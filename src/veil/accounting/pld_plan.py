@@ -57,7 +57,7 @@ class Plan:
 
         T jumps onto the grid never move ε by more than T steps, so no finer step than that is needed.
         """
-        size = min(max(self.guess / (1 + self.tilt), 0.1 * self.plain_variance), self.variance)
+        size = min(max(self.guess / (1 + self.tilt), 0.02 * self.plain_variance), self.variance)
         step = math.sqrt(8 * looseness * size / self.times)
         widest = max(extent.above + extent.below for extent in self.extents)
         return max(step, looseness * self.guess / self.times, widest / POINTS_AT_MOST)

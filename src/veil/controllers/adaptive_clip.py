@@ -14,8 +14,9 @@ from torch import Tensor
 from veil.accounting import Relation
 from veil.bounding import UnitClip
 from veil.controllers.protocol import State, Steady
+from veil.draws import Draw
 from veil.gradients import RowFacts
-from veil.release import Draw, GradientRelease, Statistic
+from veil.release import GradientRelease, Statistic
 
 
 @dataclass(frozen=True)

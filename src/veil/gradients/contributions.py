@@ -36,6 +36,10 @@ class Contribution(ABC):
     def total(self, weights: Tensor) -> Tensor:
         """Weighted sums, shape (k, *parameter), for weights of shape (k, rows)."""
 
+    def total_of_one(self, weights: Tensor) -> Tensor:
+        """The weighted sum, shape (*parameter), for one weighting of shape (rows,)."""
+        return self.total(weights.unsqueeze(0)).squeeze(0)
+
     @abstractmethod
     def kept(self, keep: Tensor) -> Contribution:
         """The same with exactly zero for the rows where `keep` is False."""
@@ -75,8 +79,13 @@ class Rowwise(Contribution):
         return self.rows
 
     def total(self, weights: Tensor) -> Tensor:
-        flat = self.rows if self.rows.ndim == 2 else self.rows.reshape(self.rows.shape[0], -1)
+        flat = self.rows.reshape(self.rows.shape[0], -1)
         return (weights.to(flat.dtype) @ flat).view(weights.shape[0], *self.rows.shape[1:])
+
+    def total_of_one(self, weights: Tensor) -> Tensor:
+        if self.rows.ndim == 2:
+            return weights.to(self.rows.dtype) @ self.rows
+        return (weights.to(self.rows.dtype) @ self.rows.reshape(self.rows.shape[0], -1)).view(self.rows.shape[1:])
 
     def kept(self, keep: Tensor) -> Contribution:
         return Rowwise(zeroed(self.rows, keep))
@@ -96,12 +105,12 @@ class Single(Contribution):
         return self.left.unsqueeze(2) * self.right.unsqueeze(1)
 
     def total(self, weights: Tensor) -> Tensor:
-        left, right, scales = self.left, self.right, weights.to(self.left.dtype)
-        if left.shape[1] <= right.shape[1]:
-            sums = [(left * scale.unsqueeze(1)).t() @ right for scale in scales.unbind()]
-        else:
-            sums = [left.t() @ (right * scale.unsqueeze(1)) for scale in scales.unbind()]
-        return sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums)
+        return torch.stack([self.total_of_one(row_weights) for row_weights in weights.unbind()])
+
+    def total_of_one(self, weights: Tensor) -> Tensor:
+        left, right, scale = self.left, self.right, weights.to(self.left.dtype).unsqueeze(1)
+        # The narrower side is scaled: fewer values to multiply.
+        return (left * scale).t() @ right if left.shape[1] <= right.shape[1] else left.t() @ (right * scale)
 
     def kept(self, keep: Tensor) -> Contribution:
         return Single(zeroed(self.left, keep), zeroed(self.right, keep))

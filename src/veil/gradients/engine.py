@@ -171,13 +171,17 @@ def _weights(weigh: Weigh, facts: RowFacts) -> Tensor:
 
 
 def _totals(parts: dict[str, Contribution], weights: Tensor, parameters: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    table = weights if weights.ndim == 2 else weights.unsqueeze(0)
-    sums: list[dict[str, Tensor]] = [{} for _ in range(table.shape[0])]
+    sums: list[dict[str, Tensor]] = [{} for _ in range(1 if weights.ndim == 1 else weights.shape[0])]
     for name, parameter in parameters.items():
         part = parts.get(name)
-        totals = parameter.new_zeros(len(sums), *parameter.shape) if part is None else part.total(table)
-        for into, total in zip(sums, totals.unbind(), strict=True):
-            into[name] = total if total.shape == parameter.shape else total.view(parameter.shape)
+        if part is None:
+            for into in sums:
+                into[name] = torch.zeros_like(parameter, requires_grad=False)
+        elif weights.ndim == 1:
+            sums[0][name] = part.total_of_one(weights)
+        else:
+            for into, total in zip(sums, part.total(weights).unbind(), strict=True):
+                into[name] = total
     return sums
 
 

@@ -19,13 +19,14 @@ from torch import Tensor
 
 from veil.bounding import GroupMean
 from veil.controllers import State, Steady
+from veil.draws import Poisson
 from veil.errors import require
 from veil.gradients import RowFacts
 from veil.methods.planning import balanced_rates, batch_of
 from veil.methods.registry import register
 from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
-from veil.release import GradientRelease, Poisson, Statistic
+from veil.release import GradientRelease, Statistic
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from typing import Any, Literal
 from veil.accounting import AccountingError, Event, Relation, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.controllers import Controller
+from veil.draws import Draw, Poisson, UniformSubset
 from veil.errors import InputError, require
 from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
-from veil.release import Draw, GradientRelease, Poisson, UniformSubset
+from veil.release import GradientRelease
 
 Sampling = Literal["poisson", "wor"]
 

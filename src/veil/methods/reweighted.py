@@ -16,12 +16,13 @@ from typing import ClassVar
 
 from veil.bounding import Bound, Weighted
 from veil.controllers import Constant
+from veil.draws import Draw, Poisson, Shuffled
 from veil.errors import require
 from veil.methods.planning import balanced_rates, batch_of
 from veil.methods.registry import register
 from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
-from veil.release import Draw, GradientRelease, Poisson, Shuffled
+from veil.release import GradientRelease
 
 
 def plain_plan(

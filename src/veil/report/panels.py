@@ -32,7 +32,7 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
             row_label="Group",
             value_label="Guaranteed ε",
             mark_label="Budget" if common is not None else "",
-            inner_label="Spent so far" if spent else "",
+            inner_label="Spent by the ledger" if spent else "",
             note="" if common is not None else "Budgets belong to owners: a group shows the largest ε among its rows.",
         )
     if len(by_owner) > 1:

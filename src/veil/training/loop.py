@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from veil.accounting import Event, Ledger
+from veil.draws import Draw
 from veil.gradients import GradientEngine
 from veil.metrics import GroupMetrics, evaluate
 from veil.noise import GaussianNoise
 from veil.plan import LossFunction, Plan, Settings
 from veil.problem import Problem
 from veil.randomness import Seed
-from veil.release import Draw, GradientRelease
+from veil.release import GradientRelease
 from veil.sampling import Sampler
 from veil.training.callbacks import Callback, StepReport, StopTraining
 

@@ -76,11 +76,13 @@ const charts = (() => {
     };
     return shapes[kind]();
   };
-  /* DejaVu is the widest of the fonts in use: what fits there fits everywhere. */
-  const textWidth = (text) => text.length * 7.4;
+  const ruler = document.createElement("canvas").getContext("2d");
+  ruler.font = `600 12px ${getComputedStyle(document.body).fontFamily}`;
+  const textWidth = (text) => ruler.measureText(text).width;
   const shorten = (text, width) => {
-    const most = Math.max(4, Math.floor(width / 7.4));
-    return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
+    const letters = [...text];
+    while (letters.length > 2 && textWidth(letters.join("")) > width) letters.splice(-2, 2, "…");
+    return letters.join("");
   };
 
   const frame = (svg, box, xs, ys, x, y, spec) => {
@@ -108,7 +110,7 @@ const charts = (() => {
     const [xLow, xHigh] = spec.diagonal ? [0, 1] : [Math.min(...xsAll), Math.max(...xsAll)];
     const x = scale(xLow, xHigh, box.left, box.right);
     const y = scale(low, high, box.bottom, box.top);
-    const xTicks = niceTicks(xLow, xHigh, Math.max(2, Math.floor((box.right - box.left) / 72)));
+    const xTicks = niceTicks(xLow, xHigh, Math.max(2, Math.floor((box.right - box.left) / (width > 700 ? 110 : 72))));
     frame(svg, box, xTicks, yTicks, x, y, { xFormat: spec.x_format, yFormat: spec.format, xLabel: spec.x_label, yLabel: spec.y_label });
     if (spec.diagonal) make("path", { class: "diagonal", d: `M${x(0)} ${y(0)}L${x(1)} ${y(1)}` }, svg);
     for (const [name, value] of spec.references) {

@@ -1,0 +1,163 @@
+"""The JSON twin: the runs, and every figure derived from them that the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from veil.errors import require
+from veil.report.cleaning import Facts, clean, clean_runs
+from veil.report.figures import Figure, Table, as_json
+from veil.report.intervals import CONFIDENCE
+from veil.report.panels import (
+    forest_figure,
+    gap_figure,
+    heat_figure,
+    pareto_figure,
+    privacy_figures,
+    training_figures,
+)
+from veil.report.quality import audit_figures, further_figures, quality_figures, score_table
+from veil.report.variants import (
+    Variant,
+    choose_baselines,
+    choose_subject,
+    epsilon_of,
+    find_variants,
+    groups_of,
+    summary_table,
+)
+from veil.report.verdict import even_odds, make_verdict
+
+FORMAT = "veil-report/1"
+DETAILED_RUNS = 12
+
+
+def build(
+    runs: Sequence[Facts], requirements: Sequence[Mapping[str, Any]], audits: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Table]]:
+    """The twin, and the table of each of its figures."""
+    cleaned = clean_runs(_unpacked(runs))
+    require(len(cleaned) > 0, "a report needs at least one run")
+    variants = find_variants(cleaned)
+    subject = choose_subject(variants)
+    baselines = choose_baselines(variants, subject)
+    groups = groups_of(cleaned, subject, baselines)
+    names = _names(cleaned, variants)
+    detailed = _detailed(cleaned, [variant.members for variant in variants], subject.members)
+    figures: dict[str, Figure] = {
+        **_shared_figures(variants, subject, baselines, groups),
+        **audit_figures(clean(audits)),
+        **_own_figures(cleaned, detailed),
+    }
+    tables = {name: figure.table() for name, figure in figures.items()}
+    tables.update({f"scores-run{i}": table for i in detailed if (table := score_table(cleaned[i])) is not None})
+    twin = {
+        "format": FORMAT,
+        "title": _title(cleaned),
+        "kicker": _kicker(cleaned, variants),
+        "several": len(cleaned) > 1,
+        "interval": {"kind": "wilson", "confidence": CONFIDENCE, "percent": 100 * CONFIDENCE},
+        "verdict": clean(make_verdict(cleaned, subject, baselines, requirements)),
+        "baselines": [variant.name for variant in baselines],
+        "groups": groups,
+        "summary": summary_table(cleaned),
+        "names": names,
+        "detailed": [{"run": index, "name": names[index]} for index in detailed],
+        "even_odds": {str(index): even_odds(epsilon_of(cleaned[index])) for index in detailed},
+        "further": {str(index): further_figures(cleaned[index]) for index in detailed},
+        "sections": clean(_sections(len(cleaned) > 1, bool(audits), detailed[0], tables)),
+        "data": _data_card(cleaned[subject.members[0]]),
+        "audits": clean(audits),
+        "figures": {name: clean(as_json(figure)) for name, figure in figures.items()},
+        "runs": cleaned,
+    }
+    return twin, tables
+
+
+def _shared_figures(
+    variants: Sequence[Variant], subject: Variant, baselines: Sequence[Variant], groups: Sequence[Mapping[str, Any]]
+) -> dict[str, Figure]:
+    """What stands once on the page."""
+    wanted: dict[str, Figure | None] = {
+        "pareto": pareto_figure(variants, subject),
+        "gap": gap_figure(variants),
+        "forest": forest_figure(subject, baselines, [group["name"] for group in groups]),
+        "heat": heat_figure(groups),
+    }
+    return {name: figure for name, figure in wanted.items() if figure is not None}
+
+
+def _own_figures(runs: Sequence[Facts], detailed: Sequence[int]) -> dict[str, Figure]:
+    """What each of the detailed runs has for itself; the run's place ends the name."""
+    found: dict[str, Figure] = {}
+    for index in detailed:
+        for make in (privacy_figures, training_figures, quality_figures):
+            found.update({f"{name}-run{index}": figure for name, figure in make(runs[index]).items()})
+    return found
+
+
+def _unpacked(runs: Sequence[Facts]) -> list[Facts]:
+    """The facts of runs; the JSON twin of an earlier report stands for the runs in it."""
+    return [facts for run in runs for facts in (run["runs"] if run.get("format") == FORMAT else [run])]
+
+
+def _detailed(runs: Sequence[Facts], variants: Sequence[tuple[int, ...]], subject: tuple[int, ...]) -> list[int]:
+    """The runs shown one by one, the subject's first: all, or of many the first of each variant."""
+    chosen = range(len(runs)) if len(runs) <= DETAILED_RUNS else [members[0] for members in variants]
+    return sorted(chosen, key=lambda index: (index != subject[0], index not in subject, index))
+
+
+def _sections(several: bool, audited: bool, run: int, tables: Mapping[str, Table]) -> list[tuple[str, str]]:
+    """What the navigation lists: the sections that the page has."""
+    measured = any(name.startswith(("parity", "calibration", "roc", "confusion", "scores")) for name in tables)
+    trained = any(name.startswith(("curves", "state-")) for name in tables)
+    wanted = [
+        (several, "comparison", "Comparison"),
+        (True, "groups", "Groups"),
+        (audited, "audit", "Audit"),
+        (True, f"privacy-{run}", "Privacy"),
+        (trained, f"training-{run}", "Training"),
+        (measured, f"quality-{run}", "Parity"),
+        (True, f"configuration-{run}", "Configuration"),
+        (True, "data", "Data"),
+    ]
+    return [(name, label) for there, name, label in wanted if there]
+
+
+def _title(runs: Sequence[Facts]) -> str:
+    config = runs[0].get("config") or {}
+    data = config.get("data")
+    if len(runs) == 1:
+        return f"{runs[0].get('method', 'run')} on {data}" if data else f"Run of {runs[0].get('method', 'a method')}"
+    return f"Comparison on {data}" if data else "Comparison of methods"
+
+
+def _names(runs: Sequence[Facts], variants: Sequence[Variant]) -> list[str]:
+    """Each run by its variant, with its seed (or its place among the runs) where the variant has several."""
+    names = {}
+    for variant in variants:
+        for index in variant.members:
+            seed = (runs[index].get("config") or {}).get("seed")
+            which = f", run {index + 1}" if seed is None else f", seed {seed}"
+            names[index] = variant.name + (which if len(variant.members) > 1 else "")
+    return [names[index] for index in range(len(runs))]
+
+
+def _kicker(runs: Sequence[Facts], variants: Sequence[Variant]) -> str:
+    if len(runs) == 1:
+        return "Training report"
+    return f"{len(variants)} method{'s' if len(variants) > 1 else ''}, {len(runs)} runs"
+
+
+def _data_card(run: Facts) -> dict[str, Any]:
+    groups = run.get("groups") or []
+    total = sum(group.get("rows") or 0 for group in groups)
+    owners = run.get("owners") or []
+    rows = sum(owner.get("rows") or 0 for owner in owners) or total
+    return {
+        "rows": rows,
+        "groups": [{**group, "share": (group.get("rows") or 0) / rows if rows else None} for group in groups],
+        "owners": [{**owner, "share": (owner.get("rows") or 0) / rows if rows else None} for owner in owners],
+        "evaluation_rows": sum(s.get("n") or 0 for s in ((run.get("metrics") or {}).get("by_group") or {}).values()),
+    }
