@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from veil.accounting.events import AccountingError, Event, Gaussian, PoissonGaussian, Relation, SubsetGaussian
+from veil.accounting.events import AccountingError, Event, Gaussian, Mixture, PoissonGaussian, Relation, SubsetGaussian
 from veil.problem import PublicFacts
-from veil.sampling import PoissonSampler, Sampler, ShuffledSampler, Strata, SubsetSampler
+from veil.sampling import OneGroupSampler, PoissonSampler, Sampler, ShuffledSampler, Strata, SubsetSampler
 
 
 class Draw(Protocol):
@@ -46,7 +46,11 @@ class Poisson:
 
     def expected_batch(self, facts: PublicFacts) -> float:
         """Σ declared rows × rate."""
-        return sum(cell.rows * rate for cell, rate in zip(facts.cells, self.rates, strict=True))
+        return sum(self.expected_of(cell, facts) for cell in range(len(facts.cells)))
+
+    def expected_of(self, cell: int, facts: PublicFacts) -> float:
+        """Declared rows × rate of one cell."""
+        return facts.cells[cell].rows * self.rates[cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,10 @@ class StratifiedSubset:
         """The batch size itself."""
         return float(sum(self.counts))
 
+    def expected_of(self, cell: int, facts: PublicFacts) -> float:
+        """The cell's part of the batch."""
+        return float(self.counts[cell])
+
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
@@ -110,7 +118,48 @@ class Shuffled:
         return float(self.batch)
 
 
+@dataclass(frozen=True, slots=True)
+class OneGroup:
+    """A public lottery picks one group, then `within` draws from its cells only.
+
+    No group's chance may exceed `largest_chance`. At 1 every group is charged as if it were chosen at every step. Below
+    1 it is charged for the mixture: with that public probability it is chosen, otherwise nothing of it is touched (by
+    joint convexity a smaller chance costs no more). The charge does not move with the chances, so it can be planned.
+    """
+
+    within: Poisson | StratifiedSubset
+    probabilities: tuple[float, ...]
+    group_of_cell: tuple[int, ...]
+    largest_chance: float = 1.0
+
+    def __post_init__(self) -> None:
+        if max(self.probabilities) > self.largest_chance * (1 + 1e-9):
+            raise AccountingError(f"a group has chance {max(self.probabilities):.4g}, above {self.largest_chance:.4g}")
+
+    def sampler(self, strata: Strata) -> Sampler:
+        """One group at a time."""
+        inner = self.within.sampler(strata)
+        assert isinstance(inner, PoissonSampler | SubsetSampler)
+        return OneGroupSampler(inner, self.probabilities, self.group_of_cell)
+
+    def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
+        """The release within the group, or its mixture with nothing."""
+        event = self.within.event(cell, noise_multiplier, relation, facts)
+        if event is None or self.largest_chance == 1.0:
+            return event
+        assert isinstance(event, Gaussian | PoissonGaussian | SubsetGaussian)
+        return Mixture(self.largest_chance, event)
+
+    def expected_batch(self, facts: PublicFacts) -> float:
+        """The expected batch over the lottery."""
+        sizes = [0.0] * len(self.probabilities)
+        for cell, group in enumerate(self.group_of_cell):
+            sizes[group] += self.within.expected_of(cell, facts)
+        return sum(size * chance for size, chance in zip(sizes, self.probabilities, strict=True))
+
+
 def _subset_event(noise_multiplier: float, size: int, batch: int, relation: Relation) -> Event:
     if relation is not Relation.REPLACE_ONE:
         raise AccountingError(f"sampling without replacement is proved for replace-one only, not for {relation}")
-    return SubsetGaussian(noise_multiplier, size, batch)
+    # All rows are no sample: the plain Gaussian says the same.
+    return SubsetGaussian(noise_multiplier, size, batch) if batch < size else Gaussian(noise_multiplier, relation)

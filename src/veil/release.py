@@ -28,7 +28,7 @@ from veil.gradients import GradientEngine, GradientSum, RowFacts
 from veil.noise import GaussianNoise
 from veil.problem import Problem, PublicFacts
 from veil.randomness import Seed
-from veil.sampling import PoissonSampler, Sampler
+from veil.sampling import OneGroupSampler, PoissonSampler, Sampler
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Released:
     """What may leave: the noisy mean gradient and the noisy statistics. `view` is private and is not stored."""
 
     gradient: dict[str, Tensor]
+    divisor: float
     statistics: dict[str, NDArray[np.float64]]
     view: PrivateView = field(repr=False)
 
@@ -68,13 +69,14 @@ class PrivateView:
 class GradientRelease:
     """One step: draw rows, bound each, add noise of standard deviation `sigma` once, divide by the public `divisor`.
 
-    `relation` is None for methods that are not private; then nothing is charged and nothing may be.
+    Without a divisor it is the expected batch of the group that a public lottery chose (`OneGroup`). `relation` is None
+    for methods that are not private; then nothing is charged and nothing may be.
     """
 
     draw: Draw
     bound: Bound
     sigma: float
-    divisor: float
+    divisor: float | None
     relation: Relation | None
     statistics: tuple[Statistic, ...] = ()
 
@@ -109,12 +111,19 @@ class GradientRelease:
         else:
             result = _sum_without_norms(engine, problem.batch(rows), weigh)
         noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
-        gradient = {name: value / self.divisor for name, value in noisy.items()}
+        divisor = self._divisor(sampler, seed, step)
+        gradient = {name: value / divisor for name, value in noisy.items()}
         statistics = {
             statistic.name: self._statistic(statistic, result.facts, cells, step, noise)
             for statistic in self.statistics
         }
-        return Released(gradient, statistics, PrivateView(rows, cells, result.facts, result.weights))
+        return Released(gradient, divisor, statistics, PrivateView(rows, cells, result.facts, result.weights))
+
+    def _divisor(self, sampler: Sampler, seed: Seed, step: int) -> float:
+        if self.divisor is not None:
+            return self.divisor
+        assert isinstance(sampler, OneGroupSampler), "only a lottery leaves the divisor open"
+        return sampler.expected_of(sampler.chosen(seed, step))
 
     def _statistic(
         self, statistic: Statistic, facts: RowFacts, cells: Tensor, step: int, noise: GaussianNoise
@@ -169,7 +178,7 @@ class LossRelease:
     """Σ over rows of each group's loss, bounded to [0, ζ], plus Gaussian noise τ: how hard each group is now.
 
     `rate` is the Poisson rate (1: every row). A row is in one group, so the vector of group sums moves by at most ζ
-    when a row comes or goes, and when it is replaced within its group.
+    when a row comes or goes, and when it is replaced within its group; `one_sided=False` charges 2ζ nevertheless.
     """
 
     purpose: str
@@ -177,12 +186,13 @@ class LossRelease:
     tau: float
     relation: Relation
     rate: float = 1.0
+    one_sided: bool = True
 
     def events(self, facts: PublicFacts) -> dict[int, Event]:
         """The same for every cell."""
         multiplier = self.tau / self.ceiling
         event: Event = (
-            Gaussian(multiplier, self.relation, one_sided=True)
+            Gaussian(multiplier, self.relation, one_sided=self.one_sided)
             if self.rate == 1.0
             else PoissonGaussian(multiplier, self.rate, self.relation)
         )

@@ -159,12 +159,16 @@ def test_composition_depends_on_the_order() -> None:
 
 
 def test_a_direction_is_forgotten() -> None:
-    # at small ε adding a row costs more than removing one, at large ε less: the answer covers both
-    parts = parts_of([Repeated(PoissonGaussian(0.7, 0.3), 20)])
+    events = [Repeated(PoissonGaussian(0.7, 0.3), 20)]
+    parts = parts_of(events)
     back = tuple(Part(part.pair.reverse(), part.times) for part in parts)
-    sides = [_epsilon(side, 1e-5, 2e-4) for side in (parts, back)]
+    sides = [_epsilon(side, 1e-5, PLD.looseness) for side in (parts, back)]
     assert abs(sides[0] - sides[1]) > 0.01
-    assert PLD.epsilon([Repeated(PoissonGaussian(0.7, 0.3), 20)], 1e-5) == max(sides)
+    assert PLD.epsilon(events, 1e-5) == max(sides)
+    # what one direction loses at ε the other loses at −ε: h(−ε) = 1 − e^−ε + e^−ε·h(ε) needs both
+    for epsilon in (0.5, 4.0):
+        ahead, behind = PLD.profile(events, [epsilon, -epsilon])
+        assert behind == pytest.approx(-math.expm1(-epsilon) + math.exp(-epsilon) * ahead, rel=1e-4)
 
 
 def test_replacing_a_row_is_cheaper_than_removing_one_or_dearer_than_both() -> None:
@@ -266,6 +270,13 @@ def test_the_profile_rises_or_breaks_its_own_laws() -> None:
         assert value[::6] == pytest.approx(
             [PLD.profile([Repeated(event, 60)], [e])[0] for e in epsilons[::6]], rel=3e-3
         )
+
+
+def test_far_below_zero_the_profile_forgets_that_losses_are_bounded() -> None:
+    for event in (Laplace(4.0), PoissonGaussian(1.0, 0.01)):
+        value = PLD.profile([Repeated(event, 10)], [-60.0, -20.0, -5.0])
+        assert np.all(value >= -np.expm1([-60.0, -20.0, -5.0]))
+        assert np.all(value <= -np.expm1([-60.0, -20.0, -5.0]) + 1e-3)
 
 
 def test_total_variation_of_a_gaussian_is_not_its_closed_form() -> None:

@@ -18,10 +18,15 @@ VARIANTS = [
     ("dp-sgd", {"neighbours": "replace-one"}),
     ("auto-s", {"sampling": "wor"}),
     ("adaptive-clip", {"sampling": "wor"}),
+    ("asc", {"sampling": "wor"}),
+    ("asc", {"neighbours": "replace-one"}),
+    ("azb", {"sampling": "wor"}),
+    ("azb", {"charge": "lottery"}),
     ("idp-sgd", {"variant": "scale"}),
     ("idp-sgd", {"variant": "both"}),
 ]
-CASES = [(name, {}) for name in PRIVATE] + VARIANTS
+NEEDED = {"azb-weak": {"allow_weaker_minority_privacy": True}}
+CASES = [(name, NEEDED.get(name, {})) for name in PRIVATE] + VARIANTS
 
 
 def small_problem(features: int = 4, rows: int = 240, spread: float = 5.0) -> Problem:

@@ -9,6 +9,7 @@ from veil.accounting.accountant import Accountant
 from veil.accounting.certificate import Certificate, certify
 from veil.accounting.events import (
     AccountingError,
+    Envelope,
     Event,
     Gaussian,
     Laplace,
@@ -36,6 +37,7 @@ __all__ = [
     "AccountingError",
     "BudgetExceeded",
     "Certificate",
+    "Envelope",
     "Event",
     "Filter",
     "Gaussian",

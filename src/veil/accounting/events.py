@@ -191,6 +191,25 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True)
+class Envelope:
+    """Any one of several events, chosen when the release is made, whatever was released before.
+
+    It costs what dominates all of them, so it can stand in a plan that is fixed beforehand although the choice is not.
+    """
+
+    events: tuple[Gaussian | PoissonGaussian | SubsetGaussian, ...]
+
+    def __post_init__(self) -> None:
+        _require(len(self.events) > 0, "an envelope needs at least one event")
+        relation_of(self.events)
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of what may be chosen."""
+        return relation_of(self.events)
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """The best of a random number of runs, each of which is `events`.
 
@@ -218,7 +237,7 @@ class Selection:
         return relation_of(self.events)
 
 
-Event = Union[Gaussian, PoissonGaussian, SubsetGaussian, Laplace, NoisyMax, Tree, Mixture, Selection]  # noqa: UP007
+Event = Union[Gaussian, PoissonGaussian, SubsetGaussian, Laplace, NoisyMax, Tree, Mixture, Envelope, Selection]  # noqa: UP007
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +289,8 @@ def joint_noise_multiplier(*noise_multipliers: float) -> float:
     """
     for value in noise_multipliers:
         _check_noise(value)
+    if len(noise_multipliers) == 1:
+        return noise_multipliers[0]
     return 1.0 / math.sqrt(sum(value**-2 for value in noise_multipliers))
 
 
@@ -285,7 +306,10 @@ def to_json(event: Event) -> dict[str, Any]:
         if isinstance(value, get_args(Event)):
             value = to_json(value)
         elif isinstance(value, tuple):
-            value = [{"event": to_json(item.event), "times": item.times} for item in value]
+            value = [
+                {"event": to_json(item.event), "times": item.times} if isinstance(item, Repeated) else to_json(item)
+                for item in value
+            ]
         record[name] = value
     return record
 
@@ -306,6 +330,8 @@ def from_json(record: dict[str, Any]) -> Event:
             fields.pop("relation", None)
         if kind is Mixture:
             fields["event"] = from_json(fields["event"])
+        if kind is Envelope:
+            fields["events"] = tuple(from_json(item) for item in fields["events"])
         if kind is Selection:
             fields["events"] = tuple(
                 Repeated(from_json(item["event"]), int(item["times"])) for item in fields["events"]

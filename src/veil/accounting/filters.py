@@ -15,7 +15,7 @@ import numpy as np
 
 from veil.accounting.accountant import Accountant
 from veil.accounting.conversion import epsilon_at_order
-from veil.accounting.events import AccountingError, Event, Repeated, from_json, repeated, to_json
+from veil.accounting.events import AccountingError, Envelope, Event, Repeated, from_json, repeated, to_json
 from veil.accounting.rdp import rdp
 
 
@@ -40,7 +40,8 @@ class TokenBucket:
     """The plan commits how often each event may happen; the run chooses only their order.
 
     Because the multiset of events is fixed beforehand, any accountant that composes them is sound, PLD included. A
-    schedule that never looks at a released value is the special case with one possible order.
+    schedule that never looks at a released value is the special case with one possible order. A token may be an
+    `Envelope`: it pays for any one of its events, whichever the run chooses.
 
     >>> from veil.accounting import Gaussian
     >>> bucket = TokenBucket((Repeated(Gaussian(1.0), 2),))
@@ -52,8 +53,9 @@ class TokenBucket:
 
     def refusal(self, spent: Mapping[Event, int], asked: Repeated) -> str | None:
         """Refuse what the plan has no token left for."""
-        allowed = sum(token.times for token in self.tokens if token.event == asked.event)
-        used = spent.get(asked.event, 0)
+        token = next((token for token in self.tokens if _pays_for(token.event, asked.event)), None)
+        allowed = token.times if token else 0
+        used = sum(times for event, times in spent.items() if token and _pays_for(token.event, event))
         if used + asked.times <= allowed:
             return None
         return f"the plan allows this release {allowed} times and {used} are spent"
@@ -107,6 +109,15 @@ class RenyiFilter:
     def as_json(self) -> dict[str, Any]:
         """The rule as plain JSON values."""
         return {"rule": "renyi-filter", "order": self.order, "rho": self.rho}
+
+
+@lru_cache(maxsize=4096)
+def _members(token: Envelope) -> frozenset[Event]:
+    return frozenset(token.events)
+
+
+def _pays_for(token: Event, event: Event) -> bool:
+    return token == event or (isinstance(token, Envelope) and event in _members(token))
 
 
 @lru_cache(maxsize=65536)

@@ -3,7 +3,8 @@
 Each event is replaced by a law on a grid that dominates it (`pld_grid`), the laws are composed by a tilted Fourier
 transform (`pld_compose`), and what was left out or rounded is added to δ. So `epsilon` and `delta` are never below
 the truth of the events' dominating pairs (`pld_profiles`). The looseness comes from the step of the grid, chosen so
-that ε is raised by about `looseness` (1e-4 of itself), and is bounded without trust by `lower_epsilon`.
+that ε is raised by about `looseness` (1e-4 of itself; up to 1e-3 where a few rare, large losses decide), and can be
+bounded without trusting that choice by `lower_epsilon`.
 
 Assumed of the machine: IEEE doubles, and scipy's erfc, erfcx, ndtr and FFT to a few units in the last place.
 """
@@ -140,7 +141,9 @@ def _lower_epsilon(parts: Sequence[Part], delta: float, gap: float) -> float:
     # what wrapped is bounded a little below the answer, hence also at the answer
     wrapped = wrap(law, window, max(found.epsilon(target) - 1 / chosen.tilt, lowest), chosen.milder)
     epsilon = found.epsilon(target + wrapped)
-    if not epsilon > max(found.epsilon(target) - 1 / chosen.tilt, float(found.losses[0])):
+    if not np.all(np.isfinite(found.delta)) or not epsilon > max(
+        found.epsilon(target) - 1 / chosen.tilt, float(found.losses[0])
+    ):
         return 0.0
     jumps = times * law.step**2 / 8 + law.step * spread
     return max(epsilon * (1 - 1e-12) - jumps, 0.0)

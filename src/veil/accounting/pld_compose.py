@@ -176,10 +176,12 @@ class Nodes:
         return min(float(self.losses[last + 1]), found + 8 * UNIT * (abs(found) + self.step))
 
     def at(self, epsilons: FloatArray) -> FloatArray:
-        """The profile at losses inside the range of the nodes."""
+        """The profile, rounded up outside the nodes: flat above them, and below them the chord to δ = 1 at e^ε = 0."""
         index = np.clip(np.searchsorted(self.losses, epsilons, side="right") - 1, 0, len(self.losses) - 2)
         share = np.clip(np.expm1(epsilons - self.losses[index]) / math.expm1(self.step), 0.0, 1.0)
-        return self.delta[index] * (1 - share) + self.delta[index + 1] * share
+        inside = self.delta[index] * (1 - share) + self.delta[index + 1] * share
+        before = 1 - (1 - self.delta[0]) * np.exp(np.minimum(epsilons - self.losses[0], 0.0))
+        return np.where(epsilons < self.losses[0], before, inside)
 
 
 def _tail_sums(mass: FloatArray, step: float) -> tuple[FloatArray, FloatArray]:

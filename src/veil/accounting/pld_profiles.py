@@ -23,12 +23,14 @@ Where the pairs come from:
   pair on the ends t and t − η (a law on an interval with a given mean is dominated by the one on its ends). The
   worst t at each ε is (ε + η)/2, which gives (1 − e^((ε−η)/2))² / (1 − e^−η) (cf. Dong, Durfee, Rogers 2020).
 * Mixture: λ times the profile at ε ≥ 0, in both directions.
+* Envelope: the largest of several profiles at each ε, in both directions. In a = e^ε a maximum of convex functions is
+  convex, so it is a profile, and its pair dominates each of theirs; adaptive choices among them compose as it does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +39,7 @@ from scipy import special
 
 from veil.accounting.events import (
     AccountingError,
+    Envelope,
     Event,
     Gaussian,
     Laplace,
@@ -225,6 +228,21 @@ def mixture_pair(probability: float, pair: Pair) -> Pair:
     return Pair(up, up if pair.symmetric else scaled(pair.down))
 
 
+def envelope_pair(pairs: Sequence[Pair]) -> Pair:
+    """The pair that dominates all of these: the largest value, and the largest error, at each ε."""
+
+    def largest(profiles: list[Profile]) -> Profile:
+        def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+            found = [one(epsilon) for one in profiles]
+            values, errors = (np.max([each[side] for each in found], axis=0) for side in (0, 1))
+            return values, errors
+
+        return profile
+
+    up = largest([pair.up for pair in pairs])
+    return Pair(up, up if all(pair.symmetric for pair in pairs) else largest([pair.down for pair in pairs]))
+
+
 def _gaussian_distance(event: Event) -> float | None:
     """μ when the event costs exactly what a Gaussian costs, 0 when it costs nothing, None otherwise."""
     match event:
@@ -240,6 +258,10 @@ def _gaussian_distance(event: Event) -> float | None:
             return (1 if event.relation is Relation.ADD_REMOVE else 2) / event.noise_multiplier
         case Mixture() if event.probability == 0:
             return 0.0
+        case Envelope():
+            distances = [_gaussian_distance(one) for one in event.events]
+            known = [distance for distance in distances if distance is not None]
+            return max(known) if len(known) == len(distances) else None
         case Mixture() if event.probability == 1:
             return _gaussian_distance(event.event)
     return None
@@ -263,6 +285,9 @@ def pair_of(event: Event) -> Pair:
             return noisy_max_pair(event.range)
         case Mixture(probability, inner):
             return pair_of(inner) if probability == 1 else mixture_pair(probability, pair_of(inner))
+        case Envelope(members):
+            costly = [one for one in members if _gaussian_distance(one) != 0.0]
+            return envelope_pair([pair_of(one) for one in costly])
     raise AccountingError(f"{type(event).__name__} has no privacy loss distribution here: use rdp")
 
 

@@ -21,6 +21,7 @@ from veil.accounting.conversion import (
 )
 from veil.accounting.events import (
     AccountingError,
+    Envelope,
     Event,
     Gaussian,
     Laplace,
@@ -89,6 +90,8 @@ def _alone(event: Event, orders: Floats) -> Floats:
             return rdp_closed.noisy_max(event, orders)
         case Mixture():
             return rdp_closed.mixture(event.probability, rdp(event.event, orders), orders)
+        case Envelope():
+            return np.asarray(np.max([rdp(one, orders) for one in event.events], axis=0))
         case Selection():
             return _selection(event, orders)
         case _:

@@ -7,8 +7,16 @@ from veil.methods import (  # isort: skip  # noqa: F401  (each file registers it
     dp_sgd,
     auto_s,
     adaptive_clip,
+    dpsur,
+    disk,
     dp_is_sgd,
+    dpsgd_f,
+    global_adapt,
+    fdpg,
+    asc,
+    azb,
     idp_sgd,
+    ino_sgd,
 )
 from veil.methods.registry import Method, create, names, table
 

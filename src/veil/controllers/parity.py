@@ -1,0 +1,76 @@
+"""Parity release: noisy counts of outcomes per group and class, and how far each group is behind the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veil.noise import GaussianNoise
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.release import LossRelease
+from veil.sampling import PoissonSampler
+
+Notion = Literal["demographic-parity", "equal-opportunity", "equalised-odds"]
+
+
+@dataclass(frozen=True)
+class ParityRelease(LossRelease):
+    """Counts of rows and of positive predictions per group and class; two classes, the second is the positive one.
+
+    A row adds 1 to one count of rows and at most 1 to one count of predictions: √2 together, which is `ceiling`. The
+    prediction is read off the row's cross-entropy: the given class is predicted where the loss is below ln 2.
+    """
+
+    notion: Notion = "demographic-parity"
+
+    def make(
+        self,
+        losses: Callable[[NDArray[np.int64]], Tensor],
+        problem: Problem,
+        seed: Seed,
+        step: int,
+        noise: GaussianNoise,
+    ) -> NDArray[np.float64]:
+        """How far each group is behind the best-off, in [0, 1]."""
+        strata = problem.strata()
+        rows = PoissonSampler(strata, (self.rate,) * len(strata.members), purpose=self.purpose).draw(seed, step)
+        values = losses(rows)
+        targets = problem.targets[torch.from_numpy(rows)]
+        positive = ((values < math.log(2.0)) == (targets == 1)).to(torch.float64)
+        groups = len(problem.public.groups)
+        place = 2 * torch.from_numpy(problem.group_of[rows]) + (targets == 1).to(torch.int64)
+        counts = torch.zeros(2, 2 * groups, dtype=torch.float64)
+        finite = torch.isfinite(values).to(torch.float64)
+        counts[0].index_add_(0, place, finite)
+        counts[1].index_add_(0, place, finite * positive)
+        noisy = noise.add(step, {"counts": counts}, self.tau, self.purpose)["counts"]
+        return shortfall(np.asarray(noisy.numpy()).reshape(2, groups, 2), self.notion, self.tau)
+
+
+def shortfall(counts: NDArray[np.float64], notion: Notion, noise: float) -> NDArray[np.float64]:
+    """How far each group is behind: counts[0] are rows and counts[1] positive predictions, by group and class.
+
+    Demographic parity: its rate of positive predictions, against the highest; equal opportunity: the same among rows
+    of the positive class; equalised odds: the larger of that and its false positive rate above the lowest.
+
+    >>> counts = np.array([[[50.0, 50.0], [50.0, 50.0]], [[10.0, 40.0], [10.0, 30.0]]])
+    >>> shortfall(counts, "equal-opportunity", 0.0).round(3)
+    array([0. , 0.2])
+    """
+    rows, positive = np.maximum(counts[0], max(1.0, noise)), np.maximum(counts[1], 0.0)
+    if notion == "demographic-parity":
+        rate = np.clip(positive.sum(axis=1) / rows.sum(axis=1), 0.0, 1.0)
+        return np.asarray(rate.max() - rate)
+    rates = np.clip(positive / rows, 0.0, 1.0)
+    missed = rates[:, 1].max() - rates[:, 1]
+    if notion == "equal-opportunity":
+        return np.asarray(missed)
+    return np.asarray(np.maximum(missed, rates[:, 0] - rates[:, 0].min()))

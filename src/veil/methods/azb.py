@@ -1,0 +1,234 @@
+"""aZB, aZB-prop, aZB-weak: one group at a time (Zhou & Bassily 2024, as the ASC paper adapts it).
+
+    every step:     draw a group g ~ λ, then M_g of its n_g rows;  g̃ = (Σ_{i ∈ B} min(1, ξ/‖gᵢ‖)·gᵢ + N(0, σ²·I)) / M_g
+    every k steps:  L_g as in ASC,   λ_g ← λ_g·exp(η·L_g), normalised
+
+azb:      M_g = M for every group; σ protects the smallest group, which is drawn at the rate M/n_min.
+azb-prop: M_g = M·n_g/n, so that every group is drawn at the same rate.
+azb-weak: M_g = M, but σ protects the largest group only: **the minority gets less privacy than was asked for**. It
+          refuses to run unless `allow_weaker_minority_privacy` is set, and its certificate shows each group's true ε.
+
+Guarantee (Proposition 3): group g has T·ε_α(M_g/n_g, σ/ξ) + ⌊T/k⌋·ε_α(1, τ/ζ), as if it were chosen at every step.
+Which group is chosen never changes what an event costs, so the schedule is fixed beforehand and PLD is sound.
+`charge="lottery"`: no λ_g may exceed `headroom`/G, and every group is charged for the mixture in which it is chosen
+with that public probability and left alone otherwise: far less than being chosen at every step.
+
+Correction: a subset never costs more than all rows, which the paper's accountant did not use (570 and 950 there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veil.accounting import Event, Mixture, Relation, Repeated, TokenBucket
+from veil.accounting.calibration import noise_multiplier
+from veil.bounding import Clip
+from veil.controllers import State
+from veil.controllers.group_weights import reweigh
+from veil.draws import OneGroup, Poisson, StratifiedSubset
+from veil.errors import InputError, require
+from veil.methods.moving_budget import loss_event
+from veil.methods.planning import Sampling, batch_of, relation_for
+from veil.methods.registry import register
+from veil.plan import Plan, Settings
+from veil.problem import PublicFacts
+from veil.release import GradientRelease, LossRelease, SideRelease
+
+Charge = Literal["worst-case", "lottery"]
+
+
+@dataclass(frozen=True)
+class LotteryController:
+    """Group probabilities from released losses; none exceeds `largest_chance`, which is what is charged."""
+
+    facts: PublicFacts
+    within: Poisson | StratifiedSubset
+    relation: Relation
+    clip: float
+    sigma: float
+    step_size: float
+    losses: LossRelease
+    every: int
+    largest_chance: float
+    _cache: dict[tuple[float, ...], GradientRelease] = field(default_factory=dict, compare=False, repr=False)
+
+    def start(self) -> State:
+        """Every group is as likely."""
+        groups = len(self.facts.groups)
+        return {"weights": np.full(groups, 1.0 / groups), "losses": np.zeros(groups)}
+
+    def release(self, state: State, step: int) -> GradientRelease:
+        """The lottery with the present probabilities."""
+        key = tuple(state["weights"].tolist())
+        if key not in self._cache:
+            self._cache.clear()
+            groups = tuple(cell.group for cell in self.facts.cells)
+            draw = OneGroup(self.within, key, groups, self.largest_chance)
+            bound = Clip((self.clip,) * len(self.facts.cells))
+            self._cache[key] = GradientRelease(draw, bound, self.sigma, None, self.relation)
+        return self._cache[key]
+
+    def steady(self, state: State, step: int) -> int:
+        """Until the next loss release."""
+        return self.every - step % self.every
+
+    def observe(self, state: State, step: int, statistics: Mapping[str, NDArray[np.float64]]) -> State:
+        """Gradients come without statistics."""
+        return state
+
+    def side_release(self, state: State, step: int) -> SideRelease | None:
+        """The losses of all groups, every k steps."""
+        return self.losses if (step + 1) % self.every == 0 else None
+
+    def hear(self, state: State, step: int, values: NDArray[np.float64]) -> State:
+        """New probabilities; what is above the largest chance goes to the other groups."""
+        losses = np.clip(values, 0.0, self.losses.ceiling)
+        weights = reweigh(state["weights"], losses, self.step_size)
+        most = self.largest_chance
+        while (weights > most * (1 + 1e-9)).any():
+            high = weights >= most
+            weights = np.where(high, most, weights * (1.0 - most * high.sum()) / weights[~high].sum())
+        return {"weights": weights, "losses": losses}
+
+
+@dataclass(frozen=True)
+class _OneGroupAtATime:
+    """What the three variants share; each says how many rows of a group are drawn and which group sets the noise."""
+
+    family: ClassVar[str] = "private and fair"
+    private: ClassVar[bool] = True
+    relation: ClassVar[str | None] = "add-remove"
+    name: ClassVar[str]
+
+    clip: float = 1.0
+    sampling: Sampling = "poisson"
+    neighbours: Literal["add-remove", "replace-one"] | None = None
+    step_size: float = 1.0
+    ceiling: float = 1.0
+    loss_noise: float = 25.0
+    updates_per_epoch: float = 1.0
+    charge: Charge = "worst-case"
+    headroom: float = 3.0
+
+    def rows_of(self, group: int, batch: int, facts: PublicFacts) -> float:
+        """How many rows of a group are drawn when it is chosen."""
+        return float(min(batch, facts.group_sizes[group]))
+
+    def protected(self, facts: PublicFacts) -> list[int]:
+        """The cells whose budget sets the noise: all of them."""
+        return list(range(len(facts.cells)))
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """σ and τ from the budget; which events happen is fixed beforehand."""
+        for name in ("clip", "ceiling", "loss_noise", "updates_per_epoch", "headroom"):
+            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be above 0")
+        require(self.charge in ("worst-case", "lottery"), f'charge is "{self.charge}": it is worst-case or lottery')
+        relation = relation_for(self.sampling, self.neighbours)
+        steps, batch = settings.steps_for(facts), batch_of(facts, settings)
+        every = min(steps, max(1, round(facts.rows / batch / self.updates_per_epoch)))
+        within = self._within(batch, facts)
+        chance = min(1.0, self.headroom / len(facts.groups)) if self.charge == "lottery" else 1.0
+
+        def tokens(kappa: float, cell: int) -> list[Repeated]:
+            event = within.event(cell, kappa, relation, facts)
+            assert event is not None
+            gradient: Event = Mixture(chance, event) if chance < 1.0 else event  # type: ignore[arg-type]
+            losses = loss_event(kappa * self.loss_noise, relation, one_sided=True)
+            return [Repeated(gradient, steps), Repeated(losses, steps // every)]
+
+        kappa = self._noise(tokens, facts, settings)
+        losses = LossRelease("group losses", self.ceiling, kappa * self.loss_noise * self.ceiling, relation)
+        controller = LotteryController(
+            facts,
+            within,
+            relation,
+            self.clip,
+            kappa * self.clip,
+            self.step_size,
+            losses,
+            every,
+            chance,
+        )
+        rules = tuple(TokenBucket(tuple(tokens(kappa, cell))) for cell in range(len(facts.cells)))
+        details = {
+            "noise_multiplier": kappa,
+            "loss_noise_multiplier": kappa * self.loss_noise,
+            "charge": self.charge,
+            "largest_chance": chance,
+            "updates": steps // every,
+            "sampling": self.sampling,
+            "batch": batch,
+        }
+        return Plan(self.name, facts, settings, steps, controller, relation, rules, details=details)
+
+    def _within(self, batch: int, facts: PublicFacts) -> Poisson | StratifiedSubset:
+        sizes = facts.group_sizes
+        rows = [self.rows_of(c.group, batch, facts) * c.rows / sizes[c.group] for c in facts.cells]
+        if self.sampling == "poisson":
+            return Poisson(tuple(min(1.0, own / c.rows) for own, c in zip(rows, facts.cells, strict=True)))
+        return StratifiedSubset(
+            tuple(min(c.rows, max(1, round(own))) for own, c in zip(rows, facts.cells, strict=True))
+        )
+
+    def _noise(self, tokens: Callable[[float, int], list[Repeated]], facts: PublicFacts, settings: Settings) -> float:
+        accountant, delta = settings.accountant_for(), settings.delta_for(facts)
+        kappa, known = 0.0, set[tuple[float, Event]]()
+        for cell in self.protected(facts):
+            budget = facts.budget_of(cell, settings.epsilon)
+            key = (budget, tokens(1.0, cell)[0].event)
+            if key not in known:
+                known.add(key)
+                kappa = max(kappa, noise_multiplier(lambda k, c=cell: tokens(k, c), budget, delta, accountant))  # type: ignore[misc]
+        return kappa
+
+
+@register
+@dataclass(frozen=True)
+class Azb(_OneGroupAtATime):
+    """One group at a time; the noise protects the smallest group."""
+
+    name: ClassVar[str] = "azb"
+    summary: ClassVar[str] = "one group at a time, noise for the smallest group (Zhou & Bassily, adapted)"
+
+
+@register
+@dataclass(frozen=True)
+class AzbProp(_OneGroupAtATime):
+    """One group at a time, batches in proportion to the group."""
+
+    name: ClassVar[str] = "azb-prop"
+    summary: ClassVar[str] = "one group at a time with batches in proportion to its size: same rate for all"
+
+    def rows_of(self, group: int, batch: int, facts: PublicFacts) -> float:
+        """M·n_g/n."""
+        return batch * facts.group_sizes[group] / facts.rows
+
+
+@register
+@dataclass(frozen=True)
+class AzbWeak(_OneGroupAtATime):
+    """One group at a time; the noise protects the largest group only."""
+
+    name: ClassVar[str] = "azb-weak"
+    summary: ClassVar[str] = "as azb but noise for the largest group only: small groups get LESS privacy than asked"
+
+    allow_weaker_minority_privacy: bool = False
+
+    def protected(self, facts: PublicFacts) -> list[int]:
+        """The cells of the largest group."""
+        largest = facts.group_sizes.index(max(facts.group_sizes))
+        return [index for index, cell in enumerate(facts.cells) if cell.group == largest]
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """Refuses unless the user has said that weaker privacy of the minority is meant."""
+        if not self.allow_weaker_minority_privacy:
+            raise InputError(
+                "azb-weak gives small groups a larger ε than was asked for: choose asc or azb, or say "
+                "--allow-weaker-minority-privacy"
+            )
+        return super().plan(facts, settings)

@@ -1,0 +1,187 @@
+"""FDPG: draw a group more often while its clipped rows have long gradients, at the same ε for every group.
+
+    every step:   row i of group k joins the batch with p_k = b·q_k / Σ_j n_j·q_j, at most p*
+                  g̃ = (Σ_{i ∈ B} bound(gᵢ) + N(0, σ₁²C²·I)) / b,        bound: min(1, C/‖g‖)·g, or C·g/(‖g‖ + γ)
+                  G̃_k += Σ_{i ∈ B_k, ‖gᵢ‖ > C} min(‖gᵢ‖/β, 1) + N(0, σ₂²)
+                  m̃_k += |{i ∈ B_k : ‖gᵢ‖ > C}| + N(0, σ₂²)
+    every epoch:  q_k ← q_k·exp(η_q·β·G̃_k/m̃_k), normalised
+
+Guarantee: every group has the same (ε, δ), add-remove. Rates follow released values, so the cost is held by a Rényi
+filter at the plan's order α*: each cell is charged for the rates it really had, gradient and statistics as one event
+with σ_eff = (σ₁⁻² + 2σ₂⁻²)^-½. σ₁ is such that `sustained` times the uniform rate b/n can be kept up for the whole
+run; at no step does a rate exceed p* = `cap`·b/n. A rate that the remaining budget does not admit for all remaining
+steps is lowered (a public decision: it follows from earlier rates), so a run never ends early. `cap_reached` in the
+history says where that, or p*, held a group back.
+
+Corrections to the paper: Theorem 3 leaves out the number of steps and the cost of the statistics, and its proof has
+(m²−m)/σ² where (m²−m)/(2σ²) is right. p* is a constant of the plan here, not the maximum read off afterwards. Sums
+over an epoch do not have sensitivity 1, since a row is drawn several times: the statistics are released at every step,
+and the noisy values are summed.
+
+`notion` lets a parity notion decide in place of gradient norms (the paper's D.4): once an epoch, noisy counts of
+outcomes per group and class give how far each group is behind. Several attributes cross into one group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from veil.accounting import (
+    AccountingError,
+    Event,
+    Gaussian,
+    Rdp,
+    Relation,
+    RenyiFilter,
+    Repeated,
+    joint_noise_multiplier,
+)
+from veil.accounting.calibration import best_order, noise_multiplier
+from veil.accounting.conversion import rho_for_budget
+from veil.accounting.rdp import rdp
+from veil.controllers.fdpg import Bounding, FairRates, FdpgController, NormStatistic
+from veil.controllers.parity import Notion, ParityRelease
+from veil.draws import Poisson
+from veil.errors import InputError, require
+from veil.methods.planning import batch_of
+from veil.methods.registry import register
+from veil.plan import Plan, Settings
+from veil.problem import PublicFacts
+
+
+@register
+@dataclass(frozen=True)
+class Fdpg:
+    """Fairness-aware sampling within budgets that are the same for every group."""
+
+    name: ClassVar[str] = "fdpg"
+    family: ClassVar[str] = "private and fair"
+    private: ClassVar[bool] = True
+    relation: ClassVar[str | None] = "add-remove"
+    summary: ClassVar[str] = "draw groups with long clipped gradients more often: privacy costs every group the same"
+
+    clip: float = 1.0
+    bounding: Bounding = "clip"
+    gamma: float = 0.01
+    step_size: float = 0.5
+    norm_bound: float = 5.0
+    statistic_noise: float = 10.0
+    sustained: float = 1.5
+    cap: float = 3.0
+    memory: float = 0.5
+    notion: Literal["gradient-norm", "demographic-parity", "equal-opportunity", "equalised-odds"] = "gradient-norm"
+    parity_noise: float = 50.0
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """σ₁ and α* for the sustained rate, a Rényi filter per cell, p* as the ceiling of every rate."""
+        self._check(facts)
+        steps, batch = settings.steps_for(facts), float(batch_of(facts, settings))
+        every = min(steps, max(1, round(facts.rows / batch)))
+        updates = (steps - 1) // every if self._parity() else 0
+        uniform = batch / facts.rows
+        sustained, largest = min(1.0, self.sustained * uniform), min(1.0, self.cap * uniform)
+
+        def events(kappa: float) -> list[Repeated]:
+            draw = Poisson((sustained,) * len(facts.cells))
+            step = draw.event(0, self._joint(kappa), Relation.ADD_REMOVE, facts)
+            assert step is not None
+            return [Repeated(step, steps), Repeated(self._outcomes(kappa), updates)]
+
+        kappa, rules = moving_rules(events, facts, settings)
+        fair = FairRates(facts, rules, self._joint(kappa), batch, largest, Relation.ADD_REMOVE)
+        controller = self._controller(facts, kappa, fair, steps, every)
+        details = {
+            "noise_multiplier": kappa,
+            "statistic_noise_multiplier": self.statistic_noise * kappa,
+            "joint_noise_multiplier": fair.kappa,
+            "order": rules[0].order,
+            "clip": self.clip,
+            "bounding": self.bounding,
+            "notion": self.notion,
+            "uniform_rate": uniform,
+            "sustained_rate": sustained,
+            "largest_rate": largest,
+            "batch": batch,
+        }
+        return Plan(self.name, facts, settings, steps, controller, Relation.ADD_REMOVE, rules, details=details)
+
+    def _parity(self) -> bool:
+        return self.notion != "gradient-norm"
+
+    def _outcomes(self, kappa: float) -> Event:
+        """The parity release as every row sees it."""
+        return Gaussian(self.parity_noise * kappa, Relation.ADD_REMOVE, one_sided=True)
+
+    def _joint(self, kappa: float) -> float:
+        """σ_eff of gradient and both statistics, as the release charges it; with parity there are none."""
+        if self._parity():
+            return kappa
+        return joint_noise_multiplier(kappa, self.statistic_noise * kappa / math.sqrt(2.0))
+
+    def _controller(self, facts: PublicFacts, kappa: float, fair: FairRates, steps: int, every: int) -> FdpgController:
+        groups = tuple(cell.group for cell in facts.cells)
+        floor = self.clip if self.bounding == "clip" else 0.0
+        norms = NormStatistic(groups, len(facts.groups), floor, self.norm_bound, self.statistic_noise * kappa)
+        parity, parity_rho = None, 0.0
+        if self.notion != "gradient-norm":
+            notion: Notion = self.notion
+            ceiling = math.sqrt(2.0)
+            tau = self.parity_noise * kappa * ceiling
+            parity = ParityRelease("outcomes", ceiling, tau, Relation.ADD_REMOVE, notion=notion)
+            parity_rho = float(rdp(self._outcomes(kappa), np.array([fair.rules[0].order]))[0])
+        return FdpgController(
+            facts,
+            fair,
+            norms,
+            parity,
+            parity_rho,
+            self.bounding,
+            self.clip,
+            self.gamma,
+            kappa * self.clip,
+            self.step_size,
+            self.memory,
+            steps,
+            every,
+        )
+
+    def _check(self, facts: PublicFacts) -> None:
+        for name in ("clip", "gamma", "norm_bound", "statistic_noise", "parity_noise"):
+            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be above 0")
+        require(self.step_size >= 0, f"step_size is {self.step_size}: it must be at least 0")
+        require(self.bounding in ("clip", "normalise"), f'bounding is "{self.bounding}": it is clip or normalise')
+        known = ("gradient-norm", "demographic-parity", "equal-opportunity", "equalised-odds")
+        require(self.notion in known, f'notion is "{self.notion}": it is {", ".join(known)}')
+        require(
+            not self._parity() or (facts.task == "classification" and len(facts.classes) == 2),
+            f'notion "{self.notion}" needs two classes: there are {len(facts.classes)}',
+        )
+        require(0 <= self.memory < 1, f"memory is {self.memory}: it must lie between 0 and 1")
+        require(
+            1 <= self.sustained <= self.cap,
+            f"sustained is {self.sustained} and cap is {self.cap}: they must satisfy 1 ≤ sustained ≤ cap",
+        )
+        require(
+            self.norm_bound > self.clip or self.bounding == "normalise",
+            f"norm_bound is {self.norm_bound}: it must be above clip ({self.clip}), or every clipped row looks alike",
+        )
+
+
+def moving_rules(
+    events: Callable[[float], list[Repeated]], facts: PublicFacts, settings: Settings
+) -> tuple[float, tuple[RenyiFilter, ...]]:
+    """The smallest κ at which `events(κ)` fit the smallest budget, and a Rényi filter per cell at their best order."""
+    delta, cells = settings.delta_for(facts), range(len(facts.cells))
+    budgets = [facts.budget_of(cell, settings.epsilon) for cell in cells]
+    try:
+        kappa = noise_multiplier(events, min(budgets), delta, Rdp())
+        order = best_order(events(kappa), delta)
+        rules = tuple(RenyiFilter(order, rho_for_budget(budget, delta, order)) for budget in budgets)
+    except AccountingError as error:
+        raise InputError(f"no noise gives ε = {min(budgets):g}: {error}") from error
+    return kappa, rules

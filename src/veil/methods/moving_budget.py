@@ -1,0 +1,94 @@
+"""The budget of methods whose rates move on the way: one order α*, a cost per step, and the loss releases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from veil.accounting import AccountingError, Event, Gaussian, Rdp, Relation, RenyiFilter, Repeated
+from veil.accounting.calibration import best_order, noise_multiplier
+from veil.accounting.conversion import rho_for_budget
+from veil.accounting.rdp import rdp
+from veil.errors import InputError
+from veil.plan import Settings
+from veil.problem import PublicFacts
+
+
+@dataclass(frozen=True)
+class MovingBudget:
+    """What the plan fixes. `rho` and `step_rho` are per owner: the whole Rényi budget at `order`, and one step's part.
+
+    `kappa` is the noise multiplier at the reference rate, `loss_kappa` that of a loss release.
+    """
+
+    order: float
+    rho: tuple[float, ...]
+    step_rho: tuple[float, ...]
+    kappa: float
+    loss_kappa: float
+
+    def rules(self, facts: PublicFacts) -> tuple[RenyiFilter, ...]:
+        """A Rényi filter per cell."""
+        return tuple(RenyiFilter(self.order, self.rho[cell.owner]) for cell in facts.cells)
+
+
+def loss_event(kappa: float, relation: Relation, one_sided: bool) -> Event:
+    """A release of bounded losses of all rows."""
+    return Gaussian(kappa, relation, one_sided=one_sided)
+
+
+LOSS_SHARE = 0.1
+
+
+def split_budget(
+    step_event: Callable[[float], Event],
+    facts: PublicFacts,
+    settings: Settings,
+    steps: int,
+    updates: int,
+    loss_noise: float | None,
+    relation: Relation,
+    one_sided: bool,
+) -> MovingBudget:
+    """Calibrate κ for `steps` releases `step_event(κ)` and `updates` loss releases at κ·`loss_noise`.
+
+    Without `loss_noise`, it is the one at which losses take `LOSS_SHARE` of the budget. κ and α* come from the smallest
+    budget. Owners with a larger one get the same loss releases and spend the rest on their gradient:
+    step_rho = (ρ − loss costs) / steps.
+    """
+    if loss_noise is None:
+        budget = split_budget(step_event, facts, settings, steps, 0, 1.0, relation, one_sided)
+        reach = 1 if one_sided or relation is Relation.ADD_REMOVE else 2
+        loss_kappa = reach * math.sqrt(max(updates, 1) * budget.order / (2 * LOSS_SHARE * min(budget.rho)))
+        ratio = loss_kappa / budget.kappa
+        return split_budget(step_event, facts, settings, steps, updates, ratio, relation, one_sided)
+    delta = settings.delta_for(facts)
+    budgets = facts.budgets or (settings.epsilon,) * len(facts.owners)
+
+    def events(kappa: float) -> list[Repeated]:
+        losses = loss_event(kappa * loss_noise, relation, one_sided)
+        return [Repeated(step_event(kappa), steps), Repeated(losses, updates)]
+
+    try:
+        rough = noise_multiplier(events, min(budgets), delta, Rdp())
+        order = float(max(2, round(best_order(events(rough), delta))))
+        rho = tuple(rho_for_budget(budget, delta, order) for budget in budgets)
+    except AccountingError as error:
+        raise InputError(f"no noise gives ε = {min(budgets):g}: {error}") from error
+
+    def cost(kappa: float) -> float:
+        at = np.array([order])
+        return sum(item.times * float(rdp(item.event, at)[0]) for item in events(kappa))
+
+    low, high = rough / 4, rough
+    while cost(high) > min(rho):
+        high *= 1.1
+    while (high - low) > 1e-5 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if cost(middle) <= min(rho) else (middle, high)
+    one_loss = float(rdp(loss_event(high * loss_noise, relation, one_sided), np.array([order]))[0])
+    step_rho = tuple((own - updates * one_loss) / steps for own in rho)
+    return MovingBudget(order, rho, step_rho, high, high * loss_noise)

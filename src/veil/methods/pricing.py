@@ -1,0 +1,194 @@
+"""Pricing: which bound goes with which rate, so that every step costs a cell the same whatever its rate.
+
+Two ways to hold moving rates to a budget. `AtOneOrder` lets rates move freely and charges a Rényi filter at one order.
+`OnALadder` lets rates take a few values fixed in the plan; each has its bound, and one token of the plan pays for any
+of them (an `Envelope`), so that the whole run is composed by PLD, which is tighter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veil.accounting import (
+    AccountingError,
+    Envelope,
+    Event,
+    Gaussian,
+    Pld,
+    PoissonGaussian,
+    Relation,
+    Repeated,
+    SubsetGaussian,
+    TokenBucket,
+)
+from veil.accounting.calibration import kappa, noise_multiplier
+from veil.accounting.conversion import analytic_gaussian_noise
+from veil.errors import InputError
+from veil.methods.moving_budget import LOSS_SHARE, MovingBudget, loss_event
+from veil.plan import Settings
+from veil.problem import PublicFacts
+
+Floats = NDArray[np.float64]
+RUNGS = 16
+
+
+class Pricing(Protocol):
+    """Wanted rows per cell in, rows that will be drawn and the noise multiplier of each cell out."""
+
+    def price(self, wanted: Floats) -> tuple[Floats, Floats]:
+        """Rows and noise multipliers; a cell with no rows has multiplier inf."""
+        ...
+
+
+@dataclass(frozen=True)
+class AtOneOrder:
+    """Any rate; the multiplier is κ_α(rate, ε_s)."""
+
+    facts: PublicFacts
+    budget: MovingBudget
+    sampling: str
+    relation: Relation
+
+    def price(self, wanted: Floats) -> tuple[Floats, Floats]:
+        """Rows as wanted."""
+        sizes = np.array([cell.rows for cell in self.facts.cells], dtype=np.float64)
+        owners = np.array([cell.owner for cell in self.facts.cells])
+        drawn, found = wanted > 0, np.full(len(wanted), np.inf)
+        if drawn.any():
+            rates = np.minimum(wanted[drawn] / sizes[drawn], 1.0)
+            step_rho = np.array(self.budget.step_rho)[owners[drawn]]
+            found[drawn] = kappa(self.budget.order, rates, step_rho, self.sampling, self.relation)  # type: ignore[arg-type]
+        return wanted, found
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rows that a cell may give to a batch, ascending, and the noise multiplier of each."""
+
+    rows: tuple[float, ...]
+    kappas: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class OnALadder:
+    """The rung nearest to the wanted rows, by ratio; a cell that gives nothing stays at nothing."""
+
+    ladders: tuple[Ladder, ...]
+
+    def price(self, wanted: Floats) -> tuple[Floats, Floats]:
+        """Rows of the nearest rung and its multiplier."""
+        rows, found = np.zeros(len(wanted)), np.full(len(wanted), np.inf)
+        for cell, ladder in enumerate(self.ladders):
+            if wanted[cell] > 0:
+                rung = int(np.argmin(np.abs(np.log(np.array(ladder.rows) / wanted[cell]))))
+                rows[cell], found[cell] = ladder.rows[rung], ladder.kappas[rung]
+        return rows, found
+
+
+def ladder_rows(rows: int, even: float, span: float, whole: bool) -> tuple[float, ...]:
+    """Rungs from `even`/`span` to `even`·`span` rows, evenly spaced by ratio, none above what the cell has.
+
+    >>> ladder_rows(100, 8.0, 2.0, whole=True)
+    (4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 15.0, 16.0)
+    """
+    rungs = np.geomspace(even / span, even * span, RUNGS)
+    if whole:
+        rungs = np.maximum(np.rint(rungs), 1.0)
+    return tuple(np.unique(np.minimum(rungs, float(rows))).tolist())
+
+
+def sampled_event(noise: float, wanted: float, rows: int, sampling: str, relation: Relation) -> Event:
+    """One release on `wanted` of `rows` rows."""
+    if wanted >= rows:
+        return Gaussian(noise, relation)
+    if sampling == "wor":
+        return SubsetGaussian(noise, rows, round(wanted))
+    return PoissonGaussian(noise, wanted / rows, relation)
+
+
+def rung_noise(rate: float, reference_rate: float, noise: float, reach: float) -> float:
+    """The multiplier at which a rate tells as much per step as the reference: q²·(e^((r/κ)²) − 1) is kept.
+
+    That is the χ²-divergence of the sampled pair, which decides the cost of many steps. A rare rate is not bounded more
+    loosely than at two thirds of the reference noise: its rare, large losses would decide instead.
+    """
+    told = reference_rate**2 * math.expm1((reach / noise) ** 2)
+    return max(reach / math.sqrt(math.log1p(told / rate**2)), noise * 2 / 3)
+
+
+@dataclass(frozen=True)
+class LadderBudget:
+    """What a ladder plan fixes: the pricing, the rules, the reference noise and the noise of a loss release."""
+
+    pricing: OnALadder
+    rules: tuple[TokenBucket, ...]
+    kappa: float
+    loss_kappa: float
+
+
+def plan_ladders(
+    facts: PublicFacts,
+    settings: Settings,
+    sampling: str,
+    relation: Relation,
+    batch: int,
+    steps: int,
+    updates: int,
+    loss_noise: float | None,
+    one_sided: bool,
+    span: float,
+    clip: float,
+) -> LadderBudget:
+    """Ladders around an even share for every group, each calibrated by PLD to its owner's budget."""
+    delta = settings.delta_for(facts)
+    reach = 2.0 if relation is Relation.REPLACE_ONE else 1.0
+    smallest = min(facts.budgets or (settings.epsilon,))
+    loss_reach = 1.0 if one_sided or relation is Relation.ADD_REMOVE else 2.0
+    shared_loss = analytic_gaussian_noise(smallest, delta) * loss_reach * math.sqrt(max(updates, 1) / LOSS_SHARE)
+    reference = batch / facts.rows
+    even = batch / len(facts.groups)
+    sizes = facts.group_sizes
+    known: dict[tuple[int, int, float], tuple[Ladder, float]] = {}
+
+    def tokens(cell: int, ladder: Ladder, loss_kappa: float) -> tuple[Repeated, ...]:
+        rows = facts.cells[cell].rows
+        pairs = zip(ladder.rows, ladder.kappas, strict=True)
+        rungs = Envelope(tuple(sampled_event(k, r, rows, sampling, relation) for r, k in pairs))  # type: ignore[misc]
+        return Repeated(rungs, steps), Repeated(loss_event(loss_kappa, relation, one_sided), updates)
+
+    def calibrated(cell: int) -> tuple[Ladder, float]:
+        own = facts.cells[cell]
+        rows = ladder_rows(own.rows, even * own.rows / sizes[own.group], span, sampling == "wor")
+
+        def ladder(noise: float) -> Ladder:
+            return Ladder(rows, tuple(rung_noise(r / own.rows, reference, noise, reach) for r in rows))
+
+        def events(noise: float) -> tuple[Repeated, ...]:
+            return tokens(cell, ladder(noise), shared_loss if loss_noise is None else noise * loss_noise)
+
+        budget = facts.budget_of(cell, settings.epsilon)
+        noise = noise_multiplier(events, budget, delta, Pld(looseness=5e-4), tolerance=1e-3)
+        return ladder(noise), noise
+
+    found = []
+    for cell, own in enumerate(facts.cells):
+        key = (own.rows, sizes[own.group], facts.budget_of(cell, settings.epsilon))
+        if key not in known:
+            try:
+                known[key] = calibrated(cell)
+            except AccountingError as error:
+                raise InputError(f'no noise gives group "{facts.cell_name(cell)}" ε = {key[2]:g}: {error}') from error
+        found.append(known[key])
+    noise = max(one[1] for one in found)
+    loss_kappa = shared_loss if loss_noise is None else noise * loss_noise
+    ladders = tuple(one[0] for one in found)
+    # The ledger is charged σ over the limit, which may differ from κ in the last digit: the tokens say the same.
+    sigma = noise * clip
+    applied = (Ladder(one.rows, tuple(sigma / (sigma / k) for k in one.kappas)) for one in ladders)
+    rules = tuple(TokenBucket(tokens(cell, one, loss_kappa)) for cell, one in enumerate(applied))
+    return LadderBudget(OnALadder(ladders), rules, noise, loss_kappa)

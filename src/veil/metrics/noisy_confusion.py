@@ -1,0 +1,146 @@
+"""Noisy confusion counts: how a model does per group on private rows that took no part in training, as one release.
+
+A held-out row is in exactly one count (its group, its class, its prediction), so the vector of counts moves by 1 when
+a row comes or goes and by √2 when it is replaced. Held-out rows are chosen by a public coin and are never trained on:
+every row is either in the training releases or in this one, and pays for that one alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from veil.accounting import Account, Gaussian, Ledger, Relation, Repeated, Terms, TokenBucket
+from veil.accounting.accountant import Accountant
+from veil.accounting.calibration import noise_multiplier
+from veil.metrics.groups import GroupMetrics, GroupScore
+from veil.noise import GaussianNoise
+from veil.problem import Problem
+
+PURPOSE = "evaluation"
+DISJOINT = (
+    "Held-out rows were chosen by a public coin on their position and took no part in training; their confusion counts "
+    "are a release of their own at the same (ε, δ), so every row pays for one of the two."
+)
+
+
+@dataclass(frozen=True)
+class NoisyGroupMetrics(GroupMetrics):
+    """Group figures from noisy counts; `sigma` is the noise of one count. They are covered by the guarantee."""
+
+    sigma: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The usual keys, marked as released with noise."""
+        return {**GroupMetrics.as_json(self), "released": True, "noise": self.sigma}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfusionRelease:
+    """Counts per group of (class, prediction) or, with `full=False`, of right and wrong; plus Gaussian noise."""
+
+    sigma: float
+    relation: Relation
+    full: bool = True
+
+    @property
+    def distance(self) -> float:
+        """How far a neighbour moves the vector of counts."""
+        return 1.0 if self.relation is Relation.ADD_REMOVE else math.sqrt(2.0)
+
+    def event(self) -> Gaussian:
+        """The cost of the release, the same for every cell."""
+        return Gaussian(self.sigma / self.distance, self.relation, one_sided=True)
+
+    def make(self, model: nn.Module, problem: Problem, noise: GaussianNoise) -> NDArray[np.float64]:
+        """Touch the rows: [group, class, prediction], or [group, wrong and right]. The event was reserved before."""
+        predicted, truth = predictions(model, problem), problem.targets.numpy()
+        classes = len(problem.public.classes)
+        shape = (len(problem.public.groups), classes, classes) if self.full else (len(problem.public.groups), 2)
+        counts = np.zeros(shape)
+        where = (problem.group_of, truth, predicted) if self.full else (problem.group_of, (predicted == truth) * 1)
+        np.add.at(counts, tuple(part[problem.present] for part in where), 1.0)
+        noisy = noise.add(0, {"counts": torch.from_numpy(counts)}, self.sigma, PURPOSE)["counts"]
+        return noisy.to(torch.float64).numpy()
+
+
+def predictions(model: nn.Module, problem: Problem, rows_at_once: int = 8192) -> NDArray[np.int64]:
+    """The class that the model gives each row."""
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        parts = [model(piece).argmax(dim=-1) for piece in torch.split(problem.inputs, rows_at_once)]
+    model.train(training)
+    return torch.cat(parts).numpy()
+
+
+def noisy_metrics(
+    model: nn.Module,
+    problem: Problem,
+    *,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    accountant: Accountant,
+    noise: GaussianNoise,
+    groups: Sequence[str] = (),
+    ledger_path: Path | None = None,
+) -> NoisyGroupMetrics:
+    """Reserve the cost in a ledger of its own, release the counts, and work out the figures.
+
+    ε is the smallest budget of any owner. Two classes give the whole confusion table; with more classes the counts are
+    of right and wrong answers only, because noise adds up over the counts that make a figure.
+    """
+    full = len(problem.public.classes) == 2
+    budget = min((epsilon, *(problem.public.budgets or ())))
+    kappa = noise_multiplier(lambda k: [Gaussian(k, relation, one_sided=True)], budget, delta, accountant)
+    distance = ConfusionRelease(1.0, relation, full).distance
+    release = ConfusionRelease(kappa * distance, relation, full)
+    event = release.event()
+    accounts = tuple(
+        Account(
+            problem.public.groups[cell.group],
+            problem.public.owners[cell.owner],
+            problem.public.budget_of(index, epsilon),
+            TokenBucket((Repeated(event, 1),)),
+        )
+        for index, cell in enumerate(problem.public.cells)
+    )
+    terms = Terms(relation, delta, accountant.name, accounts, {"method": "confusion counts", "steps": 1})
+    ledger = Ledger(terms, ledger_path)
+    ledger.reserve(PURPOSE, 0, 1, dict.fromkeys(range(len(accounts)), event))
+    return figures(release.make(model, problem, noise), problem.public.groups, groups, release.sigma)
+
+
+def figures(
+    counts: NDArray[np.float64], names: Sequence[str], listed: Sequence[str], sigma: float
+) -> NoisyGroupMetrics:
+    """Figures from noisy counts: sums are taken before anything is rounded, so that noise cancels as far as it can.
+
+    >>> counts = np.array([[3.2, 7.1], [0.4, -0.9]])
+    >>> figures(counts, ["a", "b"], [], 1.0).by_group
+    {'a': GroupScore(n=10, accuracy=0.7), 'b': GroupScore(n=0, accuracy=nan)}
+    """
+    if counts.ndim == 3:
+        right = np.trace(counts, axis1=1, axis2=2)
+        wrong = counts.sum(axis=(1, 2)) - right
+    else:
+        wrong, right = counts[:, 0], counts[:, 1]
+    scores = {name: GroupScore(0, math.nan) for name in listed}
+    totals = [0, 0]
+    for name, bad, good in zip(names, wrong, right, strict=True):
+        hits, misses = max(0, round(float(good))), max(0, round(float(bad)))
+        if hits + misses > 0 and good + bad < 1:  # rounding alone must not make rows out of noise
+            hits = misses = 0
+        totals = [totals[0] + hits, totals[1] + hits + misses]
+        scores[name] = GroupScore(hits + misses, hits / (hits + misses) if hits + misses else math.nan)
+    overall = totals[0] / totals[1] if totals[1] else math.nan
+    return NoisyGroupMetrics(scores, overall, sigma)
