@@ -50,7 +50,12 @@ def test_removing_a_row_moves_the_release_by_at_most_its_own_limit(options: dict
 
     def bounded(chosen: object) -> torch.Tensor:
         released = release.make(
-            small_engine(), chosen, sampler(chosen.strata()), Seed.from_int(2), 0, NoNoise()  # type: ignore[attr-defined,arg-type]
+            small_engine(),
+            chosen,
+            sampler(chosen.strata()),
+            Seed.from_int(2),
+            0,
+            NoNoise(),  # type: ignore[attr-defined,arg-type]
         )
         return torch.cat([value.flatten() for value in released.gradient.values()]).double() * release.divisor
 
@@ -111,7 +116,12 @@ def test_easy_rows_weigh_less_and_hard_rows_fully() -> None:
     plan = plan_for("ino-sgd", {"tail": 50.0}, problem, batch_size=120)
     release = plan.controller.release(plan.controller.start(), 0)
     released = release.make(
-        small_engine(), problem, release.draw.sampler(problem.strata()), Seed.from_int(3), 0, NoNoise()  # type: ignore[arg-type]
+        small_engine(),
+        problem,
+        release.draw.sampler(problem.strata()),
+        Seed.from_int(3),
+        0,
+        NoNoise(),  # type: ignore[arg-type]
     )
     view = released.view
     shares = (view.weights * view.facts.norms.clamp_min(1.0)).numpy()

@@ -1,0 +1,262 @@
+"""FDPG: rates from released values only, within p* and every budget, and the statistics charged."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import NoNoise, plan_for, small_engine, small_problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import veil
+from veil import methods
+from veil.accounting import Pld, PoissonGaussian, Repeated, RenyiFilter, joint_noise_multiplier
+from veil.accounting.rdp import rdp
+from veil.controllers.fdpg import FairRates, FdpgController
+from veil.controllers.parity import ParityRelease, shortfall
+from veil.errors import InputError
+from veil.plan import Plan, Settings
+from veil.problem import Cell, Problem, PublicFacts
+from veil.randomness import Seed
+
+TWO = PublicFacts(("a", "b"), ("everybody",), (Cell(0, 0, 800), Cell(1, 0, 200)), (4,), classes=("no", "yes"))
+
+
+def fdpg_plan(facts: PublicFacts = TWO, **options: object) -> Plan:
+    given = Settings.checked(epsilon=2.0, delta=1e-5, steps=60, batch_size=50, seed=1)
+    return methods.create("fdpg", options).plan(facts, given)
+
+
+def controller_of(plan: Plan) -> FdpgController:
+    assert isinstance(plan.controller, FdpgController)
+    return plan.controller
+
+
+def drive(plan: Plan, signal: tuple[float, float]) -> list[dict[str, np.ndarray]]:
+    """A whole run of the controller in which the released statistics always say the same."""
+    controller = controller_of(plan)
+    state, states = controller.start(), []
+    counts = np.array([20.0, 20.0])
+    said = {"clipped_norms": np.concatenate([counts * np.array(signal) / controller.norms.ceiling, counts])}
+    for step in range(plan.steps):
+        states.append(dict(state))
+        state = controller.observe(state, step, said)
+    return states
+
+
+def spent_in(plan: Plan, states: list[dict[str, np.ndarray]]) -> list[float]:
+    """The cost of every cell, added up from the events that the releases are charged."""
+    rules = plan.rules
+    assert rules is not None
+    total = [0.0] * len(rules)
+    for step, state in enumerate(states):
+        for cell, event in plan.controller.release(state, step).events(plan.facts).items():
+            rule = rules[cell]
+            assert isinstance(rule, RenyiFilter)
+            total[cell] += float(rdp(event, np.array([rule.order]))[0])
+    return total
+
+
+def test_the_joint_event_is_charged_not_the_gradient_alone() -> None:
+    plan = fdpg_plan(statistic_noise=10.0)
+    event = plan.controller.release(plan.controller.start(), 0).events(plan.facts)[0]
+    kappa = plan.details["noise_multiplier"]
+    assert isinstance(event, PoissonGaussian)
+    expected = (kappa**-2 + 2 * (10 * kappa) ** -2) ** -0.5
+    assert event.noise_multiplier == pytest.approx(expected, rel=1e-12)
+    assert event.noise_multiplier < 0.995 * kappa
+    assert event.noise_multiplier == pytest.approx(joint_noise_multiplier(kappa, 10 * kappa, 10 * kappa), rel=1e-12)
+
+
+def test_the_group_with_longer_clipped_gradients_is_drawn_more() -> None:
+    states = drive(fdpg_plan(sustained=3.0, cap=3.0), (1.5, 3.0))
+    first, last = states[0]["rates"], states[-1]["rates"]
+    assert first[0] == first[1] == pytest.approx(0.05)
+    assert last[1] > 1.3 * first[1]
+    assert last[0] < first[0]
+
+
+def test_a_signal_that_runs_away_is_held_at_the_largest_rate_and_reported() -> None:
+    plan = fdpg_plan(sustained=2.0, cap=2.0, step_size=5.0)
+    states = drive(plan, (1.1, 5.0))
+    assert max(float(state["rates"].max()) for state in states) == pytest.approx(2 * 0.05)
+    assert states[-1]["cap_reached"].tolist() == [0.0, 1.0]
+    assert states[0]["cap_reached"].tolist() == [0.0, 0.0]
+
+
+@settings(deadline=None, derandomize=True, max_examples=15)
+@given(
+    first=st.floats(1.0, 5.0),
+    second=st.floats(1.0, 5.0),
+    step_size=st.floats(0.0, 5.0),
+    sustained=st.floats(1.0, 2.0),
+    room=st.floats(1.0, 3.0),
+)
+def test_no_signal_makes_a_run_overrun_its_budget_or_stop(
+    first: float, second: float, step_size: float, sustained: float, room: float
+) -> None:
+    plan = fdpg_plan(step_size=step_size, sustained=sustained, cap=sustained * room)
+    states = drive(plan, (first, second))
+    assert plan.rules is not None
+    for cost, rule in zip(spent_in(plan, states), plan.rules, strict=True):
+        assert isinstance(rule, RenyiFilter)
+        assert cost <= rule.rho
+    assert len(states) == plan.steps
+    assert all(float(state["rates"].min()) > 0 for state in states)
+
+
+def test_what_the_state_says_is_spent_is_what_the_events_cost() -> None:
+    plan = fdpg_plan(sustained=1.5, cap=3.0, step_size=2.0)
+    states = drive(plan, (1.2, 4.0))
+    assert spent_in(plan, states) == pytest.approx(states[-1]["spent"].tolist(), rel=1e-9)
+
+
+def test_a_rate_once_given_can_be_kept_to_the_end() -> None:
+    """The rate that a harder group has is never lowered for want of budget as long as it wants more."""
+    states = drive(fdpg_plan(sustained=1.5, cap=4.0, step_size=3.0), (1.1, 5.0))
+    rates = np.array([state["rates"][1] for state in states])
+    assert np.all(np.diff(rates) >= -2e-3 * rates[:-1])
+    assert rates[-1] > 1.4 * rates[0]
+
+
+def test_the_budget_is_used_when_a_group_stays_at_the_sustained_rate() -> None:
+    plan = fdpg_plan(sustained=2.0, cap=2.0, step_size=5.0)
+    states = drive(plan, (1.1, 5.0))
+    assert plan.rules is not None
+    rule = plan.rules[1]
+    assert isinstance(rule, RenyiFilter)
+    assert spent_in(plan, states)[1] > 0.8 * rule.rho
+
+
+def test_a_count_that_drowns_in_noise_moves_no_group() -> None:
+    norms = controller_of(fdpg_plan()).norms
+    means = norms.mean_norms(np.array([10.0, 0.5, 30.0, 0.1]), noise=5.0)
+    assert means[1] == pytest.approx(means.min(), rel=0.2)
+    assert norms.mean_norms(np.array([-5.0, -5.0, -9.0, -9.0]), noise=5.0).tolist() == [norms.floor, norms.floor]
+
+
+def test_normalising_counts_every_row_and_bounds_it_by_its_limit() -> None:
+    problem = small_problem()
+    plan = plan_for("fdpg", {"bounding": "normalise"}, problem)
+    release = plan.controller.release(plan.controller.start(), 0)
+    sampler = release.draw.sampler(problem.strata())
+    made = release.make(small_engine(), problem, sampler, Seed.from_int(9), 0, NoNoise())  # type: ignore[arg-type]
+    lengths = made.view.weights * made.view.facts.norms
+    assert float(lengths.max()) <= 1.0
+    assert float(lengths.min()) > 0.9
+    assert made.statistics["clipped_norms"][2:].sum() == len(made.view.rows)
+
+
+def test_a_training_run_stays_within_the_budget_and_reports_its_caps() -> None:
+    problem = small_problem()
+    run = veil.fit(
+        small_engine().model, problem, method="fdpg", epsilon=1.0, delta=1e-4, steps=20, batch_size=24, seed=5
+    )
+    assert run.certificate.epsilon is not None
+    assert run.certificate.by_owner["careful"] <= 0.5 * (1 + 1e-9)
+    assert run.certificate.by_owner["open"] <= 2.0 * (1 + 1e-9)
+    assert {"rates", "weights", "cap_reached", "signal"} <= set(run.history.columns)
+    for group, spent in run.certificate.spent_by_group.items():
+        assert spent <= run.certificate.by_group[group] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("notion", ["demographic-parity", "equal-opportunity", "equalised-odds"])
+def test_a_parity_notion_charges_its_release_and_stays_within_budget(notion: str) -> None:
+    problem = small_problem()
+    run = veil.fit(
+        small_engine().model,
+        problem,
+        method="fdpg",
+        options={"notion": notion, "step_size": 3.0},
+        epsilon=1.0,
+        delta=1e-4,
+        steps=25,
+        batch_size=24,
+        seed=5,
+    )
+    assert run.certificate.by_owner["careful"] <= 0.5 * (1 + 1e-9)
+    weights = np.array(run.history["weights"].iloc[-1])
+    assert not np.allclose(weights, 0.5), "the released outcomes moved nothing"
+    plan = run.plan
+    assert plan.controller.side_release(plan.controller.start(), 9) is not None
+    assert plan.controller.side_release(plan.controller.start(), 24) is None, "a release after the last step is waste"
+
+
+def test_no_row_moves_the_outcome_counts_by_more_than_the_ceiling() -> None:
+    problem, seen = small_problem(), []
+
+    class Keep:
+        def add(self, step: int, values: dict[str, torch.Tensor], std: float, purpose: str) -> dict[str, torch.Tensor]:
+            seen.append(torch.cat([v.flatten() for v in values.values()]))
+            return values
+
+    release = controller_of(plan_for("fdpg", {"notion": "equalised-odds"}, problem)).parity
+    assert isinstance(release, ParityRelease)
+    engine = small_engine()
+
+    def losses(of: Problem) -> object:
+        return lambda rows: engine.loss(engine.model, of.batch(rows)).detach()
+
+    for row in (None, *range(0, 240, 17)):
+        other = problem if row is None else problem.without(row)
+        release.make(losses(other), other, Seed.from_int(1), 0, Keep())  # type: ignore[arg-type]
+    moved = [float((counts - seen[0]).norm()) for counts in seen[1:]]
+    assert max(moved) <= release.ceiling * (1 + 1e-9)
+    assert max(moved) == pytest.approx(math.sqrt(2.0))
+
+
+def test_shortfall_names_the_group_that_is_behind() -> None:
+    counts = np.array([[[50.0, 50.0], [60.0, 40.0]], [[5.0, 40.0], [15.0, 20.0]]])
+    assert shortfall(counts, "demographic-parity", 0.0) == pytest.approx([0.0, 0.1])
+    assert shortfall(counts, "equal-opportunity", 0.0) == pytest.approx([0.0, 0.3])
+    assert shortfall(counts, "equalised-odds", 0.0) == pytest.approx([0.0, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sustained": 0.5}, "1 ≤ sustained ≤ cap"),
+        ({"sustained": 4.0, "cap": 2.0}, "1 ≤ sustained ≤ cap"),
+        ({"norm_bound": 0.5}, "above clip"),
+        ({"bounding": "cut"}, "clip or normalise"),
+        ({"notion": "luck"}, "gradient-norm"),
+        ({"memory": 1.0}, "memory"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_sentence(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        fdpg_plan(**options)
+
+
+def test_a_parity_notion_needs_two_classes() -> None:
+    three = PublicFacts(("a",), ("everybody",), (Cell(0, 0, 100),), (4,), classes=("x", "y", "z"))
+    with pytest.raises(InputError, match="two classes"):
+        fdpg_plan(three, notion="demographic-parity")
+
+
+def test_several_attributes_cross_into_groups_with_a_rate_each() -> None:
+    problem = Problem.from_arrays(
+        torch.randn(80, 4), [0, 1] * 40, {"sex": ["f", "f", "m", "m"] * 20, "age": ["old", "young"] * 40}
+    )
+    plan = methods.create("fdpg").plan(problem.public, Settings.checked(steps=8, batch_size=16))
+    assert len(plan.controller.start()["rates"]) == len(problem.public.groups) == 4
+
+
+def test_doubling_a_groups_rate_costs_what_the_tables_say() -> None:
+    """METHODS' golden numbers: on the paper's MNIST setting a group at 2, 3 and 5 times its rate has these ε."""
+    steps, rate = 12_808, 256 / 54_649
+    for factor, expected in ((2, 11.9), (3, 19.3), (5, 36.4)):
+        found = Pld().epsilon([Repeated(PoissonGaussian(0.8, factor * rate), steps)], 1e-6)
+        assert found == pytest.approx(expected, rel=0.005)
+
+
+def test_rates_sum_to_the_batch_while_nobody_is_capped() -> None:
+    fair = controller_of(fdpg_plan(sustained=3.0, cap=3.0)).fair
+    assert isinstance(fair, FairRates)
+    rates, capped = fair.choose(np.array([0.4, 0.6]), np.zeros(2), 60, 0.0)
+    assert float(rates @ np.array([800, 200])) == pytest.approx(50.0)
+    assert rates[1] / rates[0] == pytest.approx(1.5)
+    assert capped.tolist() == [0.0, 0.0]

@@ -1,0 +1,184 @@
+"""Progression: raised budgets are spent and not overrun, lowered ones go back to where they held, ledgers are true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import plan_for, small_problem
+
+from veil.accounting import Ledger, Repeated
+from veil.errors import InputError
+from veil.plan import Plan
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.training.fitting import execute, row_losses
+from veil.training.progression import (
+    LATER_IS_GONE,
+    CheckpointEvery,
+    OwnerCurves,
+    raise_budgets,
+    raised_plan,
+    roll_back,
+)
+from veil.training.run import Run
+
+
+def finished(problem: Problem, name: str = "ino-sgd", callbacks: tuple[object, ...] = (), **options: object) -> Run:
+    plan = plan_for(name, dict(options), problem, accountant="rdp")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 2)
+    return execute(plan, model, problem, None, row_losses, callbacks, (), None, {})  # type: ignore[arg-type]
+
+
+def rate_of(plan: Plan, owner: str) -> float:
+    rate: float = plan.details["owner_rates"][owner]
+    return rate
+
+
+@pytest.mark.parametrize(("name", "options"), [("ino-sgd", {}), ("idp-sgd", {"variant": "scale"}), ("dp-sgd", {})])
+def test_old_and_new_releases_together_use_the_raised_budget_and_no_more(name: str, options: dict[str, object]) -> None:
+    problem = small_problem()
+    run = finished(problem, name, **options)
+    more = raise_budgets(run, problem, {"careful": 1.5}, 15, seed=Seed.from_int(77))
+    accountant = more.plan.settings.accountant_for()
+    old = run.plan.controller.release({}, 0).events(run.plan.facts)
+    new = more.plan.controller.release({}, 0).events(more.plan.facts)
+    for index, cell in enumerate(more.plan.facts.cells):
+        owner = more.plan.facts.owners[cell.owner]
+        parts = [Repeated(old[index], run.plan.steps)]
+        if owner == "careful":
+            both = accountant.epsilon([*parts, Repeated(new[index], 15)], more.plan.delta)
+            assert 0.99 * 1.5 <= both <= 1.5
+            assert more.certificate.by_owner[owner] == pytest.approx(both)
+        else:
+            assert index not in new
+            assert more.certificate.by_owner[owner] == pytest.approx(accountant.epsilon(parts, more.plan.delta))
+            assert more.certificate.by_owner[owner] <= more.certificate.budgets[owner]
+
+
+def test_the_ledger_on_disk_records_both_parts(tmp_path: Path) -> None:
+    problem = small_problem()
+    run = finished(problem)
+    raise_budgets(run, problem, {"careful": 1.5}, 15, seed=Seed.from_int(77), out=tmp_path / "ledger.jsonl")
+    ledger = Ledger.open(tmp_path / "ledger.jsonl")
+    assert [(entry["purpose"], entry["count"]) for entry in ledger.entries] == [("earlier run", 20), ("gradient", 15)]
+    careful = next(i for i, account in enumerate(ledger.terms.accounts) if account.owner == "careful")
+    free = next(i for i, account in enumerate(ledger.terms.accounts) if account.owner == "open")
+    assert sum(item.times for item in ledger.spent(careful)) == 35
+    assert sum(item.times for item in ledger.spent(free)) == 20
+
+
+def test_going_on_changes_a_copy_and_only_rows_of_raised_owners_take_part() -> None:
+    problem = small_problem()
+    run = finished(problem)
+    before = run.model.weight.detach().clone()
+    more = raise_budgets(run, problem, {"careful": 1.5}, 15, seed=Seed.from_int(77))
+    assert torch.equal(run.model.weight, before)
+    assert not torch.equal(more.model.weight, before)
+    assert rate_of(more.plan, "open") == 0.0
+    assert rate_of(more.plan, "careful") > 0.0
+    release = more.plan.controller.release({}, 0)
+    drawn = release.draw.sampler(problem.strata()).draw(Seed.from_int(1), 0)
+    owners = {problem.public.owners[owner] for owner in problem.owner_of[drawn]}
+    assert owners == {"careful"}
+
+
+def test_the_noise_of_the_first_part_is_never_used_again() -> None:
+    problem = small_problem()
+    run = finished(problem)
+    with pytest.raises(InputError, match="never be used twice"):
+        raise_budgets(run, problem, {"careful": 1.5}, 5, seed=Seed.from_int(5))
+
+
+def test_the_tail_keeps_its_share_of_the_new_line() -> None:
+    problem = small_problem()
+    plan = raised_plan(finished(problem).plan, {"careful": 1.5}, 15)
+    release = plan.controller.release({}, 0)
+    line = sum(
+        cell.rows * rate * limit
+        for cell, rate, limit in zip(plan.facts.cells, release.draw.rates, release.bound.limits, strict=True)
+    )
+    assert release.bound.tail.length == pytest.approx(0.3 * line)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "message"),
+    [
+        ({"careful": 0.4}, "roll back"),
+        ({"careful": 0.5}, "nothing to go on with"),
+        ({"stranger": 3.0}, "not one of the run"),
+        ({"careful": -1.0}, "above 0"),
+    ],
+)
+def test_budgets_that_are_not_raised_are_refused(budgets: dict[str, float], message: str) -> None:
+    problem = small_problem()
+    with pytest.raises(InputError, match=message):
+        raised_plan(finished(problem).plan, budgets, 5)
+
+
+def test_methods_whose_steps_differ_are_refused() -> None:
+    problem = small_problem()
+    with pytest.raises(InputError, match="differ"):
+        raised_plan(plan_for("ino-sgd", {"bound": "adaptive-clip"}, problem), {"careful": 1.5}, 5)
+    with pytest.raises(InputError, match="not private"):
+        raised_plan(plan_for("erm", {}, problem), {"careful": 1.5}, 5)
+
+
+def test_rolling_back_gives_the_last_weights_at_which_the_budget_held() -> None:
+    problem = small_problem()
+    points = CheckpointEvery(2)
+    run = finished(problem, callbacks=(points,))
+    back = roll_back(run, points.kept, {"open": 1.2})
+    accountant, release = run.plan.settings.accountant_for(), run.plan.controller.release({}, 0)
+    events = release.events(run.plan.facts)
+    free = next(i for i, cell in enumerate(run.plan.facts.cells) if run.plan.facts.owners[cell.owner] == "open")
+
+    def cost(steps: int) -> float:
+        return accountant.epsilon([Repeated(events[free], steps)], run.plan.delta)
+
+    steps = back.plan.steps
+    assert 0 < steps < run.plan.steps
+    assert cost(steps) <= 1.2 < cost(steps + 2)
+    assert back.certificate.by_owner["open"] == pytest.approx(cost(steps))
+    kept = next(point for point in points.kept if point.steps == steps)
+    assert torch.equal(back.model.weight, kept.weights["weight"])
+    assert len(back.history) == steps
+    assert LATER_IS_GONE in back.certificate.not_covered
+    assert back.certificate.facts["rolled_back_from"] == run.plan.steps
+
+
+def test_a_checkpoint_is_what_a_shorter_run_would_have_given() -> None:
+    """Weights at a step are a function of the releases up to it: the same plan cut short ends there."""
+    problem = small_problem()
+    points = CheckpointEvery(5)
+    finished(problem, callbacks=(points,))
+
+    class StopAtFive(CheckpointEvery):
+        def on_step(self, report: object) -> None:
+            super().on_step(report)  # type: ignore[arg-type]
+            if self.kept:
+                from veil.training.callbacks import StopTraining
+
+                raise StopTraining("enough")
+
+    short = StopAtFive(5)
+    finished(problem, callbacks=(short,))
+    assert torch.equal(short.kept[0].weights["weight"], points.kept[0].weights["weight"])
+
+
+def test_a_budget_that_held_nowhere_is_refused() -> None:
+    problem = small_problem()
+    points = CheckpointEvery(10)
+    run = finished(problem, callbacks=(points,))
+    with pytest.raises(InputError, match="at no checkpoint"):
+        roll_back(run, points.kept, {"open": 0.01})
+
+
+def test_owner_curves_are_kept_with_the_run() -> None:
+    problem = small_problem()
+    curves = OwnerCurves(problem, every=5)
+    run = finished(problem, callbacks=(curves,))
+    assert run.findings["OwnerCurves"]["steps"] == [1, 5, 10, 15, 20]
+    assert set(run.findings["OwnerCurves"]["accuracy"]) == {"careful", "open"}
