@@ -35,7 +35,7 @@ from veil.accounting import Event, Relation
 from veil.accounting.filters import Filter
 from veil.bounding import Clip
 from veil.controllers import State
-from veil.controllers.group_weights import reweigh, rounded, rounding_generator, shares_within
+from veil.controllers.group_weights import FLOOR, reweigh, rounded, rounding_generator, shares_within
 from veil.draws import Poisson, StratifiedSubset
 from veil.errors import require
 from veil.methods.moving_budget import split_budget
@@ -97,6 +97,15 @@ class AscController:
         """New weights, batch sizes and bounds. Noise may carry a loss outside [0, ζ]; the weights do not follow it."""
         losses = np.clip(values, 0.0, self.losses.ceiling)
         return self._state(reweigh(state["weights"], losses, self.step_size), losses, step + 1)
+
+    def clip_ranges(self) -> list[tuple[float, float]]:
+        """The smallest and the largest bound that each cell may get: at most and at least rows."""
+        sizes = self.facts.group_sizes
+        shares = np.array([c.rows / sizes[c.group] for c in self.facts.cells])
+        most = np.minimum(self.batch * shares, [c.rows for c in self.facts.cells])
+        least = most * FLOOR / len(self.facts.groups)
+        low, high = (self.sigma / self.pricing.price(rows)[1] for rows in (most, least))
+        return list(zip(low.tolist(), high.tolist(), strict=True))
 
     def _state(self, weights: NDArray[np.float64], losses: NDArray[np.float64], step: int) -> State:
         sizes = np.array(self.facts.group_sizes, dtype=np.float64)

@@ -34,7 +34,7 @@ from veil.plan import Settings
 from veil.problem import PublicFacts
 
 Floats = NDArray[np.float64]
-RUNGS = 16
+RUNGS = 17  # odd: the middle rung is an even share
 
 
 class Pricing(Protocol):
@@ -93,8 +93,8 @@ class OnALadder:
 def ladder_rows(rows: int, even: float, span: float, whole: bool) -> tuple[float, ...]:
     """Rungs from `even`/`span` to `even`·`span` rows, evenly spaced by ratio, none above what the cell has.
 
-    >>> ladder_rows(100, 8.0, 2.0, whole=True)
-    (4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 15.0, 16.0)
+    >>> ladder_rows(9, 4.0, 4.0, whole=True)
+    (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
     """
     rungs = np.geomspace(even / span, even * span, RUNGS)
     if whole:

@@ -42,7 +42,8 @@ class Gap:
 def correct(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     """The property "is classified rightly"."""
     with torch.no_grad():
-        return (model(batch[0]).argmax(dim=-1) == batch[1]).to(torch.float32)
+        outputs: Tensor = model(batch[0])
+    return (outputs.argmax(dim=-1) == batch[1]).to(torch.float32)
 
 
 def property_gap(name: str, model: nn.Module, train: Problem, test: Problem, of: Property, tv: float | None) -> Gap:

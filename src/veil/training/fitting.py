@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from veil import gradients, methods
 from veil.accounting import Ledger
 from veil.accounting.certificate import Certificate, certify, no_certificate
+from veil.bounding import check_row_local
 from veil.errors import require
 from veil.metrics import evaluate
 from veil.plan import METRICS, TUNING, LossFunction, Plan, Settings
@@ -78,6 +79,8 @@ def execute(
     seed = Seed.from_system() if plan.settings.seed is None else Seed.from_int(plan.settings.seed)
     if plan.private:
         gradients.check(model)
+        first = plan.controller.release(plan.controller.start(), 0)
+        check_row_local(first.bound, len(plan.facts.cells))
     folder = None if out is None else _new_folder(Path(out))
     ledger = Ledger(plan.terms(), folder / "ledger.jsonl" if folder else None) if plan.private else None
     loop = Loop(model, problem, plan, loss, seed, ledger, evaluation, callbacks)

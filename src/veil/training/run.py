@@ -61,7 +61,8 @@ class Run:
     def facts(self) -> dict[str, Any]:
         """Everything that a report shows, as JSON values: public, released, or declared public."""
         plan, facts = self.plan, self.plan.facts
-        about = next(row for row in methods.table() if row["name"] == plan.method)
+        own = {"name": plan.method, "family": "your own", "private": plan.private, "relation": None, "summary": ""}
+        about = next((row for row in methods.table() if row["name"] == plan.method), own)
         return {
             **self.summary(),
             "about": about,

@@ -1,0 +1,49 @@
+"""`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+SUITES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
+
+
+def main() -> None:
+    """Run one suite or all of them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suite", choices=[*SUITES, "all"])
+    parser.add_argument("--repeats", type=int, default=9, help="interleaved rounds; medians are printed")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes")
+    parser.add_argument("--json", action="store_true", help="print one JSON list on standard output")
+    asked = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for name in SUITES if asked.suite == "all" else [asked.suite]:
+        found = importlib.import_module(f"benchmarks.{name}").run(asked.repeats, asked.quick)
+        rows += [row if asked.suite != "all" else {"suite": name, **row} for row in found]
+        if not asked.json:
+            print_table(name, found)
+    if asked.json:
+        json.dump(rows, sys.stdout)
+        print()
+
+
+def print_table(name: str, rows: list[dict[str, Any]]) -> None:
+    """One suite as aligned columns."""
+    print(f"\n{name}")
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [columns, *([_shown(row.get(key)) for key in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    for line in cells:
+        print("  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+if __name__ == "__main__":
+    main()

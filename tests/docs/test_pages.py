@@ -1,0 +1,82 @@
+"""The documentation is true: its code runs, and every method has its page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from veil import methods
+from veil.accounting import Ledger
+from veil.accounting.events import PoissonGaussian
+from veil.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "methods").glob("*.md")}
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_has_a_page_that_names_it_in_its_title(name: str) -> None:
+    titles = [text.splitlines()[0] for text in PAGES.values()]
+    assert any(f"`{name}`" in title for title in titles)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_option_of_a_method_is_on_its_page(name: str) -> None:
+    page = next(text for text in PAGES.values() if f"`{name}`" in text.splitlines()[0])
+    known = re.findall(r"`([a-z_0-9]+)`", page)
+    for option in fields(methods.create(name)):  # type: ignore[arg-type]
+        assert option.name in known, f"{option.name} is not explained"
+
+
+def code_of(page: str) -> str:
+    return "\n".join(re.findall(r"```python\n(.*?)```", PAGES[page], flags=re.DOTALL))
+
+
+def test_the_method_of_one_s_own_runs_and_the_ledger_stays_honest(tmp_path: Path) -> None:
+    space: dict[str, object] = {}
+    exec(code_of("your-own.md"), space)
+    run = space["run"]
+    by_group = run.certificate.by_group  # type: ignore[attr-defined]
+    assert by_group["small"] == pytest.approx(1.0, rel=0.01)
+    assert by_group["large"] < by_group["small"]
+    import torch
+
+    import veil
+
+    veil.fit(
+        torch.nn.Linear(10, 2),
+        space["problem"],  # type: ignore[arg-type]
+        method=space["PowerSampling"](),  # type: ignore[operator]
+        steps=4,
+        batch_size=50,
+        seed=0,
+        out=tmp_path / "run",
+    )
+    ledger = Ledger.open(tmp_path / "run" / "ledger.jsonl")
+    for cell in (0, 1):
+        (item,) = ledger.spent(cell)
+        assert isinstance(item.event, PoissonGaussian)
+        assert item.times == 4
+
+
+def test_a_bound_that_looks_at_other_rows_is_refused() -> None:
+    import torch
+
+    import veil
+
+    space: dict[str, object] = {}
+    exec(code_of("your-own.md").replace("facts.norms**2)", "facts.norms.mean()**2)").split("problem = ")[0], space)
+    from veil.datasets import GroupSpec, generate
+
+    with pytest.raises(InputError, match="looking at other rows"):
+        veil.fit(
+            torch.nn.Linear(10, 2),
+            generate([GroupSpec("large", 90), GroupSpec("small", 10)]),
+            method=space["PowerSampling"](),  # type: ignore[operator]
+            steps=2,
+            batch_size=10,
+            seed=0,
+        )
