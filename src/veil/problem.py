@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from veil.budgets import quantise
 from veil.errors import InputError, require
 from veil.sampling import Strata
 
@@ -76,9 +77,20 @@ class PublicFacts:
         return default if self.budgets is None else self.budgets[self.cells[cell].owner]
 
 
+class Rows(Protocol):
+    """Rows that need not lie in memory: they are taken by number when a batch is drawn."""
+
+    def take(self, rows: NDArray[np.int64]) -> Tensor:
+        """The inputs of some rows, in this order."""
+        ...
+
+
 @dataclass(frozen=True)
 class Problem:
-    """Private rows with the cell of each. `present` is False only for a row taken out by `without`."""
+    """Private rows with the cell of each. `present` is False only for a row taken out by `without`.
+
+    Where `source` is given, rows come from there and `inputs` is empty: for tables that are larger than memory.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -86,6 +98,7 @@ class Problem:
     public: PublicFacts
     present: NDArray[np.bool_] = field(repr=False)
     memberships: NDArray[np.bool_] | None = field(default=None, repr=False)
+    source: Rows | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return int(self.present.sum())
@@ -99,6 +112,8 @@ class Problem:
         *,
         owners: Sequence[Any] | NDArray[Any] | None = None,
         budgets: Mapping[str, float] | None = None,
+        row_budgets: ArrayLike | None = None,
+        levels: int = 8,
         memberships: Mapping[str, Sequence[bool]] | None = None,
         group_sizes: Mapping[str, int] | None = None,
         classes: Sequence[Any] | None = None,
@@ -111,7 +126,8 @@ class Problem:
         groups instead (name → one truth value per row): a row is then drawn and bounded with the smallest group it is
         in, and counts towards every group it is in when a model is measured. `group_sizes` declares the public sizes;
         without it the counts are taken as public knowledge, and the certificate says so. `classes` and `group_names`
-        fix the order and admit values that no row has.
+        fix the order and admit values that no row has. `row_budgets` gives every row an ε of its own instead of owners:
+        budgets are cut down to at most `levels` levels, never above a row's own, and a level is then an owner.
 
         >>> problem = Problem.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], {"sex": ["f", "m", "m"]})
         >>> problem.public.groups, problem.public.group_sizes
@@ -130,6 +146,11 @@ class Problem:
             group_ids, names = cross(groups, rows) if groups is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
             if group_names is not None:
                 group_ids, names = _reorder(group_ids, names, tuple(group_names))
+        if row_budgets is not None:
+            require(owners is None and budgets is None, "give either owners with budgets or row_budgets, not both")
+            found = quantise(row_budgets, levels)
+            require(len(found.of_row) == rows, f"there are {rows} rows and {len(found.of_row)} row budgets")
+            owners, budgets = found.of_row, found.budgets
         owner_ids, owner_names = (
             cross(owners, rows, "owner") if owners is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
         )
@@ -164,7 +185,9 @@ class Problem:
     def batch(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Inputs and targets of some rows."""
         index = torch.from_numpy(rows)
-        return self.inputs[index], self.targets[index]
+        targets = self.targets[index]
+        inputs = self.inputs[index] if self.source is None else self.source.take(rows)
+        return inputs, targets if targets.is_floating_point() else targets.long()
 
     def without(self, row: int) -> Problem:
         """The neighbouring problem that lacks one row; every public fact is the same."""
@@ -212,7 +235,7 @@ def _as_inputs(inputs: ArrayLike | Tensor) -> Tensor:
         x = x[:, None]
     if x.is_floating_point():
         x = x.to(torch.get_default_dtype())
-        finite = torch.isfinite(x).reshape(len(x), -1)
+        finite = torch.isfinite(x).flatten(1)
         if not bool(finite.all()):
             row = int(torch.nonzero(~finite.all(dim=1))[0])
             column = int(torch.nonzero(~finite[row])[0])
