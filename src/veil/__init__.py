@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from veil import accounting, methods
+    from veil.comparing import compare
     from veil.problem import Problem
     from veil.training import Run, fit, load
 
@@ -23,11 +24,12 @@ _HOMES = {
     "Run": "veil.training",
     "fit": "veil.training",
     "load": "veil.training",
+    "compare": "veil.comparing",
     "accounting": "veil.accounting",
     "methods": "veil.methods",
 }
 
-__all__ = ["Problem", "Run", "__version__", "accounting", "fit", "load", "methods"]
+__all__ = ["Problem", "Run", "__version__", "accounting", "compare", "fit", "load", "methods"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import typer
 import veil
 from veil.accounting.events import AccountingError
 from veil.cli.account import account_app
+from veil.cli.compare import compare
 from veil.cli.console import say_error
 from veil.cli.demo import demo
 from veil.cli.methods import methods
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(train)
+app.command()(compare)
 app.command()(methods)
 app.command()(verify)
 app.command()(report)

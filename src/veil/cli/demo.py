@@ -20,7 +20,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="The demo is repeatable: it uses a given seed.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
 ) -> None:
-    """Train on UCI Adult (bundled) with groups sex × income: ordinary training beside private training."""
+    """Train on UCI Adult (bundled), groups sex × income: ordinary training, DP-SGD, and ASC at the same ε."""
     import torch
 
     from veil.cli.progress import ProgressBar
@@ -40,7 +40,7 @@ def demo(
     problem = table_problem(train_table, encoding, "income", groups)
     evaluation = table_problem(test_table, encoding, "income", groups, like=problem.public)
     runs = []
-    for method in ("erm", "dp-sgd"):
+    for method in ("erm", "dp-sgd", "asc"):
         model = build_model("mlp", problem.public, Seed.from_int(seed))
         runs.append(
             fit(

@@ -5,29 +5,47 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veil.cli.console import print_json, results_table, stdout
+from veil.cli.console import print_json, results_table, stderr, stdout
 from veil.errors import InputError, require
+
+if TYPE_CHECKING:
+    from veil.training import Run
 
 
 def train(
-    data: Annotated[Path, typer.Argument(help="The table to train on: CSV or Parquet.")],
-    target: Annotated[str, typer.Option(help="Column to predict.")],
-    group: Annotated[str, typer.Option(help="Column or columns that make the groups, separated by commas.")],
+    data: Annotated[Path, typer.Argument(help="A CSV, Parquet or Arrow file, or a folder of Parquet files.")],
+    target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
+    group: Annotated[str | None, typer.Option(help="Column or columns that make the groups, by commas.")] = None,
     method: Annotated[str, typer.Option(help="See `veil methods`.")] = "dp-sgd",
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
     delta: Annotated[str, typer.Option(help="δ, or auto for 1 / (2 × rows).")] = "auto",
-    model: Annotated[str, typer.Option(help="logistic or mlp.")] = "mlp",
+    model: Annotated[str, typer.Option(help="A built-in model, or my_module:factory.")] = "mlp",
     test: Annotated[Path | None, typer.Option(help="A table whose rows are public, for evaluation.")] = None,
-    ignore: Annotated[str, typer.Option(help="Columns to leave out, separated by commas.")] = "",
+    holdout: Annotated[
+        float | None,
+        typer.Option(help="Without --test: share of rows kept out of training and measured with noise. [default: 0.2]"),
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="Public knowledge about the columns; see `veil data schema`.")
+    ] = None,
+    private_preprocessing: Annotated[
+        float | None, typer.Option(help="Share of ε to find bounds, categories and group sizes with.")
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Column that says who set each row's budget.")] = None,
+    budgets: Annotated[Path | None, typer.Option(help="Each owner's ε.")] = None,
+    ignore: Annotated[str, typer.Option(help="Columns to leave out, by commas.")] = "",
+    init: Annotated[Path | None, typer.Option(help="Public weights to start from (safetensors).")] = None,
+    train_only: Annotated[str, typer.Option(help="Train only parameters of these names, by commas: 2.*")] = "",
     out: Annotated[Path, typer.Option(help="Folder for the run.")] = Path("veil-run"),
     epochs: Annotated[float, typer.Option(help="Expected passes over the rows.")] = 20.0,
     batch_size: Annotated[int, typer.Option(help="Expected rows per step.")] = 512,
     learning_rate: Annotated[float, typer.Option(help="Step size.")] = 0.5,
     option: Annotated[list[str] | None, typer.Option(help="An option of the method, as name=value.")] = None,
+    model_option: Annotated[list[str] | None, typer.Option(help="An option of the model, as name=value.")] = None,
     seed: Annotated[int | None, typer.Option(help="For tests only; stated on the certificate.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
@@ -36,9 +54,8 @@ def train(
     from veil import methods
     from veil.cli.progress import ProgressBar
     from veil.plan import Settings
-    from veil.randomness import Seed
-    from veil.tabular import build_model, fit_encoding, read_table, table_problem
-    from veil.training import fit
+    from veil.tabular.preparing import Request
+    from veil.tabular.running import train_table
 
     settings = Settings.checked(
         epsilon=epsilon,
@@ -48,44 +65,49 @@ def train(
         learning_rate=learning_rate,
         seed=seed,
     )
-    chosen = methods.create(method, _options(option or []))
-    table = read_table(data)
-    groups = [name.strip() for name in group.split(",") if name.strip()]
-    for name in (target, *groups):
-        require(
-            name in table.columns, f'column "{name}" is missing: the table has {", ".join(map(str, table.columns))}'
-        )
-    left_out = {name.strip() for name in ignore.split(",") if name.strip()}
-    encoding = fit_encoding(table, {target} | left_out)
-    problem = table_problem(table, encoding, target, groups)
-    evaluation = None
-    if test is not None:
-        evaluation = table_problem(read_table(test), encoding, target, groups, like=problem.public)
-    run = fit(
-        build_model(model, problem.public, Seed.from_system() if seed is None else Seed.from_int(seed)),
-        problem,
-        method=chosen,
-        evaluation=evaluation,
-        callbacks=[ProgressBar(quiet=json or quiet)],
-        not_covered=["Bounds and categories of the columns: they were read off the training rows."],
-        out=out,
-        config={
-            "command": shlex.join(["veil", *sys.argv[1:]]),
-            "data": str(data),
-            "target": target,
-            "group": groups,
-            "model": model,
-        },
-        **settings.model_dump(),
+    request = Request(
+        data=data,
+        target=target,
+        groups=_listed(group or ""),
+        test=test,
+        holdout=holdout,
+        schema=schema,
+        private_preprocessing=private_preprocessing,
+        owner=owner,
+        budgets=budgets,
+        ignore=frozenset(_listed(ignore)),
+        model=model,
+        model_options=_options(model_option or []),
+        init=init,
+        train_only=_listed(train_only),
     )
+    run = train_table(
+        request,
+        methods.create(method, _options(option or [])),
+        settings,
+        out=out,
+        callbacks=[ProgressBar(quiet=json or quiet)],
+        config={"command": shlex.join(["veil", *sys.argv[1:]])},
+        say=None if json or quiet else lambda sentence: stderr.print(sentence, soft_wrap=True, highlight=False),
+    )
+    _show(run, out, json)
+
+
+def _show(run: Run, out: Path, json: bool) -> None:
     if json:
         print_json(run.summary())
         return
     if run.metrics is not None:
-        sizes = dict(zip(problem.public.groups, problem.public.group_sizes, strict=True))
+        sizes = dict(zip(run.plan.facts.groups, run.plan.facts.group_sizes, strict=True))
         stdout.print(results_table([run.summary()], sizes))
+        if run.summary()["metrics"].get("released"):
+            stdout.print("Accuracy is from held-out rows, released with noise: it is covered by the certificate.")
     stdout.print(f"\n{run.certificate.statement}", soft_wrap=True, highlight=False)
     stdout.print(f"\nReport: {(out / 'report.html').resolve().as_uri()}", soft_wrap=True, highlight=False)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _delta(text: str) -> float | None:

@@ -1,0 +1,111 @@
+"""`veil data`: which data sets there are, what they need, fetching them, and a first schema for a table."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from veil.cli.console import print_json, stderr, stdout
+from veil.errors import require
+
+data_app = typer.Typer(help="Data sets, and schemas for tables.", no_args_is_help=True, rich_markup_mode=None)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+PRIVATE_NOTE = "READ FROM PRIVATE ROWS"
+
+
+@data_app.command("list")
+def list_data(json: Json = False) -> None:
+    """All data sets, and whether their files are there."""
+    from veil.datasets.registry import DATASETS
+
+    rows = [_short(name) for name in DATASETS]
+    if json:
+        print_json({"datasets": rows})
+        return
+    table = Table(title="Data sets", title_justify="left")
+    for heading in ("name", "what it is", "groups", "here"):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(row["name"], row["summary"], row["groups"], "yes" if row["present"] else "no")
+    stdout.print(table)
+
+
+@data_app.command("info")
+def info(name: Annotated[str, typer.Argument(help="A data set; see `veil data list`.")], json: Json = False) -> None:
+    """Files, checksums, licence and groups of one data set."""
+    from veil.datasets.registry import dataset
+
+    found = dataset(name)
+    files = [{"path": f.path, "sha256": f.sha256, "url": f.url} for f in found.files]
+    record = {**_short(name), "licence": found.licence, "files": files}
+    if json:
+        print_json(record)
+        return
+    stdout.print(f"{found.name}: {found.summary}", highlight=False)
+    stdout.print(f"groups: {found.groups}\nlicence: {found.licence}", highlight=False)
+    if not files:
+        stdout.print("It is bundled with the package.")
+    for file in files:
+        stdout.print(f"file: {file['path']}", soft_wrap=True, highlight=False)
+        stdout.print(f"  sha256: {file['sha256'] or 'none published'}", soft_wrap=True, highlight=False)
+        stdout.print(f"  from: {file['url'] or 'no public address: see its licence'}", soft_wrap=True, highlight=False)
+
+
+@data_app.command("fetch")
+def fetch(name: Annotated[str, typer.Argument(help="A data set; see `veil data list`.")], json: Json = False) -> None:
+    """Download the files of a data set into the folder that VEIL_DATA names, and check them."""
+    from veil.datasets.registry import dataset
+
+    places = dataset(name).fetch()
+    if json:
+        print_json({"name": name, "files": places})
+        return
+    for place in places or ["It is bundled with the package: there is nothing to fetch."]:
+        stdout.print(place, soft_wrap=True, highlight=False)
+
+
+@data_app.command("schema")
+def schema(
+    table: Annotated[Path, typer.Argument(help="The table to draft a schema for.")],
+    target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
+    group: Annotated[str, typer.Option(help="Columns that make the groups, by commas.")] = "",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; else standard output.")] = None,
+    json: Json = False,
+) -> None:
+    """Draft a schema from the rows. What was read off private rows is marked: replace it by public knowledge."""
+    from veil.tabular import draft_schema, read_table
+    from veil.tabular.table import require_columns
+
+    groups = tuple(name.strip() for name in group.split(",") if name.strip())
+    rows = read_table(table)
+    require_columns(rows, [*([target] if target else []), *groups])
+    draft = draft_schema(rows, target, groups)
+    text = _HEADING + draft.to_toml(PRIVATE_NOTE)
+    if out is not None:
+        require(not out.exists(), f"{out} exists already: choose another name with --out")
+        out.write_text(text, encoding="utf-8")
+    if json:
+        columns = {column.name: column.kind for column in draft.columns}
+        print_json({"schema": None if out is None else str(out), "columns": columns, "read_from_private_rows": True})
+    elif out is None:
+        typer.echo(text)
+    else:
+        stderr.print(f"Draft in {out}: replace every line marked {PRIVATE_NOTE}.", soft_wrap=True, highlight=False)
+
+
+_HEADING = f"""# A draft, read off the rows. It is public knowledge only after you have replaced every line that is
+# marked {PRIVATE_NOTE} by what everybody may know; the kinds were guessed from the rows too.
+
+"""
+
+
+def _short(name: str) -> dict[str, Any]:
+    from veil.datasets.registry import dataset
+
+    found = dataset(name)
+    here = found.present() if os.environ.get("VEIL_DATA") or not found.files else False
+    return {"name": found.name, "summary": found.summary, "groups": found.groups, "present": here}
