@@ -10,6 +10,7 @@ import pytest
 from veil.accounting import (
     Account,
     AccountingError,
+    Envelope,
     Gaussian,
     Gdp,
     Ledger,
@@ -75,7 +76,13 @@ RULES = {
         bucket(Repeated(Gaussian(20.0, Relation.REPLACE_ONE, one_sided=True), 30)),
     ),
     "subset": (Relation.REPLACE_ONE, "rdp", bucket(Repeated(SubsetGaussian(9.22, 49208, 256), 11580))),
-    "filter": (Relation.ADD_REMOVE, "rdp", RenyiFilter(16.0, 0.3)),
+    "subset by PLD": (Relation.REPLACE_ONE, "pld", bucket(Repeated(SubsetGaussian(4.5, 49208, 256), 2000))),
+    "envelope": (
+        Relation.ADD_REMOVE,
+        "pld",
+        bucket(Repeated(Envelope((RARE, PoissonGaussian(2.1, 0.01))), 300), Repeated(Gaussian(50.0), 5)),
+    ),
+    "filter": (Relation.ADD_REMOVE, "rdp", RenyiFilter(4.0, 0.3)),
 }
 
 
@@ -85,18 +92,21 @@ def test_the_second_accountant_agrees_with_a_true_certificate(tmp_path: Path, ki
     ledger = ledger_of(tmp_path / "ledger.jsonl", relation, name, rule)
     spent = rule.tokens if isinstance(rule, TokenBucket) else (Repeated(RARE, 20),)
     for number, token in enumerate(spent):
-        ledger.reserve(f"release {number}", 0, token.times, {0: token.event})
+        event = token.event.events[0] if isinstance(token.event, Envelope) else token.event
+        ledger.reserve(f"release {number}", 0, token.times, {0: event})
     certify(ledger, Pld() if name == "pld" else Rdp()).save(tmp_path / "certificate.json")
     verdict = verify(tmp_path / "certificate.json")
     assert verdict.holds
     assert verdict.opinions[0].second is not None
 
 
-def test_a_certificate_that_claims_too_little_is_caught(tmp_path: Path) -> None:
-    ledger = ledger_of(tmp_path / "ledger.jsonl", Relation.ADD_REMOVE, "pld", bucket(Repeated(OFTEN, 300)))
+@pytest.mark.parametrize("kind", ["poisson add-remove", "subset by PLD", "envelope"])
+def test_a_certificate_that_claims_too_little_is_caught(tmp_path: Path, kind: str) -> None:
+    relation, name, rule = RULES[kind]
+    ledger = ledger_of(tmp_path / "ledger.jsonl", relation, name, rule)
     certify(ledger, Pld()).save(tmp_path / "certificate.json")
     record = json.loads((tmp_path / "certificate.json").read_text())
-    record["epsilon"] = record["by_group"]["group 0"] = record["epsilon"] * 0.9
+    record["epsilon"] = record["by_group"]["group 0"] = record["epsilon"] * 0.8
     (tmp_path / "certificate.json").write_text(json.dumps(record))
     verdict = verify(tmp_path / "certificate.json")
     assert not verdict.holds

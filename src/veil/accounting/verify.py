@@ -2,13 +2,18 @@
 
 The two never share code: events are translated into dp-accounting's own, remembering that under replace-one its RDP
 accountant reads noise relative to 2C and its PLD accountant relative to C.
+
+Two kinds of event it cannot compose as tightly as Veil does: subsets without replacement (it has a Rényi bound only)
+and envelopes. Where Veil claims a PLD for those, the second opinion is a *lower* bound on the truth: the ε of one pair
+of tables that can occur, and of single rungs repeated throughout. A claim below it would be false.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ from dp_accounting import rdp as peer_rdp
 from veil.accounting.certificate import Certificate
 from veil.accounting.events import (
     AccountingError,
+    Envelope,
     Event,
     Gaussian,
     Laplace,
@@ -29,7 +35,7 @@ from veil.accounting.events import (
     Tree,
 )
 from veil.accounting.filters import RenyiFilter, TokenBucket
-from veil.accounting.ledger import Account, Ledger
+from veil.accounting.ledger import Account, Ledger, Terms
 
 TOLERANCE = 0.01
 GRID = 1e-4
@@ -105,30 +111,60 @@ def _second_epsilon(account: Account, ledger: Ledger) -> tuple[float | None, str
     rule, terms = account.rule, ledger.terms
     try:
         if isinstance(rule, TokenBucket):
-            return _compose(rule.tokens, terms.relation, terms.delta)
+            return _by_tokens(rule.tokens, terms)
         if isinstance(rule, RenyiFilter):
             peer = peer_rdp.RdpAccountant([rule.order], neighboring_relation=_relation(terms.relation))
-            for cell, other in enumerate(terms.accounts):
-                if other == account:
-                    for item in ledger.spent(cell):
-                        peer.compose(_translate(item.event, rdp=True), item.times)
-                    break
+            for item in ledger.spent(terms.accounts.index(account)):
+                peer.compose(_translate(item.event, rdp=True), item.times)
             return float(peer.get_epsilon(terms.delta)), f"RDP at the fixed order {rule.order:g} of what was spent"
     except (_NoTranslationError, dp_accounting.UnsupportedEventError) as error:
         return None, f"no second opinion: dp-accounting has no {error}"
     return None, "no second opinion: this kind of rule is unknown to dp-accounting"
 
 
-def _compose(tokens: tuple[Repeated, ...], relation: Relation, delta: float) -> tuple[float | None, str]:
+def _by_tokens(tokens: tuple[Repeated, ...], terms: Terms) -> tuple[float, str]:
+    """ε of all tokens; of an envelope, the largest of its lowest, middle and highest rung in every token's place."""
+    rungs = max((len(t.event.events) for t in tokens if isinstance(t.event, Envelope)), default=1)
+    values = []
+    for rung in sorted({0, rungs // 2, rungs - 1}):
+        items = [
+            Repeated(t.event.events[min(rung, len(t.event.events) - 1)], t.times)
+            if isinstance(t.event, Envelope)
+            else t
+            for t in tokens
+        ]
+        value, how = _compose(items, terms)
+        values.append(value)
+    return max(values), how + (", of single rungs: a lower bound" if rungs > 1 else "")
+
+
+def _compose(tokens: Sequence[Repeated], terms: Terms) -> tuple[float, str]:
+    translate: Callable[[Event], Any]
     subsets = any(isinstance(token.event, SubsetGaussian) for token in tokens)
-    peer: Any = (
-        peer_rdp.RdpAccountant(neighboring_relation=_relation(relation))
-        if subsets
-        else peer_pld.PLDAccountant(_relation(relation), value_discretization_interval=GRID)
-    )
+    if terms.accountant == "rdp" and subsets:
+        peer: Any = peer_rdp.RdpAccountant(neighboring_relation=_relation(terms.relation))
+        how, translate = "RDP", partial(_translate, rdp=True)
+    elif subsets:
+        # All other rows equal the new row: then drawing the old one is all that tells the two tables apart.
+        peer = peer_pld.PLDAccountant(_relation(Relation.ADD_REMOVE), value_discretization_interval=GRID)
+        how, translate = "PLD of one pair of tables: a lower bound", _as_seen_alone
+    else:
+        peer = peer_pld.PLDAccountant(_relation(terms.relation), value_discretization_interval=GRID)
+        how, translate = f"PLD on a grid of {GRID:g}", partial(_translate, rdp=False)
     for token in tokens:
-        peer.compose(_translate(token.event, rdp=subsets), token.times)
-    return float(peer.get_epsilon(delta)), "RDP" if subsets else f"PLD on a grid of {GRID:g}"
+        peer.compose(translate(token.event), token.times)
+    return float(peer.get_epsilon(terms.delta)), how
+
+
+def _as_seen_alone(event: Event) -> Any:
+    """A subset when all other rows are alike: the row takes part with the chance batch / size."""
+    if isinstance(event, SubsetGaussian):
+        return dp_accounting.PoissonSampledDpEvent(
+            event.rate, dp_accounting.GaussianDpEvent(event.noise_multiplier / event.reach)
+        )
+    if isinstance(event, Gaussian):
+        return dp_accounting.GaussianDpEvent(event.noise_multiplier / event.reach)
+    raise _NoTranslationError(type(event).__name__)
 
 
 class _NoTranslationError(Exception):
