@@ -11,12 +11,15 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler reports on its own start and stop otherwise
 
 import torch
 import torch.nn.functional as F
@@ -180,6 +183,7 @@ def veil_step(workload: Workload) -> Step:
             parameter.grad = noise.add_(sums[name])
         optimizer.step()
 
+    step.held_bytes = lambda: engine.held_bytes  # type: ignore[attr-defined]
     return step
 
 
@@ -225,7 +229,7 @@ def steps_of(workload: Workload) -> dict[str, Step]:
                 step()
             except Exception as error:
                 # A mode that cannot run a layer is no competitor on this workload.
-                print(f"opacus {mode} cannot run {workload.name}: {str(error)[:80]}", flush=True)
+                print(f"opacus {mode} cannot run {workload.name}: {str(error)[:80]}", file=sys.stderr, flush=True)
                 continue
         steps[f"opacus {mode}"] = step
     return steps
@@ -250,7 +254,7 @@ def medians(steps: dict[str, Step], repeats: int, seconds: float) -> dict[str, f
 
 
 def peak_memory(step: Step) -> int:
-    """The largest number of bytes that one step held at once beyond what it began with."""
+    """The largest number of bytes that one step held at once, beyond parameters and batch."""
     from torch.profiler import ProfilerActivity, profile
 
     step()
@@ -265,7 +269,8 @@ def peak_memory(step: Step) -> int:
     for _, change in events:
         live += change
         peak = max(peak, live)
-    return peak
+    held: Callable[[], int] = getattr(step, "held_bytes", lambda: 0)
+    return peak + held()
 
 
 def measured(workload: Workload, repeats: int, seconds: float) -> dict[str, Any]:
@@ -298,7 +303,11 @@ def run(repeats: int = 15, quick: bool = False, only: str = "") -> list[dict[str
     torch.set_num_threads(THREADS)
     try:
         chosen = [workload for workload in WORKLOADS if only in workload.name]
-        return [measured(w, 3 if quick else repeats, 0.005 if quick else 0.02) for w in chosen]
+        rows = []
+        for workload in chosen:
+            rows.append(measured(workload, 3 if quick else repeats, 0.005 if quick else 0.02))
+            print(f"{workload.name}: {rows[-1]['ratio_to_sgd']} of a plain step", file=sys.stderr, flush=True)
+        return rows
     finally:
         torch.set_num_threads(before)
 

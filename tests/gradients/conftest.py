@@ -51,7 +51,7 @@ def agree(model: nn.Module, batch: Any, loss: Any = mean_square, **options: Any)
     wanted = loop(model, loss, batch)
     rows = count_rows(batch)
     engine = GradientEngine(model, loss, **options)
-    norms = torch.stack([values.flatten(1).square().sum(1) for values in wanted.values()]).sum(0).sqrt()
+    norms = torch.stack([values.reshape(rows, -1).square().sum(1) for values in wanted.values()]).sum(0).sqrt()
     largest = norms.amax()
     for name, values in engine.per_row(batch).items():
         assert_close(f"per-row gradient of {name}", values, wanted[name], largest)

@@ -46,7 +46,7 @@ def count_rows(batch: Batch) -> int:
     >>> count_rows((torch.zeros(3, 2), torch.zeros(3)))
     3
     """
-    sizes = {int(tensor.shape[0]) if tensor.ndim else -1 for tensor in tensors(batch)}
+    sizes = {tensor.shape[0] if tensor.ndim else -1 for tensor in tensors(batch)}
     if not sizes:
         raise GradientError("the batch holds no tensor: give a tensor, or a tuple, list or dict of tensors")
     if len(sizes) > 1 or -1 in sizes:

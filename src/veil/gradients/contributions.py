@@ -8,8 +8,10 @@ and hands back the form that makes the sums cheapest afterwards.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,14 +21,46 @@ from veil.gradients.batches import zeroed
 
 # A Gram norm may lose this share of its value to cancellation before the row is materialised instead.
 GRAM_LOSS = 1e-4
+PIECE = 32_768
+
+
+Take: TypeAlias = Callable[[tuple[int, ...], Tensor], Tensor]
+"""Memory of a shape, with the type and device of a tensor."""
+
+
+class Space:
+    """Memory for written-out gradients, kept from pass to pass up to `limit` bytes.
+
+    Fresh memory is mapped page by page, which can cost as much as the products that fill it.
+    """
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.held: dict[str, Tensor] = {}
+
+    @property
+    def bytes(self) -> int:
+        """What is held now."""
+        return sum(flat.numel() * flat.element_size() for flat in self.held.values())
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Memory that is free again as soon as `name` takes some the next time."""
+        size, flat = prod(shape), self.held.get(name)
+        if flat is None or flat.numel() < size or flat.dtype != like.dtype or flat.device != like.device:
+            self.held.pop(name, None)
+            flat = like.new_empty(size)
+            if self.bytes + size * flat.element_size() > self.limit:
+                return flat.view(shape)
+            self.held[name] = flat
+        return flat[:size].view(shape)
 
 
 class Contribution(ABC):
     """Per-row gradients of one parameter, in whatever form the layer's rule recorded them."""
 
     @abstractmethod
-    def settle(self) -> tuple[Tensor, Contribution]:
-        """Squared norms of shape (rows,), and the form to keep for the sums."""
+    def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
+        """Squared norms of shape (rows,), and the form to keep for the sums, written into memory that `take` gives."""
 
     @abstractmethod
     def values(self) -> Tensor:
@@ -50,8 +84,11 @@ def squared_norms(values: Tensor) -> Tensor:
     if values.numel() == 0:
         return values.new_zeros(values.shape[0])
     flat = values if values.ndim == 2 else values.reshape(values.shape[0], -1)
-    result: Tensor = torch.linalg.vecdot(flat, flat)
-    return result
+    if flat.shape[1] <= PIECE:
+        squares: Tensor = torch.linalg.vector_norm(flat, dim=1).square_()
+        return squares
+    # Long sums in single precision lose digits: wide rows are summed in pieces.
+    return torch.stack([squared_norms(piece) for piece in torch.split(flat, PIECE, 1)]).sum(0)
 
 
 def doubtful(gram: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -72,7 +109,7 @@ class Rowwise(Contribution):
     rows: Tensor
     squares: Tensor | None = None
 
-    def settle(self) -> tuple[Tensor, Contribution]:
+    def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
         return squared_norms(self.rows) if self.squares is None else self.squares, self
 
     def values(self) -> Tensor:
@@ -83,8 +120,8 @@ class Rowwise(Contribution):
         return (weights.to(flat.dtype) @ flat).view(weights.shape[0], *self.rows.shape[1:])
 
     def total_of_one(self, weights: Tensor) -> Tensor:
-        if self.rows.ndim == 2:
-            return weights.to(self.rows.dtype) @ self.rows
+        if self.rows.ndim == 2 and weights.dtype == self.rows.dtype:
+            return weights @ self.rows
         return (weights.to(self.rows.dtype) @ self.rows.reshape(self.rows.shape[0], -1)).view(self.rows.shape[1:])
 
     def kept(self, keep: Tensor) -> Contribution:
@@ -93,13 +130,22 @@ class Rowwise(Contribution):
 
 @dataclass(slots=True)
 class Single(Contribution):
-    """Gradient of a matrix that met one position per row: left ⊗ right, of shapes (rows, p) and (rows, d)."""
+    """Gradient of a matrix that met one position per row: left ⊗ right, of shapes (rows, p) and (rows, d).
+
+    `left_squares` are the squared norms of `left` if already known.
+    """
 
     left: Tensor
     right: Tensor
+    left_squares: Tensor | None = None
 
-    def settle(self) -> tuple[Tensor, Contribution]:
-        return squared_norms(self.left) * squared_norms(self.right), self
+    def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
+        left = squared_norms(self.left) if self.left_squares is None else self.left_squares
+        return left * squared_norms(self.right), self
+
+    def outer(self, shape: torch.Size) -> Outer:
+        """The same as a sum over one position."""
+        return Outer(self.left.unsqueeze(1), self.right.unsqueeze(1), shape)
 
     def values(self) -> Tensor:
         return self.left.unsqueeze(2) * self.right.unsqueeze(1)
@@ -108,7 +154,8 @@ class Single(Contribution):
         return torch.stack([self.total_of_one(row_weights) for row_weights in weights.unbind()])
 
     def total_of_one(self, weights: Tensor) -> Tensor:
-        left, right, scale = self.left, self.right, weights.to(self.left.dtype).unsqueeze(1)
+        left, right = self.left, self.right
+        scale = (weights if weights.dtype == left.dtype else weights.to(left.dtype)).unsqueeze(1)
         # The narrower side is scaled: fewer values to multiply.
         return (left * scale).t() @ right if left.shape[1] <= right.shape[1] else left.t() @ (right * scale)
 
@@ -121,22 +168,23 @@ class Outer(Contribution):
     """Gradient of a matrix as a sum of outer products over positions: Σ_t left_t ⊗ right_t.
 
     `left` is (rows, positions, p), `right` is (rows, positions, d); the parameter has p·d values in `shape`.
-    `left_squares` are the squared norms of `left` if already known.
     """
 
     left: Tensor
     right: Tensor
     shape: torch.Size
-    left_squares: Tensor | None = None
 
-    def settle(self) -> tuple[Tensor, Contribution]:
-        positions, p, d = self.left.shape[1], self.left.shape[2], self.right.shape[2]
+    def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
+        rows, positions, p = self.left.shape
+        d = self.right.shape[2]
         if positions == 1:
-            left = squared_norms(self.left) if self.left_squares is None else self.left_squares
-            return left * squared_norms(self.right), self
-        if costs.by_gram(positions, p, d) < costs.by_values(positions, p, d):
+            return squared_norms(self.left) * squared_norms(self.right), self
+        if costs.by_gram(positions, p, d) < costs.by_values(rows, positions, p, d):
             return self.gram_norms(), self
-        return Rowwise(self.values()).settle()
+        if take is None:
+            return Rowwise(self.values()).settle()
+        values = torch.bmm(self.left.transpose(1, 2), self.right, out=take((rows, p, d), self.left))
+        return Rowwise(values.view(rows, *self.shape)).settle()
 
     def gram_norms(self) -> Tensor:
         """Squared norms from inner products of positions, exact where those would cancel."""
@@ -177,7 +225,7 @@ class Gathered(Contribution):
     right: Tensor
     shape: torch.Size
 
-    def settle(self) -> tuple[Tensor, Contribution]:
+    def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
         rows, positions, d = self.right.shape
         if positions == 1:
             return squared_norms(self.right), self
@@ -214,7 +262,7 @@ class Tied(Contribution):
     table: Gathered
     matrix: Outer
 
-    def settle(self) -> tuple[Tensor, Contribution]:
+    def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
         table_squares, _ = self.table.settle()
         matrix_squares = self.matrix.gram_norms()
         # ⟨onehot(i_t) ⊗ r_t, l_s ⊗ q_s⟩ = l_s[i_t] · ⟨r_t, q_s⟩
@@ -241,6 +289,7 @@ def merged(parts: Sequence[Contribution], shape: torch.Size) -> Contribution:
     """One contribution for a parameter that was used several times: per row, gradients of all uses add up."""
     if len(parts) == 1:
         return parts[0]
+    parts = [part.outer(shape) if isinstance(part, Single) else part for part in parts]
     outers = [part for part in parts if isinstance(part, Outer)]
     tables = [part for part in parts if isinstance(part, Gathered)]
     if len(outers) + len(tables) == len(parts):
@@ -269,6 +318,7 @@ def through(view: Tensor, parameter: Tensor, part: Contribution) -> Contribution
     transposed = (
         parameter.ndim == 2 and view.shape == parameter.shape[::-1] and view.stride() == parameter.stride()[::-1]
     )
+    part = part.outer(view.shape) if isinstance(part, Single) else part
     if isinstance(part, Outer) and transposed and view.data_ptr() == parameter.data_ptr():
         return Outer(part.right, part.left, parameter.shape)
     values = part.values()

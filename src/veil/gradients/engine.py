@@ -12,7 +12,7 @@ import veil.gradients.rules  # noqa: F401  (registers the layer rules)
 from veil.gradients.batches import count_rows, sliced
 from veil.gradients.contributions import Contribution
 from veil.gradients.memory import affordable_rows
-from veil.gradients.passes import Memory, Outcome, run
+from veil.gradients.passes import Memory, Outcome, run, run_again
 from veil.gradients.records import Batch, GradientError, GradientSum, LossFn, RowFacts, Weigh
 
 
@@ -43,42 +43,51 @@ class GradientEngine:
         self.micro_batch = micro_batch
         self.max_memory = max_memory
         self._memory = Memory()
+        self._trained: dict[str, Tensor] = {}
 
     def weighted_sum(self, batch: Batch, weigh: Weigh, rows: int | None = None) -> GradientSum:
         """Σ wᵢ gᵢ over the rows of `batch`, where w = `weigh`(facts of all rows)."""
         rows = count_rows(batch) if rows is None else rows
-        parameters = self._parameters()
-        size = self._rows_at_once(batch, rows, parameters)
+        size = self._rows_at_once(batch, rows)
         if rows == 0:
-            facts = _no_facts(parameters)
+            facts = _no_facts(self._parameters())
             weights = _weights(weigh, facts)
-            return GradientSum(_totals({}, weights, parameters), facts, weights)
+            return GradientSum(_totals({}, weights, self._parameters()), facts, weights)
         if size >= rows:
-            outcome = self._run(batch, rows, parameters)
+            outcome = self._run(batch, rows)
             weights = _weights(weigh, outcome.facts)
-            return GradientSum(_totals(outcome.parts, weights, parameters), outcome.facts, weights)
+            return GradientSum(_totals(outcome.parts, weights, self._trained), outcome.facts, weights)
+        if count_rows(batch) != rows:
+            raise GradientError(
+                f"a batch of {count_rows(batch)} slices cannot be split into micro-batches of {rows} rows"
+            )
         pieces = list(_pieces(batch, rows, size))
         if getattr(weigh, "row_local", False):
-            return self._in_one_round(pieces, weigh, parameters)
-        return self._in_two_rounds(pieces, weigh, parameters)
+            return self._in_one_round(pieces, weigh)
+        return self._in_two_rounds(pieces, weigh)
 
     def facts(self, batch: Batch) -> RowFacts:
         """Norms and losses of all rows, without any sum."""
-        rows, parameters = count_rows(batch), self._parameters()
-        pieces = _pieces(batch, rows, self._rows_at_once(batch, rows, parameters))
-        found = [self._run(piece, count, parameters, keep=False).facts for piece, count in pieces]
-        return _joined(found) if found else _no_facts(parameters)
+        rows = count_rows(batch)
+        pieces = _pieces(batch, rows, self._rows_at_once(batch, rows))
+        found = [self._run(piece, count, keep=False).facts for piece, count in pieces]
+        return _joined(found) if found else _no_facts(self._parameters())
 
     def per_row(self, batch: Batch) -> dict[str, Tensor]:
         """The per-row gradients themselves, each of shape (rows, *parameter): for oracles and diagnostics."""
         rows, parameters = count_rows(batch), self._parameters()
         result = {name: parameter.new_zeros(rows, *parameter.shape) for name, parameter in parameters.items()}
         start = 0
-        for piece, count in _pieces(batch, rows, self._rows_at_once(batch, rows, parameters)):
-            for name, part in self._run(piece, count, parameters).parts.items():
+        for piece, count in _pieces(batch, rows, self._rows_at_once(batch, rows)):
+            for name, part in self._run(piece, count).parts.items():
                 result[name][start : start + count] = part.values().detach().view(count, *parameters[name].shape)
             start += count
         return result
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory for written-out gradients that the engine keeps between passes."""
+        return self._memory.space.bytes
 
     def _parameters(self) -> dict[str, Tensor]:
         parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -86,45 +95,48 @@ class GradientEngine:
             raise GradientError("the model has no trainable parameter: set requires_grad on what should be trained")
         return dict(parameters)
 
-    def _run(self, batch: Batch, rows: int, parameters: dict[str, Tensor], keep: bool = True) -> Outcome:
-        return run(self.model, self.loss, batch, rows, parameters, self._memory, keep)
+    def _run(self, batch: Batch, rows: int, keep: bool = True) -> Outcome:
+        """One pass. The short way reads the parameters off the graph, so a change among them cannot go unseen there."""
+        outcome = run_again(self.model, self.loss, batch, rows, self._memory, keep)
+        if outcome is None:
+            self._trained = self._parameters()
+            outcome = run(self.model, self.loss, batch, rows, self._trained, self._memory, keep)
+        return outcome
 
-    def _rows_at_once(self, batch: Batch, rows: int, parameters: dict[str, Tensor]) -> int:
+    def _rows_at_once(self, batch: Batch, rows: int) -> int:
         size = rows if self.micro_batch is None else min(rows, self.micro_batch)
         if self.max_memory is not None and rows > 1:
-            size = min(size, affordable_rows(self.model, self.loss, batch, self.max_memory, parameters))
+            known, parameters = self._memory.row_bytes, self._parameters()
+            size = min(size, affordable_rows(self.model, self.loss, batch, self.max_memory, parameters, known))
         return max(size, 1)
 
-    def _in_one_round(
-        self, pieces: list[tuple[Batch, int]], weigh: Weigh, parameters: dict[str, Tensor]
-    ) -> GradientSum:
+    def _in_one_round(self, pieces: list[tuple[Batch, int]], weigh: Weigh) -> GradientSum:
         facts, weights, sums = [], [], list[dict[str, Tensor]]()
         for piece, count in pieces:
-            outcome = self._run(piece, count, parameters)
+            outcome = self._run(piece, count)
             facts.append(outcome.facts)
             weights.append(_weights(weigh, outcome.facts))
-            _add(sums, _totals(outcome.parts, weights[-1], parameters))
+            _add(sums, _totals(outcome.parts, weights[-1], self._trained))
         return GradientSum(sums, _joined(facts), torch.cat(weights, -1))
 
-    def _in_two_rounds(
-        self, pieces: list[tuple[Batch, int]], weigh: Weigh, parameters: dict[str, Tensor]
-    ) -> GradientSum:
+    def _in_two_rounds(self, pieces: list[tuple[Batch, int]], weigh: Weigh) -> GradientSum:
         facts, states = [], []
         for piece, count in pieces:
             states.append(torch.get_rng_state())
-            facts.append(self._run(piece, count, parameters, keep=False).facts)
+            facts.append(self._run(piece, count, keep=False).facts)
         after, joined = torch.get_rng_state(), _joined(facts)
         weights, sums, start = _weights(weigh, joined), list[dict[str, Tensor]](), 0
         for (piece, count), state, before in zip(pieces, states, facts, strict=True):
             # The same random numbers as in the first round: a bound by other dropout masks would bound nothing.
             torch.set_rng_state(state)
-            outcome = self._run(piece, count, parameters)
-            if not torch.equal(outcome.facts.norms, before.norms):
+            outcome = self._run(piece, count)
+            same = torch.equal(outcome.facts.losses, before.losses)
+            if not same or not torch.allclose(outcome.facts.norms, before.norms, rtol=1e-4):
                 raise GradientError(
                     "the model gives other gradients for the same rows a second time, so its rows cannot be bounded "
                     "over several micro-batches: make it deterministic or use one micro-batch"
                 )
-            _add(sums, _totals(outcome.parts, weights[..., start : start + count], parameters))
+            _add(sums, _totals(outcome.parts, weights[..., start : start + count], self._trained))
             start += count
         torch.set_rng_state(after)
         return GradientSum(sums, joined, weights)
@@ -162,7 +174,10 @@ def _weights(weigh: Weigh, facts: RowFacts) -> Tensor:
         raise GradientError(
             f"the weights have shape {tuple(weights.shape)} for {rows} rows: it must be ({rows},) or (k, {rows})"
         )
-    if math.isfinite(weights.sum().item()):
+    weights = weights if weights.is_floating_point() else weights.to(facts.norms.dtype)
+    # A finite sum of squares means that all are finite; anything else is looked at row by row.
+    flat = weights if weights.ndim == 1 else weights.reshape(-1)
+    if math.isfinite(torch.dot(flat, flat).item()):
         return weights
     weights = torch.where(facts.finite, weights, weights.new_zeros(()))
     if not bool(torch.isfinite(weights).all()):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +15,14 @@ from veil.gradients.batches import mapped, sliced
 from veil.gradients.records import Batch, FallbackWarning, LossFn
 
 _LOOPED = "one row at a time"
+
+
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """Without torch.func's remarks on missing batching rules: the engine's own warning says that this is slow."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        yield
 
 
 class _Lossy(nn.Module):
@@ -42,9 +52,7 @@ def per_row_gradients(
         return result
 
     try:
-        with warnings.catch_warnings():
-            # The engine's own warning already says that this path is slow.
-            warnings.filterwarnings("ignore", message="There is a performance drop")
+        with without_advice():
             gradients = vmap(grad(of_row), in_dims=(None, 0), randomness="different")(chosen, batch)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         if _LOOPED not in warned:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from veil.gradients.batches import count_rows, sliced
+from veil.gradients.batches import sliced, tensors
 from veil.gradients.records import Batch, GradientError, LossFn
 
 # What a row's saved activations are multiplied by: themselves, their gradients, and what the rules keep or unfold.
@@ -33,12 +35,22 @@ def saved_bytes(model: nn.Module, loss: LossFn, batch: Batch) -> int:
 
 
 def affordable_rows(
-    model: nn.Module, loss: LossFn, batch: Batch, max_memory: int, parameters: dict[str, Tensor]
+    model: nn.Module,
+    loss: LossFn,
+    batch: Batch,
+    max_memory: int,
+    parameters: dict[str, Tensor],
+    known: dict[tuple[Any, ...], int],
 ) -> int:
-    """Rows per micro-batch that keep activations, their gradients and the sums within `max_memory` bytes."""
-    rows = min(count_rows(batch), 2)
-    one, two = saved_bytes(model, loss, sliced(batch, 0, 1)), saved_bytes(model, loss, sliced(batch, 0, rows))
-    per_row = PER_SAVED_BYTE * max(two - one, 1)
+    """Rows per micro-batch that keep activations, their gradients and the sums within `max_memory` bytes.
+
+    `known` remembers the bytes of one row by the shapes of a row.
+    """
+    key = tuple((tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors(batch))
+    if key not in known:
+        one, two = (saved_bytes(model, loss, sliced(batch, 0, rows)) for rows in (1, 2))
+        known[key] = PER_SAVED_BYTE * max(two - one, 1)
+    per_row = known[key]
     fixed = 2 * sum(parameter.numel() * parameter.element_size() for parameter in parameters.values())
     if fixed + per_row > max_memory:
         raise GradientError(

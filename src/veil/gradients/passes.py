@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from veil.gradients.batches import detached
-from veil.gradients.contributions import Contribution, Rowwise, merged
+from veil.gradients.contributions import Contribution, Rowwise, Space, merged
 from veil.gradients.fallback import per_row_gradients
 from veil.gradients.layouts import Layout
+from veil.gradients.local import Watch, draws_random_numbers, owners, per_row_of_module
 from veil.gradients.recording import Recorder, unruled
 from veil.gradients.records import Batch, FallbackWarning, GradientError, LossFn, RowFacts
 from veil.gradients.replay import Maps, plain_maps, read, replay
+
+# Memory kept from pass to pass, as a share of the activations that the recorded calls hold anyway.
+HELD_SHARE = 0.35
+_TRUE = torch.ones(1, dtype=torch.bool)
 
 
 @dataclass(slots=True)
 class Memory:
     """What an engine remembers from pass to pass.
 
-    Row layouts by structure, whom it has warned about, and the linear maps of a model that consists of nothing else.
+    Row layouts by structure; whom it has warned about; the linear maps of a model that consists of nothing else, and
+    its parameters' names by identity; the modules without a rule (None before the first pass); the bytes that one row
+    takes by the shapes of a row; and memory for gradients that are written out.
     """
 
     layouts: dict[tuple[Any, ...], Layout | None] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
     maps: Maps | None = None
+    names: dict[int, str] = field(default_factory=dict)
+    watched: tuple[str, ...] | None = None
+    row_bytes: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    space: Space = field(default_factory=Space)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +55,11 @@ class Outcome:
 class _Gathering:
     """Collects contributions as the backward pass delivers them and turns them into norms as soon as it can."""
 
-    def __init__(self, parameters: dict[str, Tensor], names: dict[int, str], keep: bool) -> None:
-        self.parameters, self.names, self.keep = parameters, names, keep
+    def __init__(self, parameters: dict[str, Tensor], names: dict[int, str], keep: bool, space: Space) -> None:
+        self.parameters, self.names, self.keep, self.space = parameters, names, keep, space
         self.expected: dict[str, int] = {}
         self.pending: dict[str, list[Contribution]] = {}
-        self.squares: list[Tensor] = []
+        self.squares: dict[str, Tensor] = {}
         self.parts: dict[str, Contribution] = {}
 
     def arrived(self, parameter: Tensor, contribution: Contribution) -> None:
@@ -63,8 +76,8 @@ class _Gathering:
 
     def settle(self, name: str, contribution: Contribution) -> None:
         """Compute the squared norms; keep the rest only if a sum will be asked for."""
-        squares, kept = contribution.settle()
-        self.squares.append(squares)
+        squares, kept = contribution.settle(partial(self.space.take, name))
+        self.squares[name] = squares
         if self.keep:
             self.parts[name] = kept
 
@@ -87,52 +100,114 @@ def run(
     """One forward and one backward pass over `rows` rows; with `keep` False only the facts are left."""
     batch = detached(batch)
     names = {id(parameter): name for name, parameter in parameters.items()}
-    if memory.maps is not None and rows > 1:
-        outcome = _replayed(model, loss, batch, rows, names, memory.maps, keep)
-        if outcome is not None:
-            return outcome
-    gathering = _Gathering(parameters, names, keep)
+    state = torch.get_rng_state() if memory.watched is None else None
+    outcome = _recorded(model, loss, batch, rows, parameters, names, memory, keep)
+    if outcome is None and state is not None:
+        # Some modules have no rule and will be watched: once more, from the same random numbers, as all later passes.
+        torch.set_rng_state(state)
+        outcome = _recorded(model, loss, batch, rows, parameters, names, memory, keep)
+    assert outcome is not None
+    return outcome
+
+
+def run_again(
+    model: nn.Module, loss: LossFn, batch: Batch, rows: int, memory: Memory, keep: bool = True
+) -> Outcome | None:
+    """The pass by the short way, if there is one and the graph is the one that was recorded; else None."""
+    if memory.maps is None or rows < 2:
+        return None
+    if not torch.is_grad_enabled():
+        with torch.enable_grad():
+            return run_again(model, loss, batch, rows, memory, keep)
+    losses = loss(model, detached(batch))
+    check_losses(losses, rows)
+    found = read(losses, memory.names)
+    if found is None or found[0] != memory.maps:
+        return None
+    result = replay(losses, *found, keep)
+    return None if result is None else _outcome(losses.detach(), *result, memory.names.values())
+
+
+def _recorded(
+    model: nn.Module,
+    loss: LossFn,
+    batch: Batch,
+    rows: int,
+    parameters: dict[str, Tensor],
+    names: dict[int, str],
+    memory: Memory,
+    keep: bool,
+) -> Outcome | None:
+    """The pass under the recorder; None if modules without a rule were found for the first time."""
+    gathering = _Gathering(parameters, names, keep, memory.space)
     recorder = Recorder(names, rows, memory.layouts, gathering.arrived)
+    watch = Watch(model, memory.watched or ())
     try:
         with torch.enable_grad():
             with recorder:
                 losses = loss(model, batch)
             check_losses(losses, rows)
-            left = _backward(losses, recorder, gathering)
-        memory.maps = None if left else plain_maps(recorder.uses, names, rows)
+            left = _backward(losses, recorder, gathering, watch)
+        first, memory.watched = memory.watched is None, memory.watched or ()
+        memory.maps, memory.names = None if left else plain_maps(recorder.uses, names, rows), names
+        if left and first:
+            memory.watched = tuple(dict.fromkeys(name for around in owners(left).values() for name in around))
+            if memory.watched:
+                return None
         if left:
             _warn(left, memory)
-            chosen = {name: parameters[name] for name in left}
-            for name, values in per_row_gradients(model, loss, batch, rows, chosen, memory.warned).items():
+            found = _by_modules(model, losses, recorder, watch, rows, parameters, left)
+            chosen = {name: parameters[name] for name in left if name not in found}
+            if chosen:
+                found |= per_row_gradients(model, loss, batch, rows, chosen, memory.warned)
+            for name, values in found.items():
                 gathering.settle(name, Rowwise(values))
-        return _outcome(losses.detach(), gathering.squares, gathering.parts)
+        return _outcome(losses.detach(), gathering.squares, gathering.parts, parameters)
     finally:
+        watch.close()
         recorder.close()
 
 
-def _replayed(
-    model: nn.Module, loss: LossFn, batch: Batch, rows: int, names: dict[int, str], maps: Maps, keep: bool
-) -> Outcome | None:
-    """The pass by the short way; None if the graph is not the one that was recorded."""
-    with torch.enable_grad():
-        losses = loss(model, batch)
-        check_losses(losses, rows)
-        found = read(losses, names)
-        if found is None or found[0] != maps:
-            return None
-        result = replay(losses, *found, keep)
-    return None if result is None else _outcome(losses.detach(), *result)
+def _by_modules(
+    model: nn.Module,
+    losses: Tensor,
+    recorder: Recorder,
+    watch: Watch,
+    rows: int,
+    parameters: dict[str, Tensor],
+    left: list[str],
+) -> dict[str, Tensor]:
+    """Per-row gradients of those parameters that act only within one call of a watched module."""
+    found: dict[str, Tensor] = {}
+    waiting: dict[str, list[str]] = {}
+    for name, around in owners(left).items():
+        for inner in around:
+            waiting.setdefault(inner, []).append(name)
+    for inner in sorted(waiting, key=len, reverse=True):
+        names, calls, module = waiting[inner], watch.calls.get(inner, []), model.get_submodule(inner)
+        if len(calls) != 1 or draws_random_numbers(module):
+            continue
+        reached = {id(leaf) for leaf in unruled(losses, recorder, calls[0].nodes)}
+        inside = [name for name in names if name not in found and id(parameters[name]) not in reached]
+        own = {name[len(inner) + 1 :]: parameters[name] for name in inside}
+        result = per_row_of_module(module, calls[0], rows, own) if own else None
+        for name, values in (result or {}).items():
+            found[f"{inner}.{name}"] = values
+    return found
 
 
-def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering) -> list[str]:
+def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering, watch: Watch) -> list[str]:
     """Send every recorded call its gradient; returns the names of the parameters that need the fallback."""
     leaves = unruled(losses, recorder)
     inputs: list[Any] = [*recorder.roots, *leaves]
     if not inputs:
         return []
+    watch.probing = True
     recorder.settle_layouts(losses, inputs)
+    watch.probing = False
     left = _without_rule(recorder, leaves, gathering.parameters)
     expected = gathering.expected
+    gathering.space.limit = int(HELD_SHARE * sum(use.size for use in recorder.uses))
     for use in recorder.uses:
         for name in recorder.trained(use):
             if name not in left:
@@ -173,13 +248,16 @@ def _warn(left: list[str], memory: Memory) -> None:
         )
 
 
-def _outcome(losses: Tensor, found: list[Tensor], parts: dict[str, Contribution]) -> Outcome:
-    squares = found[0] if found else torch.zeros_like(losses)
-    for more in found[1:]:
-        squares = squares + more
+def _outcome(losses: Tensor, found: dict[str, Tensor], parts: dict[str, Contribution], order: Iterable[str]) -> Outcome:
+    squares: Tensor | None = None
+    # Always added in the model's order, so that every way to them gives the same bits.
+    for name in order:
+        if name in found:
+            squares = found[name] if squares is None else squares + found[name]
+    squares = torch.zeros_like(losses) if squares is None else squares
     # A finite inner product means that every factor is finite; anything else is looked at row by row.
     if squares.dtype == losses.dtype and math.isfinite(torch.dot(squares, losses).item()):
-        finite = torch.ones(losses.shape, dtype=torch.bool, device=losses.device)
+        finite = (_TRUE if losses.is_cpu else _TRUE.to(losses.device)).expand(losses.shape)
         return Outcome(RowFacts(losses, squares.sqrt(), finite), parts)
     finite = torch.isfinite(squares) & torch.isfinite(losses)
     losses, squares = losses.where(finite, losses.new_zeros(())), squares.where(finite, squares.new_zeros(()))

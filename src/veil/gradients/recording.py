@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from veil.gradients.contributions import Contribution, through
-from veil.gradients.layouts import WHOLE, Layout, candidates, matches, probe_weights
+from veil.gradients.layouts import WHOLE, Layout, candidates, matches, probe_masks
 from veil.gradients.records import GradientError
 
 Parts: TypeAlias = Iterable[tuple[Tensor, Contribution]]
@@ -61,7 +61,7 @@ Build: TypeAlias = Callable[[Tensor, Rows], Parts]
 
 @dataclass(slots=True)
 class Use:
-    """One recorded call: how to turn its output's gradient into contributions, and where its rows stand."""
+    """One recorded call: how its output's gradient becomes contributions, where its rows stand, its size in bytes."""
 
     label: str
     parameters: tuple[Tensor, ...]
@@ -69,6 +69,7 @@ class Use:
     key: tuple[Any, ...]
     build: Build | None
     layout: Layout | None
+    size: int
 
 
 class Recorder(TorchFunctionMode):
@@ -168,7 +169,8 @@ class Recorder(TorchFunctionMode):
         self.calls += 1
         if self.rows == 1:
             layout = WHOLE
-        use = Use(label, trained, tuple(output.shape[:lead]), key, build, layout)
+        size = source.numel() * source.element_size() + output.numel() * output.element_size()
+        use = Use(label, trained, tuple(output.shape[:lead]), key, build, layout, size)
         self.uses.append(use)
         if not source.requires_grad:
             node = output.grad_fn
@@ -193,7 +195,7 @@ class Recorder(TorchFunctionMode):
                     self.arrived(held[1], through(*held, contribution))
 
     def settle_layouts(self, losses: Tensor, inputs: Sequence[Any]) -> None:
-        """Give every use its layout: remembered, or found by a probe that costs two extra backward passes once."""
+        """Give every use its layout: remembered, or found by a probe that costs three extra backward passes once."""
         unknown = False
         for use in self.uses:
             if use.layout is None:
@@ -206,33 +208,34 @@ class Recorder(TorchFunctionMode):
             self._probe(losses, inputs)
 
     def _probe(self, losses: Tensor, inputs: Sequence[Any]) -> None:
-        weights = probe_weights(self.rows, losses)
+        masks = probe_masks(self.rows, losses)
         self.probed = []
-        for scale in (torch.ones_like(weights), weights):
+        for mask in masks:
             self.probed.append({})
-            torch.autograd.grad(losses, inputs, scale, retain_graph=True, allow_unused=True)
-        plains, scaleds = self.probed
-        self.probed = None
+            torch.autograd.grad(losses, inputs, mask, retain_graph=True, allow_unused=True)
+        probed, self.probed = self.probed, None
         for use in self.uses:
-            plain, scaled = plains.get(id(use)), scaleds.get(id(use))
-            if use.layout is WHOLE or plain is None or scaled is None:
+            gradients = [found[id(use)] for found in probed if id(use) in found]
+            if use.layout is WHOLE or len(gradients) < len(masks):
                 continue
             possible = candidates(use.lead, self.rows)
-            depth = len(use.lead)
-            use.layout = next((c for c in possible if matches(c, plain, scaled, depth, weights)), None)
+            use.layout = next((c for c in possible if matches(c, gradients, masks, len(use.lead))), None)
             # A gradient of zeros fits every layout and teaches none: ask again at the next batch.
-            if bool((plain != 0).any()):
+            if any(bool((gradient != 0).any()) for gradient in gradients):
                 self.layouts[use.key] = use.layout
                 if use.layout is None:
                     self.layouts[use.key[:2]] = None
 
 
-def unruled(losses: Tensor, recorder: Recorder) -> list[Tensor]:
-    """The leaves that the losses reach without passing a recorded call: parameters used where no rule applies."""
+def unruled(losses: Tensor, recorder: Recorder, beyond: Iterable[Any] = ()) -> list[Tensor]:
+    """The leaves that the losses reach without passing a recorded call: parameters used where no rule applies.
+
+    Nodes in `beyond` are not passed either.
+    """
     leaves: list[Tensor] = []
     if losses.grad_fn is None:
         return leaves
-    stops = {edge.node for edge in recorder.roots}
+    stops = {edge.node for edge in recorder.roots}.union(beyond)
     seen = {losses.grad_fn}
     stack = [losses.grad_fn]
     while stack:

@@ -64,6 +64,8 @@ def read(losses: Tensor, names: dict[int, str]) -> tuple[Maps, list[Any]] | None
             if after is not None and after not in seen:
                 seen.add(after)
                 stack.append(after)
+    if len(maps) == 1:
+        return tuple(maps), nodes
     order = sorted(range(len(maps)), key=lambda place: str(maps[place]))
     return tuple(maps[place] for place in order), [nodes[place] for place in order]
 
@@ -84,24 +86,32 @@ def _map_of(kind: str, following: Any, names: dict[int, str]) -> tuple[str, str 
 
 def replay(
     losses: Tensor, maps: Maps, nodes: list[Any], keep: bool
-) -> tuple[list[Tensor], dict[str, Contribution]] | None:
+) -> tuple[dict[str, Tensor], dict[str, Contribution]] | None:
     """Squared norms and contributions of a graph that `read` understood; None if its inputs were not kept."""
-    inputs = [node._saved_mat1 if node.name() == "AddmmBackward0" else node._saved_self for node in nodes]
+    inputs = [_input_of(node) for node in nodes]
     if any(input is None or input.shape[0] != losses.shape[0] for input in inputs):
         return None
     edges: Any = [GradientEdge(node, 0) for node in nodes]
     gradients = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
-    squares: list[Tensor] = []
+    squares: dict[str, Tensor] = {}
     parts: dict[str, Contribution] = {}
     for (weight, bias), gradient, input in zip(maps, gradients, inputs, strict=True):
         if gradient is None:
             continue
         input = input.detach()
-        own, other = squared_norms(gradient), squared_norms(input)
-        # ‖∇W‖² + ‖∇b‖² = ‖g‖²·‖x‖² + ‖g‖²
-        squares.append(own * other if bias is None else torch.addcmul(own, own, other))
+        squares[weight] = (own := squared_norms(gradient)) * squared_norms(input)
+        if bias is not None:
+            squares[bias] = own
         if keep:
             parts[weight] = Single(gradient, input)
             if bias is not None:
                 parts[bias] = Rowwise(gradient)
     return squares, parts
+
+
+def _input_of(node: Any) -> Any:
+    """What a linear map was applied to; None if the node did not keep it, or scales its terms."""
+    if node.name() == "MmBackward0":
+        return getattr(node, "_saved_self", None)
+    scaled = getattr(node, "_saved_alpha", 1) != 1 or getattr(node, "_saved_beta", 1) != 1
+    return None if scaled else getattr(node, "_saved_mat1", None)

@@ -1,7 +1,8 @@
 """Bare parameters: used by addition, multiplication, expansion, or as a matrix, directly or through a view.
 
 A parameter that broadcasts against rows is expanded along the row's axis first; the gradient of that expansion is
-the gradient per row. A view of a parameter (a slice, a transpose, a reshape) stands for it in every rule.
+the gradient per row. What is computed from a parameter alone (a slice, a transpose, its exponential) stands for it in
+every rule.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from veil.gradients.contributions import Outer, Rowwise
@@ -29,16 +31,21 @@ _VIEWS = (
     "select",
     "contiguous",
 )
+_FUNCTIONS = ("exp", "sigmoid", "tanh", "relu", "neg", "sqrt", "rsqrt", "abs", "square", "log", "softmax", "clone")
 
 
-def _elementwise(function: Any, recorder: Recorder, left: Any, right: Any, *rest: Any, **options: Any) -> Any:
-    if not (isinstance(left, Tensor) and isinstance(right, Tensor)):
+def _elementwise(function: Any, recorder: Recorder, *args: Any, **options: Any) -> Any:
+    if len(args) < 2 or "out" in options:
         return NotImplemented
-    first, second = recorder.trains(left), recorder.trains(right)
-    if first == second or "out" in options:
+    left, right, *rest = args
+    first, second = (isinstance(side, Tensor) and recorder.trains(side) for side in (left, right))
+    if first == second:
         return NotImplemented
     parameter, other = (left, right) if first else (right, left)
-    expanded = _expanded(recorder, parameter, torch.broadcast_shapes(left.shape, right.shape))  # type: ignore[no-untyped-call]
+    if not isinstance(other, Tensor):
+        return recorder.derive(parameter, function(*args, **options))
+    shape: torch.Size = torch.broadcast_shapes(left.shape, right.shape)  # type: ignore[no-untyped-call]
+    expanded = _expanded(recorder, parameter, shape)
     if expanded is None:
         return NotImplemented
     return function(expanded, other, *rest, **options) if first else function(other, expanded, *rest, **options)
@@ -77,7 +84,7 @@ def _reduced(gradient: Tensor, layout: Layout, rows: int, aligned: tuple[int, ..
     return moved.sum_to_size((rows, *aligned))
 
 
-def _expansion(function: Any, recorder: Recorder, parameter: Any, *sizes: Any, **options: Any) -> Any:
+def _expansion(function: Any, recorder: Recorder, parameter: Any = None, *sizes: Any, **options: Any) -> Any:
     if not isinstance(parameter, Tensor) or not recorder.trains(parameter):
         return NotImplemented
     expanded = function(parameter.detach(), *sizes, **options)
@@ -93,14 +100,14 @@ def _expansion(function: Any, recorder: Recorder, parameter: Any, *sizes: Any, *
     return _recorded(recorder, parameter, leaf, aligned, max(axes, default=0) + 1)
 
 
-def _view(function: Any, recorder: Recorder, parameter: Any, *rest: Any, **options: Any) -> Any:
+def _view(function: Any, recorder: Recorder, parameter: Any = None, *rest: Any, **options: Any) -> Any:
     if not isinstance(parameter, Tensor) or not recorder.trains(parameter):
         return NotImplemented
     result = function(parameter, *rest, **options)
     return recorder.derive(parameter, result) if isinstance(result, Tensor) and result is not parameter else result
 
 
-def _product(function: Any, recorder: Recorder, left: Any, right: Any, **options: Any) -> Any:
+def _product(function: Any, recorder: Recorder, left: Any = None, right: Any = None, **options: Any) -> Any:
     """x @ W: the gradient of W is Σ_t x_t ⊗ g_t."""
     tensors = isinstance(left, Tensor) and isinstance(right, Tensor)
     if (
@@ -131,7 +138,8 @@ for _function in _named(*_ELEMENTWISE):
     rule(_function)(partial(_elementwise, _function))
 for _function in (Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to, Tensor.broadcast_to):
     rule(_function)(partial(_expansion, _function))
-for _function in [*_named(*_VIEWS, "t"), Tensor.__getitem__, Tensor.T.__get__, Tensor.mT.__get__]:  # type: ignore[attr-defined]
+_properties = [getattr(Tensor, name).__get__ for name in ("T", "mT")]
+for _function in [*_named(*_VIEWS, *_FUNCTIONS, "t"), F.softplus, F.relu, F.softmax, Tensor.__getitem__, *_properties]:
     rule(_function)(partial(_view, _function))
 for _function in _named("matmul", "mm"):
     rule(_function)(partial(_product, _function))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from veil.gradients import costs
 from veil.gradients.batches import zeroed
-from veil.gradients.contributions import Contribution, Rowwise, doubtful, squared_norms
+from veil.gradients.contributions import Contribution, Rowwise, Take, doubtful, squared_norms
 from veil.gradients.recording import Parts, Recorder, Rows, rule
 
 # Patches are copied out a few rows at a time, so that they stay in the processor's cache.
@@ -98,7 +98,7 @@ class Convolved(Contribution):
     shape: Shape
     rows: int
 
-    def settle(self) -> tuple[Tensor, Contribution]:
+    def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
         ways = self._costs()
         if min(ways, key=lambda way: ways[way]) == "gram":
             return self._gram_norms(), self
@@ -112,7 +112,9 @@ class Convolved(Contribution):
         held = images * (self.images[0].numel() + self.gradients[0].numel()) if self.images.shape[0] else 0
         written = 3 * costs.READ * p * d + 2 * costs.READ * max(0, p * d - held)
         ways = {
-            "patches": costs.BATCHED_PRODUCT * work + costs.READ * images * positions * d * self.shape.groups + written,
+            "patches": costs.BATCHED_PRODUCT * work
+            + 2 * costs.READ * images * positions * d * self.shape.groups
+            + written,
             "grouped": costs.LARGE_PRODUCT * work
             + images * (costs.SETUP * p * d + 2 * costs.READ * positions * p)
             + written,
@@ -127,6 +129,8 @@ class Convolved(Contribution):
         return [size + 2 * pad for size, pad in zip(self.images.shape[2:], self.shape.padding, strict=True)]
 
     def _padded(self, images: Tensor) -> Tensor:
+        if not any(self.shape.padding):
+            return images
         return F.pad(images, [side for pad in reversed(self.shape.padding) for side in (pad, pad)])
 
     def _windows(self) -> list[tuple[slice, ...]]:
@@ -199,19 +203,17 @@ class Convolved(Contribution):
         count, groups, kernel = self.images.shape[0], self.shape.groups, self.shape.kernel
         outs, ins, places = self.weight.shape[0] // groups, self.weight.shape[1], prod(kernel)
         positions = prod(self.gradients.shape[2:])
-        result = self.images.new_empty(count, groups, places * ins, outs)
+        result = self.images.new_empty(count, groups, outs, ins * places)
         step = max(1, PATCH_VALUES // max(1, places * ins * groups * positions))
+        windows = self._windows()
         for start in range(0, count, step):
             images = self._padded(self.images[start : start + step])
             images = images.view(images.shape[0], groups, ins, *images.shape[2:])
-            patches = torch.stack(
-                [images[(slice(None), slice(None), slice(None), *window)] for window in self._windows()], 2
-            )
+            patches = torch.stack([images[(slice(None), slice(None), slice(None), *window)] for window in windows], 3)
             gradients = self.gradients[start : start + step].reshape(-1, outs, positions)
-            target = result[start : start + step].view(-1, places * ins, outs)
-            torch.bmm(patches.reshape(-1, places * ins, positions), gradients.transpose(1, 2), out=target)
-        moved = result.view(count, groups, places, ins, outs).permute(0, 1, 4, 3, 2)
-        return moved.reshape(count, *self.weight.shape)
+            target = result[start : start + step].view(-1, outs, ins * places)
+            torch.bmm(gradients, patches.reshape(-1, ins * places, positions).transpose(1, 2), out=target)
+        return result.view(count, *self.weight.shape)
 
     def total(self, weights: Tensor) -> Tensor:
         images = self.images.shape[0] // max(self.rows, 1)

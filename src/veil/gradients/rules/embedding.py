@@ -47,7 +47,7 @@ def embedding(
     padding = None if padding_idx is None else padding_idx % weight.shape[0]
 
     def parts(gradient: Tensor, rows: Rows) -> Parts:
-        index, gradients = rows.split(input), rows.split(gradient)
+        index, gradients = rows.split(input.long()), rows.split(gradient)
         if padding is not None:
             gradients = gradients.masked_fill((index == padding).unsqueeze(2), 0.0)
         yield weight, Gathered(index, gradients, weight.shape)
@@ -93,7 +93,7 @@ def embedding_bag(
 
     def parts(gradient: Tensor, rows: Rows) -> Parts:
         gradients = gradient.unsqueeze(1) * shares.detach().unsqueeze(2)
-        per_row, bags = rows.split(gradients), rows.split(index)
+        per_row, bags = rows.split(gradients), rows.split(index.long())
         yield weight, Gathered(bags.flatten(1, 2), per_row.flatten(1, 2), weight.shape)
 
     return recorder.record("embedding bag", shares, output, 1, (weight,), parts)

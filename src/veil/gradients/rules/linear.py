@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from veil.gradients.contributions import Outer, Rowwise, squared_norms
+from veil.gradients.contributions import Outer, Rowwise, Single, squared_norms
 from veil.gradients.recording import Parts, Recorder, Rows, rule
 
 
@@ -33,10 +33,20 @@ def parts(
     recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None, gradient: Tensor, rows: Rows
 ) -> Parts:
     """Contributions of one linear map."""
+    if rows.lead == 1 and gradient.shape[0] == rows.count:
+        yield from _single(recorder, input.detach(), weight, bias, gradient)
+        return
     gradients = rows.split(gradient)
-    # With one position per row, ‖g‖² serves both: ‖∇W‖² = ‖g‖²·‖x‖² and ‖∇b‖² = ‖g‖².
-    squares = squared_norms(gradients) if gradients.shape[1] == 1 else None
     if recorder.trains(weight):
-        yield weight, Outer(gradients, rows.split(input.detach()), weight.shape, squares)
+        yield weight, Outer(gradients, rows.split(input.detach()), weight.shape)
     if bias is not None and recorder.trains(bias):
-        yield bias, Rowwise(gradients.squeeze(1) if squares is not None else gradients.sum(1), squares)
+        yield bias, Rowwise(gradients.sum(1))
+
+
+def _single(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None, gradient: Tensor) -> Parts:
+    """With one position per row, ‖g‖² serves both: ‖∇W‖² = ‖g‖²·‖x‖² and ‖∇b‖² = ‖g‖²."""
+    squares = squared_norms(gradient)
+    if recorder.trains(weight):
+        yield weight, Single(gradient, input, squares)
+    if bias is not None and recorder.trains(bias):
+        yield bias, Rowwise(gradient, squares)
