@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from veil import accounting, methods
     from veil.comparing import compare
     from veil.problem import Problem
-    from veil.training import Run, fit, load
+    from veil.training import Run, fit, load, session
 
 _HOMES = {
     "Problem": "veil.problem",
     "Run": "veil.training",
     "fit": "veil.training",
     "load": "veil.training",
+    "session": "veil.training",
     "compare": "veil.comparing",
     "accounting": "veil.accounting",
     "methods": "veil.methods",
 }
 
-__all__ = ["Problem", "Run", "__version__", "accounting", "compare", "fit", "load", "methods"]
+__all__ = ["Problem", "Run", "__version__", "accounting", "compare", "fit", "load", "methods", "session"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,9 @@ from veil.accounting.accountant import Accountant
 from veil.accounting.filters import Filter
 from veil.accounting.ledger import Account
 from veil.controllers import Controller
+from veil.controllers.gate import Gate
 from veil.errors import InputError, require
+from veil.noise.filters import DiskFilter
 from veil.problem import PublicFacts
 
 LossFunction = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
@@ -37,6 +39,9 @@ class Settings(BaseModel):
     momentum: float = Field(0.9, ge=0, lt=1)
     l2: float = Field(0.0, ge=0, description="weight decay")
     schedule: Literal["constant", "cosine", "linear"] = "constant"
+    noise_filter: Literal["none", "disk"] = Field("none", description="what smooths noisy gradients; costs nothing")
+    filter_memory: float = Field(0.5, ge=0, lt=1, description="κ of the noise filter: how much of its average it keeps")
+    filter_lookahead: float | None = Field(None, ge=0, description="γ of the noise filter; by default κ / (1 − κ)")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of an average of the weights; 0 keeps the last weights")
     accountant: Literal["pld", "rdp"] = "pld"
     seed: int | None = Field(None, ge=0, description="for tests; by default the operating system gives one")
@@ -99,7 +104,7 @@ class Plan:
     """What will happen, in public constants.
 
     `rules` has one spending rule per cell; None where nothing is private. `transform` changes the loss of each row
-    (adversarial training does).
+    (adversarial training does). `gate` tests every update on fresh rows and takes back those that fail.
     """
 
     method: str
@@ -112,6 +117,13 @@ class Plan:
     assumptions: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     transform: LossTransform | None = None
+    gate: Gate | None = None
+
+    def noise_filter(self) -> DiskFilter | None:
+        """A fresh filter for the noisy gradients, as the settings ask; it is post-processing."""
+        if self.settings.noise_filter == "none":
+            return None
+        return DiskFilter(self.settings.filter_memory, self.settings.filter_lookahead)
 
     @property
     def private(self) -> bool:

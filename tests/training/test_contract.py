@@ -90,7 +90,7 @@ def test_the_noise_added_over_the_largest_contribution_is_the_multiplier_in_the_
         noisy = release.make(engine, problem, sampler, seed, step, GaussianNoise(seed))
         exact = engine.weighted_sum(problem.batch(noisy.view.rows), lambda _f, w=noisy.view.weights: w).sums[0]  # type: ignore[misc]
         draws += [(noisy.gradient[n] * release.divisor - exact[n]).flatten() for n in exact]
-        assert float((noisy.view.weights * noisy.view.facts.norms).max()) == pytest.approx(0.37, rel=1e-5)
+        assert float((noisy.view.weights * noisy.view.facts.norms).max()) == pytest.approx(0.37, rel=2e-4)
     sample = torch.cat(draws).double()
     event = release.events(problem.public)[0]
     assert isinstance(event, PoissonGaussian) or event.noise_multiplier  # type: ignore[union-attr]

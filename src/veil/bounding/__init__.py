@@ -1,6 +1,23 @@
 """Bounding: the rules that limit how much one row can move a sum."""
 
 from veil.bounding.bounds import Bound, Clip, Normalise, UnitClip, Weighted, check_row_local
+from veil.bounding.global_scale import GlobalScale, UnitGroupClip
 from veil.bounding.group_mean import GroupMean
+from veil.bounding.ordered import BetaTail, LinearTail, Ordered, StepTail, tail_from
 
-__all__ = ["Bound", "Clip", "GroupMean", "Normalise", "UnitClip", "Weighted", "check_row_local"]
+__all__ = [
+    "BetaTail",
+    "Bound",
+    "Clip",
+    "GlobalScale",
+    "GroupMean",
+    "LinearTail",
+    "Normalise",
+    "Ordered",
+    "StepTail",
+    "UnitClip",
+    "UnitGroupClip",
+    "Weighted",
+    "check_row_local",
+    "tail_from",
+]

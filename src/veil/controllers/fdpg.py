@@ -83,7 +83,7 @@ class FairRates:
 
         `spent` is public: it follows from earlier rates. `later` is what the releases beside the gradient will cost.
         """
-        cells = np.array([cell.rows for cell in self.facts.cells], dtype=np.float64)
+        cells = np.array([max(cell.rows, 1) for cell in self.facts.cells], dtype=np.float64)
         group = np.array([cell.group for cell in self.facts.cells])
         wanted = cells * weights[group]
         asked = self.batch * weights[group] / wanted.sum()

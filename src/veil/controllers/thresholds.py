@@ -50,7 +50,8 @@ class GroupThresholds(Steady):
 
     def observe(self, state: State, step: int, statistics: Mapping[str, NDArray[np.float64]]) -> State:
         """New thresholds from a running average of the noisy counts; negative counts are 0."""
-        expected = np.array(self.expected)
+        # A group without declared rows is never drawn; its share stays 0.
+        expected = np.maximum(np.array(self.expected), 1e-9)
         seen = float(state["seen"][0])
         # A plain average at first, then one that forgets: 1 − memory is the weight of the newest counts.
         fresh = max(1.0 / (seen + 1.0), 1.0 - self.memory)

@@ -12,6 +12,7 @@ import veil.gradients.rules  # noqa: F401  (registers the layer rules)
 from veil.gradients.batches import count_rows, sliced
 from veil.gradients.contributions import Contribution
 from veil.gradients.memory import affordable_rows
+from veil.gradients.open_pass import OpenPass
 from veil.gradients.passes import Memory, Outcome, run, run_again
 from veil.gradients.records import Batch, GradientError, GradientSum, LossFn, RowFacts, Weigh
 
@@ -65,6 +66,15 @@ class GradientEngine:
         if getattr(weigh, "row_local", False):
             return self._in_one_round(pieces, weigh)
         return self._in_two_rounds(pieces, weigh)
+
+    def open(self, rows: int) -> OpenPass:
+        """Watch a forward pass that the caller writes; `total` then sums what it found."""
+        return OpenPass(self.model, rows, self._parameters(), self._memory)
+
+    def total(self, outcome: Outcome, weigh: Weigh) -> GradientSum:
+        """Σ wᵢ gᵢ of an outcome, with weights from its facts."""
+        weights = _weights(weigh, outcome.facts)
+        return GradientSum(_totals(outcome.parts, weights, self._parameters()), outcome.facts, weights)
 
     def facts(self, batch: Batch) -> RowFacts:
         """Norms and losses of all rows, without any sum."""

@@ -128,6 +128,22 @@ def run_again(
     return None if result is None else _outcome(losses.detach(), *result, memory.names.values())
 
 
+def begin(rows: int, parameters: dict[str, Tensor], memory: Memory) -> tuple[_Gathering, Recorder]:
+    """What watches a pass that somebody else runs."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    gathering = _Gathering(parameters, names, True, memory.space)
+    return gathering, Recorder(names, rows, memory.layouts, gathering.arrived)
+
+
+def conclude(
+    losses: Tensor, rows: int, recorder: Recorder, gathering: _Gathering, watch: Watch
+) -> tuple[Outcome, list[str]]:
+    """The backward pass of such a pass, and the names of the parameters that only the fallback could serve."""
+    check_losses(losses, rows)
+    left = _backward(losses, recorder, gathering, watch)
+    return _outcome(losses.detach(), gathering.squares, gathering.parts, gathering.parameters), left
+
+
 def _recorded(
     model: nn.Module,
     loss: LossFn,

@@ -3,5 +3,6 @@
 from veil.training.callbacks import Callback, EarlyStopping, StepReport
 from veil.training.fitting import fit
 from veil.training.run import Run, load
+from veil.training.sessions import Session, session
 
-__all__ = ["Callback", "EarlyStopping", "Run", "StepReport", "fit", "load"]
+__all__ = ["Callback", "EarlyStopping", "Run", "Session", "StepReport", "fit", "load", "session"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,23 @@ def execute(
     config: Mapping[str, Any],
 ) -> Run:
     """Carry out a plan."""
+    preparation = prepare(plan, model, problem, evaluation, loss, callbacks, not_covered, out, config)
+    preparation.loop.run()
+    return preparation.finish()
+
+
+def prepare(
+    plan: Plan,
+    model: nn.Module,
+    problem: Problem,
+    evaluation: Problem | None,
+    loss: LossFunction,
+    callbacks: Sequence[Callback],
+    not_covered: Sequence[str],
+    out: Path | str | None,
+    config: Mapping[str, Any],
+) -> Preparation:
+    """Check the model, open the ledger and set up the loop; no row is read yet."""
     seed = Seed.from_system() if plan.settings.seed is None else Seed.from_int(plan.settings.seed)
     if plan.private:
         gradients.check(model)
@@ -84,26 +102,41 @@ def execute(
     folder = None if out is None else _new_folder(Path(out))
     ledger = Ledger(plan.terms(), folder / "ledger.jsonl" if folder else None) if plan.private else None
     loop = Loop(model, problem, plan, loss, seed, ledger, evaluation, callbacks)
-    started = time.perf_counter()
-    loop.run()
-    seconds = time.perf_counter() - started
-    metrics = None if evaluation is None else evaluate(model, evaluation, plan.facts.groups)
-    private_views = any(callback.private for callback in callbacks)
-    run = Run(
-        model=model,
-        plan=plan,
-        history=pd.DataFrame(loop.history),
-        metrics=metrics,
-        certificate=_certificate(plan, ledger, seed, evaluation is not None, private_views, not_covered),
-        findings={type(c).__name__: dict(c.findings()) for c in callbacks if c.findings()},
-        seconds=seconds,
-        stopped=loop.stopped,
-        config=dict(config),
-        folder=folder,
-    )
-    if folder is not None:
-        run.save(folder)
-    return run
+    return Preparation(loop, folder, tuple(not_covered), dict(config), time.perf_counter())
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A loop that is ready to run, and what its finished run needs besides."""
+
+    loop: Loop
+    folder: Path | None
+    not_covered: tuple[str, ...]
+    config: Mapping[str, Any]
+    started: float
+
+    def finish(self) -> Run:
+        """The run of what the loop has done: figures on public rows, certificate, and its folder if it has one."""
+        loop, plan = self.loop, self.loop.plan
+        seconds = time.perf_counter() - self.started
+        evaluated = loop.evaluation is not None
+        metrics = evaluate(loop.model, loop.evaluation, plan.facts.groups) if loop.evaluation is not None else None
+        views = any(callback.private for callback in loop.callbacks)
+        run = Run(
+            model=loop.model,
+            plan=plan,
+            history=pd.DataFrame(loop.history),
+            metrics=metrics,
+            certificate=_certificate(plan, loop.ledger, loop.seed, evaluated, views, self.not_covered),
+            findings={type(c).__name__: dict(c.findings()) for c in loop.callbacks if c.findings()},
+            seconds=seconds,
+            stopped=loop.stopped,
+            config=dict(self.config),
+            folder=self.folder,
+        )
+        if self.folder is not None:
+            run.save(self.folder)
+        return run
 
 
 def _new_folder(folder: Path) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,18 +15,31 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from veil.accounting import Event, Ledger
+from veil.controllers import State
+from veil.controllers import gate as gates
 from veil.draws import Draw
 from veil.gradients import GradientEngine
 from veil.metrics import GroupMetrics, evaluate
 from veil.noise import GaussianNoise
+from veil.noise.filters import Weights
 from veil.plan import LossFunction, Plan, Settings
-from veil.problem import Problem
+from veil.problem import Problem, PublicFacts
 from veil.randomness import Seed
-from veil.release import GradientRelease
+from veil.release import GradientRelease, Released
 from veil.sampling import Sampler
 from veil.training.callbacks import Callback, StepReport, StopTraining
 
 RESERVED_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """Everything that one update changes."""
+
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Any]
+    average: tuple[int, Mapping[str, Tensor]]
+    noise_filter: tuple[Weights, Weights] | None
 
 
 @dataclass
@@ -45,39 +59,34 @@ class Loop:
 
     def __post_init__(self) -> None:
         loss = self.plan.transform(self.loss) if self.plan.transform else self.loss
-        self._engine = GradientEngine(self.model, loss, micro_batch=self.plan.settings.micro_batch)
-        self._noise = GaussianNoise(self.seed, secure=self.plan.settings.secure_noise)
+        self.engine = GradientEngine(self.model, loss, micro_batch=self.plan.settings.micro_batch)
+        self.noise = GaussianNoise(self.seed, secure=self.plan.settings.secure_noise)
         self._strata = self.problem.strata()
         self._optimizer = make_optimizer(self.model, self.plan.settings)
         self._average = _Average(self.model, self.plan.settings.ema)
+        self._filter = self.plan.noise_filter()
+        self._state: State = {}
         self._drawn: tuple[Draw, Sampler] | None = None
-        self._reserved: tuple[int, Mapping[int, Event]] = (0, {})
+        self._reserved: dict[str, tuple[int, Mapping[int, Event]]] = {}
         self._readings: dict[str, float] = {}
 
     def run(self) -> None:
         """All steps of the plan, or until a callback stops it."""
-        controller, steps = self.plan.controller, self.plan.steps
-        state = controller.start()
+        with self.around(), torch.random.fork_rng(devices=[]):
+            for step in range(self.plan.steps):
+                release, sampler = self.prepare(step)
+                with self._filter.ahead(self.model) if self._filter else nullcontext():
+                    released = release.make(self.engine, self.problem, sampler, self.seed, step, self.noise)
+                self.absorb(step, released)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """What happens before the first step and after the last one, also when a callback stops the run."""
+        self._state = self.plan.controller.start()
         for callback in self.callbacks:
             callback.on_start(self.plan)
         try:
-            with torch.random.fork_rng(devices=[]):
-                for step in range(steps):
-                    torch.manual_seed(int(self.seed.generator("forward", step).integers(2**62)))
-                    release = controller.release(state, step)
-                    self._reserve(release, state, step)
-                    released = release.make(
-                        self._engine, self.problem, self._sampler(release.draw), self.seed, step, self._noise
-                    )
-                    self._update(released.gradient, step)
-                    state = controller.observe(state, step, released.statistics)
-                    side = controller.side_release(state, step)
-                    if side is not None:
-                        if self.ledger is not None:
-                            self.ledger.reserve(side.purpose, step, 1, side.events(self.plan.facts))
-                        values = side.make(self._losses, self.problem, self.seed, step, self._noise)
-                        state = controller.hear(state, step, values)
-                    self._report(step, state, released.statistics, released.view)
+            yield
         except StopTraining as reason:
             self.stopped = str(reason)
         finally:
@@ -85,18 +94,40 @@ class Loop:
                 callback.on_end()
         self._average.install(self.model)
 
-    def _reserve(self, release: GradientRelease, state: Mapping[str, NDArray[np.float64]], step: int) -> None:
+    def prepare(self, step: int) -> tuple[GradientRelease, Sampler]:
+        """The coming step's release, its cost reserved, and the sampler that draws its rows."""
+        torch.manual_seed(int(self.seed.generator("forward", step).integers(2**62)))
+        release = self.plan.controller.release(self._state, step)
+        self._reserve("gradient", release.events, self.plan.controller.steady(self._state, step), step)
+        return release, self._sampler(release.draw)
+
+    def absorb(self, step: int, released: Released) -> None:
+        """Update the model, tell the controller, make the side release if there is one, and report."""
+        controller = self.plan.controller
+        seen = self._gated_update(released.gradient, step)
+        state = controller.observe(self._state, step, released.statistics)
+        side = controller.side_release(state, step)
+        if side is not None:
+            if self.ledger is not None:
+                self.ledger.reserve(side.purpose, step, 1, side.events(self.plan.facts))
+            values = side.make(self._losses, self.problem, self.seed, step, self.noise)
+            state = controller.hear(state, step, values)
+        self._state = state
+        self._report(step, state, {**released.statistics, **seen}, released.view)
+
+    def _reserve(
+        self, purpose: str, charge: Callable[[PublicFacts], Mapping[int, Event]], steady: int, step: int
+    ) -> None:
         """Put the cost of the coming steps on disk before any row is drawn."""
         if self.ledger is None:
             return
-        covered_until, covered = self._reserved
-        events = release.events(self.plan.facts)
+        covered_until, covered = self._reserved.get(purpose, (0, {}))
+        events = charge(self.plan.facts)
         if step < covered_until and events == covered:
             return
-        steady = self.plan.controller.steady(state, step)
         count = max(1, min(steady, RESERVED_AT_ONCE, self.plan.steps - step))
-        self.ledger.reserve("gradient", step, count, events)
-        self._reserved = (step + count, events)
+        self.ledger.reserve(purpose, step, count, events)
+        self._reserved[purpose] = (step + count, events)
         self._readings = {}
 
     def _sampler(self, draw: Draw) -> Sampler:
@@ -104,12 +135,48 @@ class Loop:
             self._drawn = (draw, draw.sampler(self._strata))
         return self._drawn[1]
 
+    def _gated_update(self, gradient: Mapping[str, Tensor], step: int) -> dict[str, NDArray[np.float64]]:
+        """Update; with a gate, test the update on fresh rows and take it back if it fails. Returns what was released.
+
+        A step taken back leaves no trace in weights, optimizer, average or noise filter; its cost stays spent.
+        """
+        gate = self.plan.gate
+        if gate is None:
+            self._update(gradient, step)
+            return {}
+        self._reserve(gates.PURPOSE, gate.events, self.plan.steps, step)
+        rows = gate.rows(self._strata, self.seed, step)
+        before, losses = self._snapshot(), self._losses(rows)
+        self._update(gradient, step)
+        verdict = gate.judge(losses, self._losses(rows), self.plan.facts, step, self.noise)
+        if not verdict.accepted:
+            self._restore(before)
+        return {"gate_change": np.array([verdict.change]), "accepted": np.array([float(verdict.accepted)])}
+
+    def _snapshot(self) -> _Snapshot:
+        return _Snapshot(
+            {name: p.detach().clone() for name, p in self.model.named_parameters()},
+            copy.deepcopy(self._optimizer.state_dict()),
+            self._average.state(),
+            self._filter.state() if self._filter else None,
+        )
+
+    def _restore(self, snapshot: _Snapshot) -> None:
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(snapshot.weights[name])
+        self._optimizer.load_state_dict(dict(snapshot.optimizer))
+        self._average.restore(snapshot.average)
+        if self._filter and snapshot.noise_filter:
+            self._filter.restore(snapshot.noise_filter)
+
     def _update(self, gradient: Mapping[str, Tensor], step: int) -> None:
         rate = self.plan.settings.learning_rate * schedule(self.plan.settings.schedule, step, self.plan.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
+        smooth = self._filter.smooth(gradient) if self._filter else gradient
         for name, parameter in self.model.named_parameters():
-            parameter.grad = gradient.get(name)
+            parameter.grad = smooth.get(name)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._average.update(self.model)
@@ -205,6 +272,12 @@ class _Average:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 self._weights[name].lerp_(parameter, 1.0 - decay)
+
+    def state(self) -> tuple[int, dict[str, Tensor]]:
+        return self._count, {name: value.clone() for name, value in self._weights.items()}
+
+    def restore(self, state: tuple[int, Mapping[str, Tensor]]) -> None:
+        self._count, self._weights = state[0], {name: value.clone() for name, value in state[1].items()}
 
     def install(self, model: nn.Module) -> None:
         if self._weights:

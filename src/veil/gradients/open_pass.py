@@ -1,0 +1,59 @@
+"""Open passes: per-row gradients when the user writes the forward pass in a loop of their own."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+
+from veil.gradients.local import Watch
+from veil.gradients.passes import Memory, Outcome, begin, conclude
+from veil.gradients.records import GradientError
+
+
+class OpenPass:
+    """Watches whatever the model computes until `finish` is given the losses; leave it in any case.
+
+    The pass runs once, so a model that needs the generic fallback is refused here: give the engine its loss as a
+    function instead.
+    """
+
+    def __init__(self, model: nn.Module, rows: int, parameters: dict[str, Tensor], memory: Memory) -> None:
+        self._model, self._rows, self._parameters = model, rows, parameters
+        self._gathering, self._recorder = begin(rows, parameters, memory)
+        self._grad = torch.enable_grad()
+        self._open = False
+
+    def __enter__(self) -> OpenPass:
+        """Start watching."""
+        self._grad.__enter__()
+        self._recorder.__enter__()  # type: ignore[no-untyped-call]
+        self._open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop watching; safe to call twice."""
+        if self._open:
+            self._open = False
+            self._recorder.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+            self._grad.__exit__(kind, error, trace)
+
+    def finish(self, losses: Tensor) -> Outcome:
+        """Facts of the rows and what sums are made of, from one backward pass."""
+        self.__exit__(None, None, None)
+        watch = Watch(self._model, ())
+        try:
+            with torch.enable_grad():
+                outcome, left = conclude(losses, self._rows, self._recorder, self._gathering, watch)
+        finally:
+            watch.close()
+            self._recorder.close()
+        if left:
+            raise GradientError(
+                f"no layer rule covers how the model uses {', '.join(left)}: give the step its loss as a function, "
+                "step(lambda model, batch: …), so that the pass can be repeated"
+            )
+        return outcome

@@ -1,0 +1,97 @@
+"""A loop of one's own gives the same model, ledger and certificate as `fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import veil
+from veil.datasets import GroupSpec, generate
+from veil.errors import InputError
+from veil.gradients import GradientError
+
+GROUPS = [GroupSpec("large", 300), GroupSpec("small", 60, angle=1.0)]
+SETTINGS = {"epsilon": 1.0, "steps": 12, "batch_size": 40, "seed": 4}
+
+
+def small_model() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("method", ["dp-sgd", "asc", "auto-s", "dp-is-sgd", "adaptive-clip"])
+def test_a_session_is_the_same_as_fit(method: str, tmp_path: Path) -> None:
+    problem, by_fit, by_hand = generate(GROUPS), small_model(), small_model()
+    fitted = veil.fit(by_fit, problem, method=method, out=tmp_path / "fit", **SETTINGS)  # type: ignore[arg-type]
+    session = veil.session(by_hand, problem, method=method, out=tmp_path / "hand", **SETTINGS)
+    for inputs, targets in session:
+        losses = nn.functional.cross_entropy(by_hand(inputs), targets, reduction="none")
+        session.step(losses)
+    run = session.finish()
+    assert torch.allclose(weights(by_fit), weights(by_hand), atol=1e-6)
+    assert run.certificate.by_group == fitted.certificate.by_group
+    ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("fit", "hand")]
+    assert ledgers[0] == ledgers[1]
+
+
+def test_a_loss_given_as_a_function_serves_layers_without_a_rule() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Bilinear(10, 10, 2)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.inner(rows, rows)
+
+    model = Odd()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **(SETTINGS | {"steps": 2}))
+    with pytest.raises(GradientError, match="as a function"):
+        for inputs, targets in session:
+            session.step(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
+    again = veil.session(model, generate(GROUPS), method="dp-sgd", **(SETTINGS | {"steps": 2}))
+    with pytest.warns(UserWarning, match="generic path"):
+        for _ in again:
+            again.step(lambda m, batch: nn.functional.cross_entropy(m(batch[0]), batch[1], reduction="none"))
+    assert again.finish().certificate.epsilon == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_batch_that_is_not_answered_is_named() -> None:
+    session = veil.session(small_model(), generate(GROUPS), method="dp-sgd", **SETTINGS)
+    with pytest.raises(InputError, match="batch 0 was not answered"):
+        for _ in session:
+            pass
+    assert not torch.overrides._get_current_function_mode_stack()
+
+
+def test_a_step_without_a_batch_is_refused() -> None:
+    session = veil.session(small_model(), generate(GROUPS), method="dp-sgd", **SETTINGS)
+    with pytest.raises(InputError, match="there is no batch"):
+        session.step(torch.zeros(3))
+
+
+def test_leaving_early_keeps_the_guarantee_of_the_plan_and_the_recorder_stops() -> None:
+    model = small_model()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    for count, (inputs, targets) in enumerate(session):
+        if count == 3:
+            break
+        session.step(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
+    run = session.finish()
+    assert run.stopped == "ended by its user after 3 of 12 steps"
+    assert run.certificate.epsilon == pytest.approx(1.0, rel=0.01)
+
+
+def test_losses_of_the_wrong_shape_are_refused() -> None:
+    model = small_model()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    with pytest.raises(GradientError, match="one value per row"):
+        for inputs, targets in session:
+            session.step(nn.functional.cross_entropy(model(inputs), targets))
