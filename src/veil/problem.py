@@ -179,6 +179,8 @@ class Problem:
 
     def strata(self) -> Strata:
         """Row ids by cell; a row that was taken out leaves a hole, so nobody else is drawn differently."""
+        if self.present.all():  # no hole: at many rows the table of ids below would double the memory
+            return Strata(tuple(np.flatnonzero(self.cell_of == cell) for cell in range(len(self.public.cells))))
         ids = np.where(self.present, np.arange(len(self.cell_of)), -1)
         return Strata(tuple(ids[self.cell_of == cell] for cell in range(len(self.public.cells))))
 

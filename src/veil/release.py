@@ -183,7 +183,9 @@ class _Weigh:
         self._seen = rows.stop
         cells = self._cells[rows]
         weights = self._bound.weights(facts, cells)
-        return clamp_to_limits(weights, facts.norms, self._limits[cells]) if self.row_local else weights
+        if self.row_local:
+            return clamp_to_limits(weights, facts.norms, self._limits[cells])
+        return weights * (1 - NORM_ERROR) if self._bound.needs_norms else weights
 
 
 def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:

@@ -237,6 +237,21 @@ def test_the_least_that_a_run_may_say_is_enough() -> None:
     assert "dp-sgd" in render_summary({"method": "dp-sgd"})
 
 
+def test_what_was_computed_on_private_rows_is_marked() -> None:
+    covered, seen = make_run(extras=True), make_run(extras=True)
+    seen["metrics"]["private"] = True
+    seen["findings"]["Gradients"] = {"private": True, "angle": 0.5}
+    marks = ("computed exactly on private rows", "from private rows: not covered by the certificate")
+    assert [mark in render_page([covered]) for mark in marks] == [False, False]
+    assert [mark in render_page([seen]) for mark in marks] == [True, True]
+
+
+def test_with_several_owners_the_strip_says_that_its_epsilon_is_the_largest() -> None:
+    owners = build_facts([make_run(owners={"a": 0.5, "b": 2.0, "c": 1.0})])["verdict"]["owners"]
+    assert owners == {"count": 3, "smallest": pytest.approx(0.499)}
+    assert build_facts([make_run()])["verdict"]["owners"] is None
+
+
 def test_a_twin_of_an_earlier_report_stands_for_its_runs() -> None:
     twin = build_facts(make_runs(("asc", "erm"), seeds=1))
     assert build_facts([twin]) == twin
@@ -317,6 +332,20 @@ def test_every_number_on_the_page_is_in_the_twin(several: bool) -> None:
     for name, texts in text.items():
         assert missing_numbers(texts, parts.get(name, twin)) == [], name
     assert {"verdict", "table-groups", "data", "figure-forest"} <= set(text)
+
+
+def test_every_key_of_the_twin_is_documented() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "report.md").read_text(encoding="utf-8")
+    twin = build_facts(make_runs(seeds=2), requirements=[REQUIRED])
+    keys = {
+        *twin,
+        *twin["verdict"],
+        *twin["verdict"]["requirements"][0],
+        *twin["groups"][0],
+        *twin["summary"][0],
+        *twin["data"],
+    }
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
 
 
 def test_the_search_for_missing_numbers_does_find_one() -> None:

@@ -51,12 +51,16 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Train on a table with privacy for every row, and show what each group gets."""
+    import torch
+
     from veil import methods
     from veil.cli.progress import ProgressBar
     from veil.plan import Settings
     from veil.tabular.preparing import Request
     from veil.tabular.running import train_table
 
+    if model in ("logistic", "mlp", "wide-and-deep"):
+        torch.set_num_threads(1)  # a second thread costs a small model more than it gives
     settings = Settings.checked(
         epsilon=epsilon,
         delta=_delta(delta),

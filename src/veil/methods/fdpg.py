@@ -19,7 +19,7 @@ over an epoch do not have sensitivity 1, since a row is drawn several times: the
 and the noisy values are summed.
 
 `notion` lets a parity notion decide in place of gradient norms (the paper's D.4): once an epoch, noisy counts of
-outcomes per group and class give how far each group is behind. Several attributes cross into one group.
+outcomes per group and class give how far each group is ahead of the last. Several attributes cross into one group.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class Fdpg:
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """σ₁ and α* for the sustained rate, a Rényi filter per cell, p* as the ceiling of every rate."""
         self._check(facts)
+        # The filter converts at one Rényi order, so that is what the certificate must name.
+        settings = settings.model_copy(update={"accountant": "rdp"})
         steps, batch = settings.steps_for(facts), float(batch_of(facts, settings))
         every = min(steps, max(1, round(facts.rows / batch)))
         updates = (steps - 1) // every if self._parity() else 0

@@ -38,6 +38,10 @@ from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
 from veil.release import GradientRelease
 
+SAME_LOSS = (
+    "The loss of a row, cut to multiples of 1/4096, does not depend on which other rows are in the batch: the order of "
+    "rows rests on it."
+)
 Underneath = Literal["clip", "adaptive-clip", "normalise"]
 
 
@@ -119,7 +123,8 @@ class InoSgd:
             "bound": self.bound,
         }
         rules = rules_for(release, facts, steps)
-        return private_plan(self.name, facts, settings, steps, controller, Relation.ADD_REMOVE, rules, details)
+        assumed = () if tail is None else (SAME_LOSS,)
+        return private_plan(self.name, facts, settings, steps, controller, Relation.ADD_REMOVE, rules, details, assumed)
 
     def _check(self) -> None:
         require(self.clip > 0, f"clip is {self.clip}: it must be above 0")

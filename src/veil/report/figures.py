@@ -85,7 +85,7 @@ class Forest:
     series: tuple[tuple[str, tuple[Interval, ...]], ...]
     x_label: str
     row_label: str = "Group"
-    interval_label: str = "95 % interval"
+    interval_label: str = "95 % interval"
     joined: bool = False
     format: str = "percent"
     note: str = ""

@@ -133,7 +133,7 @@ def forest_figure(subject: Variant, baselines: Sequence[Variant], names: Sequenc
         rows=tuple(names),
         series=tuple((variant.name, intervals(variant)) for variant in [subject, *baselines]),
         x_label="Accuracy on evaluation rows",
-        note="The line is the 95 % interval that the number of evaluation rows allows (Wilson's).",
+        note="The line is the 95 % interval that the number of evaluation rows allows (Wilson's).",
     )
 
 

@@ -113,6 +113,7 @@ def _confusion(name: str, counts: Any, classes: Sequence[Any]) -> Heat | None:
         column_label="Predicted",
         value_label="Share of the true class",
         count_label="Rows",
+        note="Down: the true class. Across: the predicted class.",
     )
 
 

@@ -38,10 +38,17 @@ def make_verdict(
         "epsilon": subject.epsilon,
         "delta": privacy.get("delta") if subject.private else None,
         "even_odds_become": even_odds(subject.epsilon),
+        "owners": _owners(privacy.get("by_owner") or {}),
+        "private_rows": any((run.get("metrics") or {}).get("private") is True for run in runs),
         "requirements": checks,
         "met": all(check["met"] for check in checks) if checks else None,
         "headline": _headline(subject, worst, baselines, _rivals(runs, subject)),
     }
+
+
+def _owners(by_owner: Mapping[str, float]) -> dict[str, Any] | None:
+    """How many owners there are and the smallest ε among them; None where one owner holds all rows."""
+    return {"count": len(by_owner), "smallest": min(by_owner.values())} if len(by_owner) > 1 else None
 
 
 def _worst_group(subject: Variant) -> str | None:
@@ -65,7 +72,7 @@ def _check(requirement: Mapping[str, Any], subject: Variant) -> dict[str, Any]:
         "value": value,
         "met": value is not None and COMPARISONS[sign](float(value), threshold),
         "name": METRIC_NAMES.get(metric, spelled(metric)),
-        "shown": f"{shown(value)}, required {SIGNS[sign]} {shown(threshold)}",
+        "shown": f"{shown(value)}, required {SIGNS[sign]}\u00a0{shown(threshold)}",
     }
 
 

@@ -1,7 +1,23 @@
-"""Tables: from columns to rows of numbers, and models for them."""
+"""Tables: from columns to rows of numbers, by public knowledge, by private releases, or read off the rows."""
 
-from veil.tabular.encoding import Encoding, fit_encoding
-from veil.tabular.models import MODELS, build_model
-from veil.tabular.table import read_table, table_problem
+from veil.models import MODELS, build_model
+from veil.tabular.encoding import Encoding
+from veil.tabular.guessing import fit_encoding
+from veil.tabular.reading import as_table, read_table
+from veil.tabular.schema import ColumnFacts, Schema, draft_schema, read_schema
+from veil.tabular.table import held_out, table_problem
 
-__all__ = ["MODELS", "Encoding", "build_model", "fit_encoding", "read_table", "table_problem"]
+__all__ = [
+    "MODELS",
+    "ColumnFacts",
+    "Encoding",
+    "Schema",
+    "as_table",
+    "build_model",
+    "draft_schema",
+    "fit_encoding",
+    "held_out",
+    "read_schema",
+    "read_table",
+    "table_problem",
+]

@@ -1,47 +1,70 @@
 """Encoding: columns of a table into rows of numbers.
 
 A number is shifted and scaled into [−1, 1] by its bounds and clamped to them; a category becomes one column per known
-value, and a value that was not known becomes all zeros. A missing number becomes the middle and sets a column of its
-own.
+value, and a value that was not known becomes all zeros; a date becomes a number of days; a text becomes a bag of
+hashed tokens, or a row of codes for models that read sequences. No row's numbers depend on another row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from veil.errors import InputError, require
+from veil.tabular.text import TextForm, bag_of_tokens, hash_of, text_codes
 
-MAX_CATEGORIES = 64
+Missing = Literal["flag", "middle", "refuse"]
+MISSING_RULES = ("flag", "middle", "refuse")
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """A number between two bounds."""
+    """A number between two bounds. `missing_words` are texts that mean "no value".
+
+    A missing value becomes the middle and, with the rule `flag`, sets a column of its own; `refuse` makes it an error.
+    With `lenient`, what is no number counts as missing.
+    """
 
     name: str
     low: float
     high: float
+    missing: Missing = "flag"
+    missing_words: tuple[str, ...] = ()
+    lenient: bool = False
 
     def width(self) -> int:
-        """The value and whether it is missing."""
-        return 2
+        """The value, and whether it is missing."""
+        return 2 if self.missing == "flag" else 1
 
-    def encode(self, column: pd.Series) -> NDArray[np.float32]:
+    def encode(self, column: pd.Series) -> Array:
         """[−1, 1] and a mark where the value is missing."""
-        values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-        infinite = np.isinf(values)
-        require(
-            not infinite.any(),
-            f'column "{self.name}" is not finite in row {int(infinite.argmax())}: mend the value or leave it empty',
-        )
-        missing = np.isnan(values)
-        span = (self.high - self.low) or 1.0
-        scaled = np.clip(2 * (values - self.low) / span - 1, -1.0, 1.0)
-        return np.column_stack([np.where(missing, 0.0, scaled), missing]).astype(np.float32)
+        values = numbers(column, self.name, self.missing_words, self.lenient)
+        return _scaled(values, column, self.name, self.low, self.high, self.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """A date between two bounds, in days since 1970-01-01."""
+
+    name: str
+    low: float
+    high: float
+    missing: Missing = "flag"
+    lenient: bool = False
+
+    def width(self) -> int:
+        """The value, and whether it is missing."""
+        return 2 if self.missing == "flag" else 1
+
+    def encode(self, column: pd.Series) -> Array:
+        """[−1, 1] and a mark where the value is missing."""
+        values = days(column, self.name, self.lenient)
+        return _scaled(values, column, self.name, self.low, self.high, self.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,51 +78,167 @@ class Category:
         """One column per known value."""
         return len(self.values)
 
-    def encode(self, column: pd.Series) -> NDArray[np.float32]:
+    def encode(self, column: pd.Series) -> Array:
         """One-hot; missing and unknown values are all zeros."""
-        codes = pd.Index(self.values).get_indexer(pd.Index(column.astype("string").fillna("").astype(str)))
-        return np.asarray(codes[:, None] == np.arange(len(self.values))[None, :], dtype=np.float32)
+        return _one_hot(pd.Index(self.values).get_indexer(pd.Index(words(column))), len(self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class HashedCategory:
+    """A category whose values are known by a public hash alone: one of the `kept` of `buckets` hash values."""
+
+    name: str
+    buckets: int
+    kept: tuple[int, ...]
+
+    def width(self) -> int:
+        """One column per kept hash value."""
+        return len(self.kept)
+
+    def encode(self, column: pd.Series) -> Array:
+        """One-hot; missing values and hash values that are not kept are all zeros."""
+        hashes = hashed_words(column, self.name, self.buckets)
+        return _one_hot(pd.Index(self.kept).get_indexer(pd.Index(hashes)), len(self.kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text as a bag of hashed tokens (words, or three characters each), scaled to length 1."""
+
+    name: str
+    form: TextForm = "tokens"
+    buckets: int = 256
+
+    def width(self) -> int:
+        """One column per bucket."""
+        return self.buckets
+
+    def encode(self, column: pd.Series) -> Array:
+        """Counts per bucket over the text's own length."""
+        return bag_of_tokens(words(column), self.form, self.buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """A text as a row of character or token codes, for models that read sequences."""
+
+    name: str
+    form: TextForm = "characters"
+    length: int = 32
+    buckets: int = 4096
+
+    def width(self) -> int:
+        """How many codes."""
+        return self.length
+
+    def encode(self, column: pd.Series) -> Array:
+        """Whole numbers; 0 fills up on the left."""
+        return text_codes(words(column), self.form, self.length, self.buckets)
+
+
+Column = Numeric | Date | Category | HashedCategory | Text | Codes
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
     """How each column becomes numbers; `from_rows` says whether it was read off the rows themselves."""
 
-    columns: tuple[Numeric | Category, ...]
+    columns: tuple[Column, ...]
     from_rows: bool
 
-    def encode(self, table: pd.DataFrame) -> NDArray[np.float32]:
+    def __post_init__(self) -> None:
+        sequences = [column for column in self.columns if isinstance(column, Codes)]
+        require(
+            not sequences or len(self.columns) == 1,
+            "a model that reads a sequence takes one text column and no other: set the other columns to ignore",
+        )
+
+    def encode(self, table: pd.DataFrame) -> Array:
         """All columns side by side."""
         missing = [column.name for column in self.columns if column.name not in table.columns]
         require(not missing, f'column "{missing[0] if missing else ""}" is missing from the table')
-        parts = [column.encode(table[column.name]) for column in self.columns]
-        return np.concatenate(parts, axis=1) if parts else np.zeros((len(table), 0), np.float32)
+        if len(self.columns) == 1:
+            return self.columns[0].encode(table[self.columns[0].name])
+        rows = np.empty((len(table), self.width()), dtype=np.float32)
+        start = 0
+        for column in self.columns:
+            rows[:, start : start + column.width()] = column.encode(table[column.name])
+            start += column.width()
+        return rows
 
     def width(self) -> int:
         """How many numbers a row becomes."""
         return sum(column.width() for column in self.columns)
 
+    def widths(self) -> tuple[int, ...]:
+        """How many numbers each column becomes."""
+        return tuple(column.width() for column in self.columns)
 
-def fit_encoding(table: pd.DataFrame, leave_out: set[str]) -> Encoding:
-    """Read bounds and categories off the rows. This is not private: the certificate says that it is not covered.
 
-    >>> fit_encoding(pd.DataFrame({"age": [20, 40], "town": ["A", "B"]}), set()).width()
-    4
+def words(column: pd.Series) -> list[str]:
+    """Each value as a word; what is missing is the empty word. Whole numbers look alike whatever their type."""
+    return ["" if missing else _word(value) for value, missing in zip(column, column.isna(), strict=True)]
+
+
+def _word(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def hashed_words(column: pd.Series, name: str, buckets: int) -> NDArray[np.int64]:
+    """The public hash of each value; −1 where it is missing."""
+    listed = words(column)
+    known = {word: hash_of(f"{name}={word}", buckets) if word else -1 for word in set(listed)}
+    return np.array([known[word] for word in listed], dtype=np.int64)
+
+
+def numbers(
+    column: pd.Series, name: str, missing_words: tuple[str, ...] = (), lenient: bool = False
+) -> NDArray[np.float64]:
+    """A column as numbers, NaN where a value is missing; what is no number is an error that names the row.
+
+    With `lenient` such values count as missing instead, so that not even an error tells about a row.
     """
-    columns: list[Numeric | Category] = []
-    for name in table.columns:
-        if name in leave_out:
-            continue
-        column = table[name]
-        if pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column):
-            counts = column.astype("string").dropna().value_counts()
-            values = tuple(sorted(str(value) for value in counts.index[:MAX_CATEGORIES]))
-            columns.append(Category(str(name), values))
-        else:
-            finite = column.to_numpy(dtype=np.float64, na_value=np.nan)
-            finite = finite[np.isfinite(finite)]
-            low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-            columns.append(Numeric(str(name), low, high))
-    if not columns:
-        raise InputError("no column is left to learn from: the table has only target and group columns")
-    return Encoding(tuple(columns), from_rows=True)
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column):
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    else:
+        stripped = column.astype("string").str.strip()
+        absent = stripped.isna() | stripped.isin(["", *missing_words])
+        read = pd.to_numeric(stripped.mask(absent), errors="coerce")
+        values = read.to_numpy(dtype=np.float64, na_value=np.nan)
+        _refuse(np.isnan(values) & ~absent.to_numpy(dtype=bool) & (not lenient), column, name, "is not a number")
+    infinite = np.isinf(values)
+    _refuse(infinite & (not lenient), column, name, "is not finite")
+    return np.where(infinite, np.nan, values) if lenient else values
+
+
+def days(column: pd.Series, name: str, lenient: bool = False) -> NDArray[np.float64]:
+    """A column of dates as days since 1970, NaN where a value is missing."""
+    if pd.api.types.is_datetime64_any_dtype(column):
+        stamps = pd.to_datetime(column, utc=True)
+    else:
+        stamps = pd.to_datetime(column.astype("string"), errors="coerce", format="mixed", utc=True)
+        _refuse((stamps.isna() & column.notna()).to_numpy() & (not lenient), column, name, "is not a date")
+    seconds = (stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+    return np.asarray(seconds.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
+
+
+def _scaled(
+    values: NDArray[np.float64], column: pd.Series, name: str, low: float, high: float, missing: Missing
+) -> Array:
+    absent = np.isnan(values)
+    if missing == "refuse":
+        _refuse(absent, column, name, "is missing")
+    scaled = np.where(absent, 0.0, np.clip(2 * (values - low) / ((high - low) or 1.0) - 1, -1.0, 1.0))
+    parts = [scaled, absent] if missing == "flag" else [scaled]
+    return np.column_stack(parts).astype(np.float32)
+
+
+def _refuse(wrong: NDArray[np.bool_], column: pd.Series, name: str, what: str) -> None:
+    """Name the first wrong row by its place in the file, which the index keeps when rows are set apart."""
+    if wrong.any():
+        row = column.index[int(wrong.argmax())]
+        raise InputError(f'column "{name}" {what} in row {row}: mend the value or leave it empty')
+
+
+def _one_hot(codes: NDArray[Any], width: int) -> Array:
+    return np.asarray(codes[:, None] == np.arange(width)[None, :], dtype=np.float32)

@@ -1,9 +1,8 @@
-"""Reading tables and turning them into problems."""
+"""Tables into problems: targets, groups and owners from columns, with errors that name the column and the row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -11,39 +10,87 @@ from numpy.typing import NDArray
 
 from veil.errors import InputError, require
 from veil.problem import Problem, PublicFacts
-from veil.tabular.encoding import Encoding
+from veil.randomness import Seed
+from veil.tabular.encoding import Encoding, words
+from veil.tabular.schema import Schema
+
+MAX_CLASSES = 1000
+# Public: whoever knows the position of a row knows whether it is held out.
+_COIN = Seed.from_int(0x5645494C)
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """A CSV or Parquet file as a table."""
-    require(path.exists(), f"there is no file {path}")
-    try:
-        if path.suffix in {".parquet", ".pq"}:
-            return pd.read_parquet(path)
-        table = pd.read_csv(path, skipinitialspace=True)
-    except (OSError, ValueError, UnicodeError) as error:
-        first = str(error).splitlines()[0]
-        raise InputError(f"{path} is not a table that can be read: {first}") from error
-    require(len(table) > 0, f"{path} has no rows")
-    return table
+def require_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
+    """Every named column is there."""
+    for name in names:
+        if name not in table.columns:
+            raise InputError(f'column "{name}" is missing: the table has {", ".join(map(str, table.columns))}')
 
 
-def _labels(column: pd.Series) -> NDArray[np.object_]:
-    """A column as words; what is missing is None."""
-    words = [None if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)]
-    return np.array(words, dtype=object)
+def labels_of(table: pd.DataFrame, name: str, role: str, known: Sequence[str] | None = None) -> NDArray[np.object_]:
+    """A column as words. A missing word, or one that is not among the known ones, is an error that names the row."""
+    listed = words(table[name])
+    missing = [row for row, word in zip(table.index, listed, strict=True) if word == ""]
+    if missing:
+        raise InputError(
+            f'the {role} of row {missing[0]} is missing (column "{name}"): fill it in or leave the row out'
+        )
+    if known is not None:
+        allowed = set(known)
+        unknown = [row for row, word in zip(table.index, listed, strict=True) if word not in allowed]
+        require(
+            not unknown,
+            f'column "{name}" has in row {unknown[0] if unknown else 0} a value that is not one of the '
+            f"{len(allowed)} known ones: mend it, or add the value to the schema",
+        )
+    return np.array(listed, dtype=object)
 
 
 def table_problem(
-    table: pd.DataFrame, encoding: Encoding, target: str, groups: Sequence[str], like: PublicFacts | None = None
+    table: pd.DataFrame,
+    encoding: Encoding,
+    target: str,
+    groups: Sequence[str],
+    like: PublicFacts | None = None,
+    *,
+    owner: str | None = None,
+    budgets: Mapping[str, float] | None = None,
+    schema: Schema | None = None,
+    group_sizes: Mapping[str, int] | None = None,
 ) -> Problem:
     """Rows of a table as a problem; `like` gives the classes and groups of an earlier one (for evaluation rows)."""
-    for name in (target, *groups):
-        if name not in table.columns:
-            raise InputError(f'column "{name}" is missing: the table has {", ".join(map(str, table.columns))}')
+    require_columns(table, (target, *groups, *([owner] if owner else [])))
+    declared = schema.values_of(target) if schema else None
+    known = like.classes if like else declared
+    labels = labels_of(table, target, "target", known)
+    check_classes(labels, target)
+    of = {name: labels_of(table, name, "group", schema.values_of(name) if schema else None) for name in groups}
     return Problem.from_arrays(
         encoding.encode(table),
-        _labels(table[target]),
-        {name: _labels(table[name]) for name in groups} or None,
-        classes=like.classes if like else None,
+        labels,
+        of or None,
+        owners=labels_of(table, owner, "owner") if owner else None,
+        budgets=budgets,
+        classes=known,
+        group_sizes=group_sizes,
     )
+
+
+def check_classes(labels: NDArray[np.object_], target: str) -> None:
+    """Refuse a target that is a quantity rather than a class."""
+    distinct = len(set(labels.tolist()))
+    many = distinct > MAX_CLASSES or (distinct > 50 and distinct > 0.2 * len(labels))
+    require(
+        not many,
+        f'target "{target}" has {distinct:,} different values in {len(labels):,} rows: choose a column of classes, '
+        "or learn a number with veil.estimators.FairPrivateRegressor",
+    )
+
+
+def held_out(rows: int, share: float, start: int = 0) -> NDArray[np.bool_]:
+    """Which of the rows from `start` on are held out: a public coin per position, which no row's content changes.
+
+    >>> int(held_out(1000, 0.2).sum())
+    224
+    """
+    require(0 <= share < 1, f"holdout is {share}: it must be at least 0 and below 1")
+    return _COIN.uniforms("holdout", 0, np.arange(start, start + rows)) < share

@@ -145,8 +145,9 @@ const charts = (() => {
 
   /* Rows with a name: beside the plot where there is room, above each row on a phone. */
   const rowsLayout = (names, width, rowHeight) => {
-    const beside = width >= 520;
-    const labels = beside ? Math.min(width * 0.36, Math.max(...names.map(textWidth)) + 16) : 0;
+    const longest = Math.max(...names.map(textWidth)) + 20;
+    const beside = width >= 420 && longest <= width * 0.4;
+    const labels = beside ? longest : 0;
     const pitch = beside ? rowHeight : rowHeight + 20;
     const top = 8;
     return {
@@ -271,24 +272,33 @@ const charts = (() => {
     frame(svg, box, niceTicks(xLow, xHigh, Math.max(3, Math.floor((box.right - box.left) / 100))), niceTicks(yLow, yHigh, 5), x, y, { xFormat: spec.format, yFormat: spec.format, xLabel: spec.x_label, yLabel: spec.y_label });
     const front = spec.points.filter((point) => point.front).sort((a, b) => a.x - b.x);
     if (front.length > 1) make("path", { class: "front", d: front.map((point, index) => `${index ? "L" : "M"}${x(point.x)} ${y(point.y)}`).join("") }, svg);
-    const taken = [];
     const stops = [];
     spec.points.forEach((point) => {
       if (point.x_std) make("line", { class: "whisker", x1: x(point.x - point.x_std), x2: x(point.x + point.x_std), y1: y(point.y), y2: y(point.y) }, svg);
       if (point.y_std) make("line", { class: "whisker", x1: x(point.x), x2: x(point.x), y1: y(point.y - point.y_std), y2: y(point.y + point.y_std) }, svg);
       const fill = point.subject ? "var(--c0)" : point.private ? "var(--c1)" : "var(--c7)";
       marker(svg, point.private ? "circle" : "diamond", x(point.x), y(point.y), point.subject ? 7.5 : 5.5, { fill, stroke: "var(--card)", "stroke-width": 1.5 });
-      const wide = textWidth(point.name);
-      const leftSide = x(point.x) + wide + 14 > box.right;
-      let base = y(point.y) - 9;
-      const start = leftSide ? x(point.x) - 10 - wide : x(point.x) + 10;
-      while (taken.some((one) => Math.abs(one.y - base) < 14 && one.x < start + wide && start < one.x + one.wide)) base -= 14;
-      taken.push({ x: start, y: base, wide });
-      make("text", { class: "label strong", x: leftSide ? x(point.x) - 10 : x(point.x) + 10, y: base, "text-anchor": leftSide ? "end" : "start" }, svg, point.name);
       const std = (value) => (value === null ? "" : ` ± ${(100 * value).toFixed(1)}`);
       stops.push({ x: x(point.x), y: y(point.y), title: point.name, rows: [[spec.y_label, percent(point.y) + std(point.y_std)], [spec.x_label, percent(point.x) + std(point.x_std)]] });
     });
+    namePoints(svg, spec.points.map((point) => ({ ...point, x: x(point.x), y: y(point.y) })), box);
     return { height, stops };
+  };
+  /* Names beside their points, the important ones first; a name that fits nowhere is left to the reading and the table. */
+  const namePoints = (svg, points, box) => {
+    const taken = points.map((point) => ({ left: point.x - 7, right: point.x + 7, top: point.y - 7, bottom: point.y + 7 }));
+    const rank = (point) => (point.subject ? 0 : point.front ? 1 : point.private ? 3 : 2);
+    const free = (area) => area.left >= box.left && area.right <= box.right + 12 && area.top >= 0 && area.bottom <= box.bottom
+      && !taken.some((one) => one.left < area.right && area.left < one.right && one.top < area.bottom && area.top < one.bottom);
+    for (const point of [...points].sort((a, b) => rank(a) - rank(b))) {
+      const wide = textWidth(point.name);
+      const places = [[10, -8], [-10 - wide, -8], [10, 17], [-10 - wide, 17], [12, 4], [-12 - wide, 4], [-wide / 2, -14], [-wide / 2, 23]];
+      const areas = places.map(([dx, dy]) => ({ left: point.x + dx, right: point.x + dx + wide, top: point.y + dy - 10, bottom: point.y + dy + 3 }));
+      const area = areas.find(free);
+      if (!area) continue;
+      taken.push(area);
+      make("text", { class: "label strong", x: area.left, y: area.bottom - 3 }, svg, point.name);
+    }
   };
 
   const draw = { lines: drawLines, forest: drawForest, bars: drawBars, heat: drawHeat, scatter: drawScatter };
