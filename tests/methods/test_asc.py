@@ -206,7 +206,8 @@ def test_asc_wavers_far_less_than_one_group_at_a_time_during_a_run() -> None:
 
 
 def test_losses_above_the_ceiling_are_bounded_before_they_are_released() -> None:
-    from conftest import NoNoise
+    from method_cases import NoNoise
+
     from veil.randomness import Seed
 
     problem = generate([GroupSpec("a", 30), GroupSpec("b", 20)])

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from method_cases import NoNoise, plan_for, small_engine, small_problem
 
 import veil
-from conftest import NoNoise, plan_for, small_engine, small_problem
 from veil import methods
 from veil.accounting import Pld, PoissonGaussian, RenyiFilter, Repeated, joint_noise_multiplier
 from veil.accounting.rdp import rdp

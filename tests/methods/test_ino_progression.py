@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from method_cases import plan_for, small_problem
 
-from conftest import plan_for, small_problem
 from veil.accounting import Ledger, Repeated
 from veil.errors import InputError
 from veil.plan import Plan

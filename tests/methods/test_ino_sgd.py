@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 import torch
+from method_cases import NoNoise, plan_for, small_engine, small_problem
 
-from conftest import NoNoise, plan_for, small_engine, small_problem
 from veil import methods
 from veil.accounting import Rdp
 from veil.accounting.calibration import clip_for, rate_for

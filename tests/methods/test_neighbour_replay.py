@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from method_cases import CASES, NoNoise, plan_for, small_engine, small_problem
 
-from conftest import CASES, NoNoise, plan_for, small_engine, small_problem
 from veil.accounting import Relation
 from veil.problem import Problem
 from veil.randomness import Seed

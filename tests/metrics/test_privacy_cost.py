@@ -1,0 +1,102 @@
+"""Privacy cost: losses against the twin, the gap between groups, and a twin that is trained once."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import veil
+from veil.datasets import GroupSpec, generate
+from veil.errors import InputError
+from veil.metrics.gradient_variance import GradientVariance, group_gradients
+from veil.metrics.groups import GroupMetrics, GroupScore
+from veil.metrics.privacy_cost import metrics_from_json, privacy_cost, twin_metrics
+from veil.training.fitting import row_losses
+
+
+def metrics(total: float, **groups: float) -> GroupMetrics:
+    return GroupMetrics({name: GroupScore(10, value) for name, value in groups.items()}, total)
+
+
+def test_the_gap_is_between_losses_not_between_accuracies() -> None:
+    twin = metrics(0.8, a=0.9, b=0.7)
+    assert privacy_cost(twin, metrics(0.7, a=0.8, b=0.6)).gap == pytest.approx(0.0)
+    assert privacy_cost(twin, metrics(0.7, a=0.7, b=0.7)).gap == pytest.approx(0.2)
+
+
+def test_a_group_that_gains_from_privacy_widens_the_gap() -> None:
+    assert privacy_cost(metrics(0.8, a=0.9, b=0.7), metrics(0.8, a=0.8, b=0.8)).gap == pytest.approx(0.2)
+
+
+def test_private_accuracy_is_the_mean_over_runs() -> None:
+    runs = [metrics(0.7, a=0.8, b=0.5), metrics(0.7, a=0.6, b=0.7)]
+    cost = privacy_cost(metrics(0.8, a=0.9, b=0.7), runs)
+    assert cost.by_group == pytest.approx({"a": 0.2, "b": 0.1})
+
+
+def test_only_the_named_groups_are_compared_and_empty_ones_take_no_part() -> None:
+    twin, run = metrics(0.8, a=0.9, b=0.7, c=0.9), metrics(0.8, a=0.9, b=0.6, c=0.1)
+    assert privacy_cost(twin, run, ["a", "b"]).gap == pytest.approx(0.1)
+    hollow = privacy_cost(twin, metrics(0.8, a=0.9, b=0.6, c=math.nan))
+    assert hollow.gap == pytest.approx(0.1)
+    assert hollow.as_json()["by_group"]["c"] is None
+
+
+def test_a_group_that_the_twin_does_not_have_is_refused() -> None:
+    with pytest.raises(InputError, match='group "b"'):
+        privacy_cost(metrics(0.8, a=0.9, b=0.8), metrics(0.8, a=0.9))
+
+
+def test_figures_survive_being_written() -> None:
+    before = metrics(0.8, a=0.9, b=math.nan)
+    assert metrics_from_json(before.as_json()).as_json() == before.as_json()
+
+
+def test_the_twin_is_trained_once_and_then_read(tmp_path: Path) -> None:
+    problem = generate([GroupSpec("large", 120), GroupSpec("small", 40, angle=1.0)])
+    trained = []
+
+    def train(folder: Path) -> object:
+        trained.append(folder)
+        settings = {"method": "erm", "steps": 5, "batch_size": 20, "seed": 1}
+        return veil.fit(torch.nn.Linear(10, 2), problem, evaluation=problem, out=folder, **settings)
+
+    first = twin_metrics(tmp_path / "twin", train)
+    assert twin_metrics(tmp_path / "twin", train) == first
+    assert trained == [tmp_path / "twin"]
+    assert set(first.by_group) == {"large", "small"}
+
+
+def test_a_folder_without_metrics_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no metrics"):
+        twin_metrics(tmp_path, lambda folder: None)
+
+
+def test_gradient_variance_equals_a_loop_over_rows() -> None:
+    problem = generate([GroupSpec("large", 60), GroupSpec("small", 20, angle=1.0)])
+    model = torch.nn.Linear(10, 2)
+    found = group_gradients(model, row_losses, problem, rows=1000)
+    rows = []
+    for row in range(80):
+        model.zero_grad()
+        row_losses(model, (problem.inputs[row : row + 1], problem.targets[row : row + 1])).sum().backward()
+        rows.append(torch.cat([p.grad.flatten() for p in model.parameters()]).double())  # type: ignore[union-attr]
+    all_rows, groups = torch.stack(rows), torch.from_numpy(problem.group_of)
+    for group in range(2):
+        own = all_rows[groups == group]
+        assert found.norms[group] == pytest.approx(float(own.norm(dim=1).mean()), rel=1e-4)
+        expected = float(((own - all_rows.mean(dim=0)) ** 2).sum(dim=1).mean())
+        assert found.variances[group] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_run_watched_for_gradient_variance_is_marked_as_not_covered() -> None:
+    problem = generate([GroupSpec("large", 60), GroupSpec("small", 20, angle=1.0)])
+    watch = GradientVariance(problem, row_losses, every=2)
+    run = veil.fit(torch.nn.Linear(10, 2), problem, epsilon=1.0, steps=4, batch_size=20, seed=1, callbacks=[watch])
+    looks = run.findings["GradientVariance"]["looks"]
+    assert [look["step"] for look in looks] == [1, 3]
+    assert run.findings["GradientVariance"]["private"] is True
+    assert any("private rows" in line for line in run.certificate.not_covered)

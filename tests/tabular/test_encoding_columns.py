@@ -1,0 +1,174 @@
+"""Columns into numbers: no other row is looked at, kinds are guessed as a person would, wrong values name the row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from veil.datasets import GroupSpec, generate
+from veil.errors import InputError
+from veil.tabular import as_table, fit_encoding, read_table
+from veil.tabular.encoding import Category, Codes, Date, Encoding, HashedCategory, Numeric, Text
+from veil.tabular.guessing import guess_kind
+from veil.tabular.text import bag_of_tokens, character_codes, token_codes
+
+COLUMNS = {
+    "number": Numeric("c", -10, 10),
+    "number without flag": Numeric("c", -10, 10, "middle"),
+    "category": Category("c", ("a", "b", "1")),
+    "hashed category": HashedCategory("c", 16, tuple(range(8))),
+    "text": Text("c", buckets=16),
+    "codes": Codes("c", length=6),
+}
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.one_of(st.none(), st.integers(-20, 20)), min_size=1, max_size=12), st.sampled_from(sorted(COLUMNS)))
+def test_a_rows_numbers_do_not_depend_on_other_rows(values: list[int | None], kind: str) -> None:
+    column, table = COLUMNS[kind], pd.Series(values, dtype="Int64", name="c")
+    whole = column.encode(table)
+    assert whole.shape == (len(values), column.width())
+    assert np.isfinite(whole).all()
+    for row in range(len(values)):
+        assert np.array_equal(whole[row], column.encode(table.iloc[row : row + 1])[0])
+
+
+def test_numbers_are_clamped_to_their_bounds_and_gaps_are_marked() -> None:
+    rows = Numeric("c", 0, 10).encode(pd.Series([0, 5, 10, 99, None]))
+    assert rows.tolist() == [[-1, 0], [0, 0], [1, 0], [1, 0], [0, 1]]
+
+
+def test_words_for_missing_are_gaps_and_other_words_are_errors() -> None:
+    assert Numeric("c", 0, 10, missing_words=("?",)).encode(pd.Series(["5", " ?", None])).tolist() == [
+        [0, 0],
+        [0, 1],
+        [0, 1],
+    ]
+    with pytest.raises(InputError, match='column "c" is not a number in row 1'):
+        Numeric("c", 0, 10).encode(pd.Series(["5", "?"]))
+    assert Numeric("c", 0, 10, lenient=True).encode(pd.Series(["5", "x", "inf"])).tolist() == [[0, 0], [0, 1], [0, 1]]
+
+
+def test_dates_are_days_between_their_bounds() -> None:
+    date = Date("c", 0, 100)
+    rows = date.encode(pd.Series(["1970-01-01", "1970-04-11", None, "2030-01-01"]))
+    assert rows.tolist() == [[-1, 0], [1, 0], [0, 1], [1, 0]]
+    with pytest.raises(InputError, match='column "c" is not a date in row 1'):
+        date.encode(pd.Series(["1970-01-01", "tomorrow"]))
+
+
+def test_the_same_category_is_the_same_whatever_type_it_was_read_with() -> None:
+    category = Category("c", ("1", "2", "2.5"))
+    as_int = category.encode(pd.Series([1, 2]))
+    as_float = category.encode(pd.Series([1.0, 2.0]))
+    assert np.array_equal(as_int, as_float)
+    assert np.array_equal(as_int, category.encode(pd.Series(["1", "2"])))
+    assert category.encode(pd.Series([2.5, 1.0])).argmax(axis=1).tolist() == [2, 0]
+
+
+def test_a_sequence_column_stands_alone() -> None:
+    with pytest.raises(InputError, match="one text column and no other"):
+        Encoding((Codes("a"), Numeric("b", 0, 1)), from_rows=False)
+
+
+KINDS = {
+    "numbers": (pd.Series([1.5, 2.0, None]), "numeric"),
+    "numbers as words": (pd.Series(["1", "2", "?", "4"]), "numeric"),
+    "dates": (pd.Series(["2020-01-31", "2021-12-01", None]), "date"),
+    "German dates": (pd.Series(["31.01.2020", "01.12.2021"]), "date"),
+    "timestamps": (pd.Series(pd.to_datetime(["2020-01-31"])), "date"),
+    "truth values": (pd.Series([True, False]), "category"),
+    "few words": (pd.Series(["red", "green"] * 50), "category"),
+    "many words": (pd.Series([f"city {i % 300}" for i in range(3000)]), "category"),
+    "sentences": (pd.Series([f"this is sentence number {i} of many" for i in range(200)]), "text"),
+    "row numbers": (pd.Series(np.arange(100)), "ignore"),
+    "codes of one row each": (pd.Series([f"X{i}" for i in range(200)]), "ignore"),
+    "nothing": (pd.Series([None, None], dtype=object), "ignore"),
+    "mixed": (pd.Series(["3", "4 kg", "5", "six"] * 10), "category"),
+}
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_kinds_are_guessed_as_a_person_would(case: str) -> None:
+    column, kind = KINDS[case]
+    assert guess_kind(column) == kind
+
+
+def test_only_the_commonest_categories_are_kept() -> None:
+    table = pd.DataFrame({"town": [f"t{i % 200}" for i in range(2000)] + ["common"] * 100})
+    encoding = fit_encoding(table, set())
+    assert encoding.width() == 64
+    assert encoding.encode(pd.DataFrame({"town": ["common", "never seen", None]})).sum(axis=1).tolist() == [1, 0, 0]
+
+
+def test_a_table_without_a_column_to_learn_from_is_refused() -> None:
+    with pytest.raises(InputError, match="no column is left to learn from"):
+        fit_encoding(pd.DataFrame({"id": np.arange(50), "y": [0, 1] * 25}), {"y"})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".arrow", ".feather"])
+def test_every_file_format_gives_the_same_table(suffix: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    table = pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "z"]})
+    path = tmp_path / f"table{suffix}"
+    if suffix == ".parquet":
+        table.to_parquet(path, index=False)
+    elif suffix == ".arrow":
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, pa.Schema.from_pandas(table)) as writer:
+            writer.write_table(pa.Table.from_pandas(table, preserve_index=False))
+    elif suffix == ".feather":
+        table.to_feather(path)
+    else:
+        table.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
+    found = read_table(path)
+    assert found["a"].tolist() == [1, 2, 3]
+    assert found["b"].tolist() == ["x", "y", "z"]
+
+
+def test_tables_of_other_libraries_are_taken_and_wrong_ones_refused() -> None:
+    import pyarrow as pa
+
+    assert as_table(pa.table({"a": [1, 2]}))["a"].tolist() == [1, 2]
+    assert as_table({"a": [1, 2]})["a"].tolist() == [1, 2]
+    assert as_table([[1, 2], [3, 4]])["x1"].tolist() == [2, 4]
+    with pytest.raises(InputError, match='two columns named "a"'):
+        as_table(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+    with pytest.raises(InputError, match="has no rows"):
+        as_table(pd.DataFrame({"a": []}))
+    with pytest.raises(InputError, match="two dimensions, not 1"):
+        as_table([1, 2, 3])
+
+
+def test_texts_become_codes_and_bags_by_fixed_rules() -> None:
+    assert character_codes(["ab", "ÄB", "日"], 3).tolist() == [[0, 2, 3], [0, 28, 29], [0, 0, 1]]
+    codes = token_codes(["Hello hello world", ""], 4, 50)
+    assert codes[0, 1] == codes[0, 2] != codes[0, 3]
+    assert codes[1].tolist() == [0, 0, 0, 0]
+    bags = bag_of_tokens(["one two", "two one", "", "one"], "tokens", 64)
+    assert np.array_equal(bags[0], bags[1])
+    assert np.linalg.norm(bags, axis=1).round(6).tolist() == [1, 1, 0, 1]
+    near, far = (bag_of_tokens(["Johansson", other], "characters", 512) for other in ("Johanson", "Nakamura"))
+    assert near[0] @ near[1] > 0.5 > far[0] @ far[1]
+
+
+@pytest.mark.statistical
+def test_generated_groups_have_the_optimum_that_they_declare() -> None:
+    """20,000 rows per group: the standard error is 0.003, so 0.015 is five of them (false alarm below 1e-6)."""
+    groups = [
+        GroupSpec("easy", 20_000, margin=3.0),
+        GroupSpec("turned", 20_000, margin=2.0, angle=1.0, label_noise=0.1),
+        GroupSpec("shifted", 20_000, margin=1.0, shift=5.0),
+    ]
+    problem = generate(groups, features=4, seed=1)
+    x, y = problem.inputs.double().numpy(), problem.targets.numpy()
+    for index, name in enumerate(problem.public.groups):
+        group = next(group for group in groups if group.name == name)
+        of = problem.group_of == index
+        best = x[of][:, 0] * np.cos(group.angle) + x[of][:, 1] * np.sin(group.angle) > 0
+        assert (best == y[of]).mean() == pytest.approx(group.best_accuracy(), abs=0.015)
