@@ -86,6 +86,14 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
+class Memberships:
+    """Overlapping groups: which of them each row is in, one column per name."""
+
+    names: tuple[str, ...]
+    table: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
 class Problem:
     """Private rows with the cell of each. `present` is False only for a row taken out by `without`.
 
@@ -97,7 +105,7 @@ class Problem:
     cell_of: NDArray[np.int64]
     public: PublicFacts
     present: NDArray[np.bool_] = field(repr=False)
-    memberships: NDArray[np.bool_] | None = field(default=None, repr=False)
+    memberships: Memberships | None = field(default=None, repr=False)
     source: Rows | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -138,7 +146,7 @@ class Problem:
         require(rows > 0, "there are no rows: give at least one row to train on")
         y, class_names = _as_targets(targets, task, classes)
         require(len(y) == rows, f"there are {rows} rows of features and {len(y)} targets: they must be as many")
-        overlap: NDArray[np.bool_] | None = None
+        overlap: Memberships | None = None
         if memberships is not None:
             require(groups is None, "give either groups or memberships, not both")
             group_ids, names, overlap = _primary_group(memberships, rows)
@@ -269,8 +277,11 @@ def _as_targets(
 
 def _primary_group(
     memberships: Mapping[str, Sequence[bool]], rows: int
-) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.bool_]]:
-    """Each row's smallest group; rows in no group form one of their own."""
+) -> tuple[NDArray[np.int64], tuple[str, ...], Memberships]:
+    """Each row's smallest group, the groups that are some row's smallest, and all memberships.
+
+    Rows in no group form one of their own.
+    """
     names = tuple(memberships)
     table = np.stack([np.asarray(memberships[name], dtype=bool) for name in names], axis=1)
     require(len(table) == rows, f"there are {rows} rows and {len(table)} memberships: they must be as many")
@@ -278,7 +289,8 @@ def _primary_group(
         names, table = (*names, "no group"), np.column_stack([table, ~table.any(axis=1)])
     order = np.argsort(table.sum(axis=0), kind="stable")
     primary = order[np.argmax(table[:, order], axis=1)]
-    return primary.astype(np.int64), names, table
+    used, ids = np.unique(primary, return_inverse=True)
+    return ids.astype(np.int64), tuple(names[column] for column in used), Memberships(names, table)
 
 
 def _reorder(

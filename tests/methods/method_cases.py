@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -55,8 +54,3 @@ class NoNoise:
 
     def add(self, step: int, values: dict[str, Tensor], std: float, purpose: str = "gradient") -> dict[str, Tensor]:
         return dict(values)
-
-
-@pytest.fixture
-def problem() -> Problem:
-    return small_problem()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
@@ -37,7 +38,9 @@ def planned(index: int) -> Plan:
     return plan_for("ino-sgd", OPTIONS[index], small_problem())
 
 
-@pytest.mark.parametrize("index", range(len(OPTIONS)), ids=lambda index: str(OPTIONS[index]))
+@pytest.mark.parametrize(
+    "index", range(len(OPTIONS)), ids=lambda index: re.sub(" at 0x[0-9a-f]+", "", str(OPTIONS[index]))
+)
 def test_every_owner_spends_its_budget_to_one_percent_and_never_overruns_it(index: int) -> None:
     plan = planned(index)
     assert plan.rules is not None
@@ -47,7 +50,9 @@ def test_every_owner_spends_its_budget_to_one_percent_and_never_overruns_it(inde
         assert 0.99 * budget <= rule.guarantee(plan.delta, accountant) <= budget
 
 
-@pytest.mark.parametrize("index", range(len(OPTIONS)), ids=lambda index: str(OPTIONS[index]))
+@pytest.mark.parametrize(
+    "index", range(len(OPTIONS)), ids=lambda index: re.sub(" at 0x[0-9a-f]+", "", str(OPTIONS[index]))
+)
 def test_removing_a_row_moves_the_release_by_at_most_its_own_limit(index: int) -> None:
     problem, plan = small_problem(), planned(index)
     release = plan.controller.release(plan.controller.start(), 0)
@@ -170,7 +175,7 @@ def test_micro_batches_give_the_same_release() -> None:
         ({"neighbours": "replace-one"}, "no option"),
         ({"count_noise": 0.5}, "count_noise"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", str(value)),
 )
 def test_wrong_options_are_refused_with_a_sentence(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):

@@ -119,3 +119,16 @@ def test_overlapping_groups_are_drawn_with_the_smallest_and_counted_in_all() -> 
     metrics = evaluate(torch.nn.Linear(1, 2), problem)
     assert metrics.by_group["all"].n == 6
     assert metrics.by_group["rare"].n == 2
+
+
+def test_a_group_that_is_nobody_s_smallest_is_counted_but_not_drawn_apart() -> None:
+    memberships = {"all": [True] * 4, "left": [True, True, False, False], "right": [False, False, True, True]}
+    problem = Problem.from_arrays(np.arange(4.0), [0, 1, 0, 1], memberships=memberships)
+    assert problem.public.groups == ("left", "right")
+    from veil.metrics import evaluate
+
+    assert {name: score.n for name, score in evaluate(torch.nn.Linear(1, 2), problem).by_group.items()} == {
+        "left": 2,
+        "right": 2,
+        "all": 4,
+    }

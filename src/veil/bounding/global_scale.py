@@ -45,7 +45,7 @@ class UnitGroupClip:
 
 @dataclass(frozen=True, slots=True)
 class GlobalScale:
-    """Rows up to Z are all scaled by C/Z, which keeps their directions and relative lengths; longer ones are clipped to C.
+    """Rows up to Z are all scaled by C/Z, which keeps directions and relative lengths; longer ones are clipped to C.
 
     >>> from veil.gradients import RowFacts
     >>> facts = RowFacts(torch.zeros(3), torch.tensor([1.0, 4.0, 8.0]), torch.ones(3, dtype=torch.bool))

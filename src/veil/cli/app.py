@@ -12,6 +12,7 @@ from veil.accounting.events import AccountingError
 from veil.cli.account import account_app
 from veil.cli.compare import compare
 from veil.cli.console import say_error
+from veil.cli.data import data_app
 from veil.cli.demo import demo
 from veil.cli.methods import methods
 from veil.cli.report import report
@@ -35,6 +36,7 @@ app.command()(methods)
 app.command()(verify)
 app.command()(report)
 app.add_typer(account_app, name="account")
+app.add_typer(data_app, name="data")
 
 
 def _version(value: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +17,48 @@ if TYPE_CHECKING:
     from veil.training import Run
 
 
+FURTHER = "veil.settings"
+
+
+def _from_file(context: typer.Context, path: Path | None) -> Path | None:
+    """Let a TOML file give what the command line leaves out: options, and any field of `veil.plan.Settings`.
+
+    They stand at the top or in a table `settings`, as in the `config.toml` of a run.
+    """
+    from veil.plan import Settings
+
+    if path is None:
+        return None
+    require(path.exists(), f"there is no file {path}")
+    try:
+        record = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeError) as error:
+        raise InputError(f"{path} is not a TOML file: {error}") from error
+    settings = record.pop("settings", {})
+    known = {parameter.name for parameter in context.command.params}
+    given: dict[str, object] = {}
+    further: dict[str, object] = {}
+    for key, value in {**record, **settings}.items():
+        name = key.replace("-", "_")
+        if name in known:
+            joined = isinstance(value, list) and name not in ("option", "model_option")
+            given[name] = ",".join(map(str, value)) if joined else value
+        elif name in Settings.model_fields:
+            further[name] = value
+        else:
+            require(name == "command", f'{path}: "{key}" is neither an option of veil train nor a setting')
+    context.default_map = {name: value for name, value in given.items() if name not in ("config", "data")}
+    context.meta[FURTHER] = further
+    return path
+
+
 def train(
+    context: typer.Context,
     data: Annotated[Path, typer.Argument(help="A CSV, Parquet or Arrow file, or a folder of Parquet files.")],
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file with any of these options.", is_eager=True, callback=_from_file),
+    ] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     group: Annotated[str | None, typer.Option(help="Column or columns that make the groups, by commas.")] = None,
     method: Annotated[str, typer.Option(help="See `veil methods`.")] = "dp-sgd",
@@ -68,6 +109,7 @@ def train(
         batch_size=batch_size,
         learning_rate=learning_rate,
         seed=seed,
+        **context.meta.get(FURTHER, {}),
     )
     request = Request(
         data=data,
@@ -91,7 +133,11 @@ def train(
         settings,
         out=out,
         callbacks=[ProgressBar(quiet=json or quiet)],
-        config={"command": shlex.join(["veil", *sys.argv[1:]])},
+        config={
+            "command": shlex.join(["veil", *sys.argv[1:]]),
+            "option": option or None,
+            "model_option": model_option or None,
+        },
         say=None if json or quiet else lambda sentence: stderr.print(sentence, soft_wrap=True, highlight=False),
     )
     _show(run, out, json)

@@ -50,10 +50,13 @@ class NormStatistic:
         return np.asarray(np.clip(self.ceiling * means, self.floor, self.ceiling))
 
     def _measure(self, facts: RowFacts, cells: Tensor) -> Tensor:
+        rows = torch.arange(len(cells))
+        group = torch.tensor(self.group_of_cell)[cells]
         long = (facts.norms > self.floor).to(torch.float64)
-        member = torch.nn.functional.one_hot(torch.tensor(self.group_of_cell)[cells], self.groups) * long[:, None]
-        norms = torch.clamp(facts.norms.to(torch.float64) / self.ceiling, max=1.0)
-        return torch.cat([member * norms[:, None], member], dim=1)
+        values = torch.zeros(len(cells), 2 * self.groups, dtype=torch.float64)
+        values[rows, group] = long * torch.clamp(facts.norms.to(torch.float64) / self.ceiling, max=1.0)
+        values[rows, self.groups + group] = long
+        return values
 
 
 @dataclass(frozen=True)

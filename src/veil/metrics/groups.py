@@ -91,17 +91,23 @@ def evaluate(model: nn.Module, problem: Problem, groups: Sequence[str] = (), row
         parts = [model(chunk).argmax(dim=-1) for chunk in torch.split(problem.inputs, rows_at_once)]
     model.train(training)
     correct = (torch.cat(parts) == problem.targets).numpy()
-    names = [*groups, *(name for name in problem.public.groups if name not in groups)]
+    names = [*groups, *(name for name in group_columns(problem)[0] if name not in groups)]
     return measure(correct, membership_table(problem, names), names)
+
+
+def group_columns(problem: Problem) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
+    """The groups that rows can count towards, and a column of truth values for each."""
+    if problem.memberships is not None:
+        return problem.memberships.names, problem.memberships.table
+    groups = problem.public.groups
+    return groups, problem.group_of[:, None] == np.arange(len(groups))[None, :]
 
 
 def membership_table(problem: Problem, names: Sequence[str]) -> NDArray[np.bool_]:
     """Which of the named groups each row counts towards."""
-    own = problem.memberships
-    if own is None:
-        own = problem.group_of[:, None] == np.arange(len(problem.public.groups))[None, :]
+    known, own = group_columns(problem)
     nobody = np.zeros(len(own), dtype=bool)
-    position = {name: index for index, name in enumerate(problem.public.groups)}
+    position = {name: index for index, name in enumerate(known)}
     return np.column_stack([own[:, position[name]] if name in position else nobody for name in names])
 
 

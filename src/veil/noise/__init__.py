@@ -1,8 +1,9 @@
-"""Noise: Gaussian (fast or float-safe), Laplace, Gumbel, and binary-tree noise for prefix sums."""
+"""Noise: Gaussian (fast or float-safe), Laplace, Gumbel, binary-tree noise for prefix sums; a filter after noise."""
 
+from veil.noise.filters import DiskFilter
 from veil.noise.gaussian import GaussianNoise
 from veil.noise.gumbel import GumbelNoise
 from veil.noise.laplace import LaplaceNoise
 from veil.noise.tree import TreeNoise
 
-__all__ = ["GaussianNoise", "GumbelNoise", "LaplaceNoise", "TreeNoise"]
+__all__ = ["DiskFilter", "GaussianNoise", "GumbelNoise", "LaplaceNoise", "TreeNoise"]

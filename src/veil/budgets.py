@@ -1,0 +1,196 @@
+"""Budgets: reading what each owner allows, cutting per-row budgets into levels, and showing what each level gets."""
+
+from __future__ import annotations
+
+import csv
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from veil.errors import InputError, require
+
+if TYPE_CHECKING:
+    from veil.plan import Plan
+
+_OWNER_COLUMNS = ("owner", "name")
+_BUDGET_COLUMNS = ("epsilon", "budget", "ε")
+_CANDIDATES = 256
+
+
+def read_budgets(source: Mapping[str, Any] | Path | str) -> dict[str, float]:
+    """Budgets by owner from a mapping, a CSV file (columns owner and epsilon) or a TOML file (a table `budgets`).
+
+    >>> read_budgets({"north": 1, "south": 0.5})
+    {'north': 1.0, 'south': 0.5}
+    """
+    if isinstance(source, Mapping):
+        pairs, where = [(str(name), value) for name, value in source.items()], "the budgets"
+    else:
+        path = Path(source)
+        where = path.name
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"the budgets in {path} cannot be read: {error}") from error
+        pairs = _from_toml(text, where) if path.suffix == ".toml" else _from_csv(text, where)
+    require(bool(pairs), f"{where}: there is no budget")
+    budgets: dict[str, float] = {}
+    for name, value in pairs:
+        require(name not in budgets, f'{where}: owner "{name}" has two budgets: leave one')
+        budgets[name] = checked_budget(value, f'{where}: the budget of owner "{name}"')
+    return budgets
+
+
+def checked_budget(value: Any, what: str) -> float:
+    """A budget ε as a number above 0; anything else raises `InputError` that begins with `what`."""
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    require(math.isfinite(number) and number > 0, f'{what} is "{value}": ε must be a finite number above 0')
+    return number
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Per-row budgets cut down to few levels: a level's name per row (the row's owner), and the ε of each level.
+
+    `kept` is the share of the rows' own budgets that the levels keep, on average.
+    """
+
+    of_row: NDArray[np.str_]
+    budgets: Mapping[str, float]
+    kept: float
+
+
+def quantise(row_budgets: ArrayLike, levels: int = 8) -> Levels:
+    """Cut per-row budgets into at most `levels` levels, never above a row's own budget.
+
+    Levels are chosen among the budgets themselves such that the summed loss log(ε/level) is smallest. Budgets are
+    public: who may read the levels may read the budgets.
+
+    >>> found = quantise([0.5, 0.6, 2.0, 2.0, 3.0], levels=2)
+    >>> found.of_row.tolist(), dict(found.budgets)
+    (['ε = 0.5', 'ε = 0.5', 'ε = 2', 'ε = 2', 'ε = 2'], {'ε = 0.5': 0.5, 'ε = 2': 2.0})
+    """
+    require(levels >= 1, f"levels is {levels}: at least one is needed")
+    given = np.asarray(row_budgets)
+    require(given.ndim == 1 and given.size > 0, "per-row budgets are one number for each row")
+    own = np.empty(given.size)
+    for row, value in enumerate(given.tolist()):
+        own[row] = checked_budget(value, f"the budget of row {row}")
+    values, counts = np.unique(own, return_counts=True)
+    if len(values) > _CANDIDATES:
+        # Quantiles, the smallest always among them: no row may lie below every level.
+        chosen = np.unique(np.quantile(own, np.linspace(0.0, 1.0, _CANDIDATES), method="lower"))
+        counts = np.bincount(np.searchsorted(chosen, own, side="right") - 1, minlength=len(chosen))
+        values = chosen
+    edges = values[_best_levels(np.log(values), counts.astype(float), min(levels, len(values)))]
+    index = np.searchsorted(edges, own, side="right") - 1
+    names = _names(edges)
+    kept = float(np.mean(edges[index] / own))
+    return Levels(np.array(names)[index], dict(zip(names, edges.tolist(), strict=True)), kept)
+
+
+@dataclass(frozen=True)
+class LevelRow:
+    """What one owner or level gets: how often its rows are drawn, how far one may move a sum, what that costs."""
+
+    owner: str
+    rows: int
+    budget: float
+    rate: float
+    clip: float
+    expected_uses: float
+    epsilon: float
+
+
+def level_table(plan: Plan) -> list[LevelRow]:
+    """What every owner gets under a plan: rate, clip, expected uses of one row over the run, and the exact ε."""
+    require(plan.rules is not None, f"{plan.method} is not private: its owners have no budget to spend")
+    release = plan.controller.release(plan.controller.start(), 0)
+    rates = getattr(release.draw, "rates", None)
+    if rates is None or plan.rules is None:
+        raise InputError(f"{plan.method} does not draw rows with a rate of their own: there is no table of levels")
+    accountant, rows = plan.settings.accountant_for(), []
+    for owner, name in enumerate(plan.facts.owners):
+        cells = [index for index, cell in enumerate(plan.facts.cells) if cell.owner == owner]
+        rows.append(
+            LevelRow(
+                owner=name,
+                rows=plan.facts.owner_sizes[owner],
+                budget=plan.facts.budget_of(cells[0], plan.settings.epsilon),
+                rate=max(rates[cell] for cell in cells),
+                clip=max(release.bound.limits[cell] for cell in cells),
+                expected_uses=plan.steps * max(rates[cell] for cell in cells),
+                epsilon=max(plan.rules[cell].guarantee(plan.delta, accountant) for cell in cells),
+            )
+        )
+    return rows
+
+
+def level_table_text(rows: Sequence[LevelRow]) -> str:
+    """The table as Markdown, which is also readable as it stands."""
+    lines = ["| owner | rows | budget ε | spent ε | rate | clip | uses of a row |", "|---|--:|--:|--:|--:|--:|--:|"]
+    lines += [
+        f"| {row.owner} | {row.rows:,} | {row.budget:g} | {row.epsilon:.4g} | {row.rate:.4g} | {row.clip:.4g} "
+        f"| {row.expected_uses:.3g} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def _from_csv(text: str, where: str) -> list[tuple[str, Any]]:
+    reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    columns = {str(name).strip().lower(): name for name in reader.fieldnames or ()}
+    owner = next((columns[name] for name in _OWNER_COLUMNS if name in columns), None)
+    budget = next((columns[name] for name in _BUDGET_COLUMNS if name in columns), None)
+    if owner is None or budget is None:
+        found = ", ".join(columns) or "nothing"
+        raise InputError(f"{where}: the first line must name the columns owner and epsilon, it has {found}")
+    return [(str(record[owner]).strip(), record[budget]) for record in reader]
+
+
+def _from_toml(text: str, where: str) -> list[tuple[str, Any]]:
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where} is not TOML: {error}") from error
+    table = content.get("budgets", content)
+    require(isinstance(table, dict), f"{where}: budgets must be a table of owner = epsilon")
+    return list(table.items())
+
+
+def _best_levels(logs: NDArray[np.float64], counts: NDArray[np.float64], levels: int) -> list[int]:
+    """Which of the sorted values become levels, so that Σ counts × (log value − log level below it) is smallest."""
+    size = len(logs)
+    rows = np.concatenate([[0.0], np.cumsum(counts)])
+    mass = np.concatenate([[0.0], np.cumsum(counts * logs)])
+    start, stop = np.meshgrid(np.arange(size), np.arange(1, size + 1), indexing="ij")
+    loss = np.where(stop > start, mass[stop] - mass[start] - (rows[stop] - rows[start]) * logs[:, None], np.inf)
+    best, firsts = loss[0], []
+    for _ in range(levels - 1):
+        # A last level that starts at `start`, after the best use of the levels before it.
+        before = np.concatenate([[0.0], best[:-1]])
+        totals = before[:, None] + loss
+        firsts.append(totals.argmin(axis=0))
+        best = totals.min(axis=0)
+    chosen, end = [], size
+    for first in reversed(firsts):
+        chosen.append(int(first[end - 1]))
+        end = chosen[-1]
+        if end == 0:
+            break
+    return sorted({0, *chosen})
+
+
+def _names(edges: NDArray[np.float64]) -> list[str]:
+    """A name per level, short if that keeps them apart."""
+    short = [f"ε = {edge:.4g}" for edge in edges.tolist()]
+    return short if len(set(short)) == len(short) else [f"ε = {edge!r}" for edge in edges.tolist()]

@@ -1,0 +1,358 @@
+"""The scikit-learn front: `FairPrivateClassifier` and `FairPrivateRegressor`.
+
+They train by `veil.fit` and keep its certificate. Groups and owners are needed at fit only. Without a schema, bounds
+and categories are read off the training rows, and the certificate says that this is not covered.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import FrameType
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from veil.accounting import Certificate, Relation
+from veil.errors import InputError, require
+from veil.metrics.noisy_confusion import DISJOINT, NoisyGroupMetrics, noisy_metrics
+from veil.models import build_model
+from veil.noise import GaussianNoise
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.tabular.guessing import fit_encoding
+from veil.tabular.preparing import FEW_ROWS, FITTED_ON_ROWS
+from veil.tabular.schema import Schema
+from veil.tabular.table import held_out
+from veil.training import Run, fit
+
+TARGET_BOUNDS = "Bounds of the target: they were read off the training rows."
+SEARCH = "A search or cross-validation around this fit: its other fits on the same rows, and its scores."
+
+
+class NotCoveredWarning(UserWarning):
+    """Something that the certificate does not cover happens around a fit."""
+
+
+class _FairPrivate(BaseEstimator):  # type: ignore[misc]
+    """What both estimators share: storing, encoding rows, training, and the certificate."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        method: str = "dp-sgd",
+        method_options: Mapping[str, Any] | None = None,
+        model: str = "mlp",
+        model_options: Mapping[str, Any] | None = None,
+        epochs: float = 20.0,
+        batch_size: int = 256,
+        learning_rate: float = 0.5,
+        holdout: float = 0.2,
+        schema: Schema | None = None,
+        budgets: Mapping[str, float] | None = None,
+        accountant: str = "pld",
+        secure_noise: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.method = method
+        self.method_options = method_options
+        self.model = model
+        self.model_options = model_options
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.holdout = holdout
+        self.schema = schema
+        self.budgets = budgets
+        self.accountant = accountant
+        self.secure_noise = secure_noise
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        """Missing values are encoded; sparse rows are not taken."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = False
+        return tags
+
+    def _table(self, X: Any, *, reset: bool) -> pd.DataFrame:
+        """Rows as a table, after scikit-learn's own checks; text columns are allowed in tables with named columns."""
+        if hasattr(X, "to_pandas"):
+            X = X.to_pandas()
+        if isinstance(X, pd.DataFrame) and not all(map(pd.api.types.is_numeric_dtype, X.dtypes)):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            require(len(X) > 0, "Found array with 0 sample(s): at least one row is needed")
+            table = X.reset_index(drop=True)
+            table.columns = table.columns.map(str)
+            return table
+        array = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+        names = getattr(self, "feature_names_in_", None)
+        names = [f"x{i}" for i in range(array.shape[1])] if names is None else list(map(str, names))
+        return pd.DataFrame(array, columns=names)
+
+    def _train(
+        self, table: pd.DataFrame, targets: NDArray[Any], groups: Any, owners: Any, **facts: Any
+    ) -> tuple[Run, Problem | None]:
+        """Set rows apart by the public coin, encode, train; the held-out rows come back as a problem of their own."""
+        crossed = _attributes(groups, len(table), "sensitive_features")
+        owned = None if owners is None else _labels(owners, len(table), "owners")
+        apart = held_out(len(table), self.holdout if len(table) >= FEW_ROWS else 0.0)
+        self.encoding_ = fit_encoding(table[~apart], set()) if self.schema is None else self.schema.encoding()
+        rows = self.encoding_.encode(table)
+
+        def problem(which: NDArray[np.bool_]) -> Problem:
+            return Problem.from_arrays(
+                rows[which],
+                targets[which],
+                None if crossed is None else {name: labels[which] for name, labels in crossed.items()},
+                owners=None if owned is None else owned[which],
+                budgets=self.budgets,
+                **facts,
+            )
+
+        training = problem(~apart)
+        seed, given = self._seed()
+        options = dict(self.model_options or {})
+        if self.model == "wide-and-deep":
+            options.setdefault("blocks", self.encoding_.widths())
+        module = build_model(self.model, training.public, seed, **options)
+        run = fit(
+            module,
+            training,
+            method=self.method,
+            options=self.method_options,
+            not_covered=self._not_covered(),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            epochs=self.epochs,
+            batch_size=min(self.batch_size, len(training)),
+            learning_rate=self.learning_rate,
+            accountant=self.accountant,
+            secure_noise=self.secure_noise,
+            seed=given,
+        )
+        self.model_ = run.model.eval()
+        self.history_ = run.history
+        self.certificate_ = run.certificate
+        self.groups_ = training.public.groups
+        self.n_iter_ = run.plan.steps
+        return run, problem(apart) if apart.any() else None
+
+    def _seed(self) -> tuple[Seed, int | None]:
+        """A fresh seed from the operating system, or the one that `random_state` gives (stated on the certificate)."""
+        if self.random_state is None:
+            return Seed.from_system(), None
+        given = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return Seed.from_int(given), given
+
+    def _not_covered(self) -> list[str]:
+        found = [FITTED_ON_ROWS] if self.schema is None else []
+        if _inside_search():
+            warnings.warn(
+                f"not covered by the certificate: {SEARCH[0].lower()}{SEARCH[1:]} Each fit has a guarantee of its own.",
+                NotCoveredWarning,
+                stacklevel=4,
+            )
+            found.append(SEARCH)
+        return found
+
+    def _outputs(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        rows = torch.from_numpy(self.encoding_.encode(self._table(X, reset=False)))
+        with torch.no_grad():
+            return torch.cat([self.model_(piece) for piece in torch.split(rows, 8192)])
+
+
+class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc]
+    """A classifier trained with differential privacy for every row, by any of Veil's methods.
+
+    `worst_group_accuracy_` comes from a noisy release on held-out rows (the share `holdout`, chosen by a public coin;
+    none below 100 rows): it is covered by the certificate and never exact. Without held-out rows it is NaN.
+
+    >>> from sklearn.datasets import make_classification
+    >>> X, y = make_classification(400, random_state=0)
+    >>> model = FairPrivateClassifier(epsilon=2.0, epochs=5, random_state=0).fit(X, y, sensitive_features=y)
+    >>> model.predict(X).shape, round(model.certificate_.epsilon, 1)
+    ((400,), 2.0)
+    """
+
+    def fit(self, X: Any, y: Any, *, sensitive_features: Any = None, owners: Any = None) -> Self:
+        """Train on rows `X` with labels `y`; groups and owners are one label per row, or columns that are crossed."""
+        if y is None:
+            raise InputError("requires y to be passed, but the target y is None")
+        table = self._table(X, reset=True)
+        labels = column_or_1d(y, warn=True)
+        if labels.dtype.kind == "f":
+            assert_all_finite(labels, input_name="y")
+        _check_length(len(table), len(labels), "y")
+        check_classification_targets(labels)
+        self.classes_ = np.unique(labels)
+        require(len(self.classes_) >= 2, "there is only 1 class in y: a classifier needs rows of at least two classes")
+        codes = np.searchsorted(self.classes_, labels)
+        run, apart = self._train(table, codes, sensitive_features, owners, classes=list(range(len(self.classes_))))
+        self.group_metrics_ = None if apart is None else self._evaluate(run, apart)
+        figures = self.group_metrics_
+        self.worst_group_accuracy_ = math.nan if figures is None else figures.worst_group_accuracy
+        return self
+
+    def _evaluate(self, run: Run, apart: Problem) -> NoisyGroupMetrics | None:
+        plan = run.plan
+        if plan.relation is None:
+            return None
+        _, given = self._seed()
+        seed = Seed.from_system() if given is None else Seed.from_int(given)
+        found = noisy_metrics(
+            run.model,
+            apart,
+            epsilon=plan.settings.epsilon,
+            delta=plan.delta,
+            relation=Relation(plan.relation),
+            accountant=plan.settings.accountant_for(),
+            noise=GaussianNoise(seed, secure=plan.settings.secure_noise),
+            groups=plan.facts.groups,
+        )
+        self.certificate_ = _assuming(run, DISJOINT)
+        return found
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probability of each class, in the order of `classes_`."""
+        scores = self._outputs(X).to(torch.float64)
+        return np.asarray(torch.softmax(scores, dim=1).numpy())
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most likely class of each row."""
+        chosen = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
+
+
+class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
+    """A regression model trained with differential privacy for every row: squared error on a bounded target.
+
+    `target_bounds` are the smallest and largest value a target may have: public knowledge. Without them they are read
+    off the rows, and the certificate says that this is not covered. Predictions stay within the bounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        target_bounds: tuple[float, float] | None = None,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        method: str = "dp-sgd",
+        method_options: Mapping[str, Any] | None = None,
+        model: str = "mlp",
+        model_options: Mapping[str, Any] | None = None,
+        epochs: float = 20.0,
+        batch_size: int = 256,
+        learning_rate: float = 0.2,
+        schema: Schema | None = None,
+        budgets: Mapping[str, float] | None = None,
+        accountant: str = "pld",
+        secure_noise: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            method=method,
+            method_options=method_options,
+            model=model,
+            model_options=model_options,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            holdout=0.0,
+            schema=schema,
+            budgets=budgets,
+            accountant=accountant,
+            secure_noise=secure_noise,
+            random_state=random_state,
+        )
+        self.target_bounds = target_bounds
+
+    def fit(self, X: Any, y: Any, *, sensitive_features: Any = None, owners: Any = None) -> Self:
+        """Train on rows `X` with numbers `y`."""
+        if y is None:
+            raise InputError("requires y to be passed, but the target y is None")
+        table = self._table(X, reset=True)
+        values = column_or_1d(y, dtype=np.float64, warn=True)
+        assert_all_finite(values, input_name="y")
+        _check_length(len(table), len(values), "y")
+        low, high = self.target_bounds or (float(values.min()), float(values.max()))
+        require(low <= high, f"target_bounds are {low} and {high}: the first must not be above the second")
+        self.target_bounds_ = (low, high)
+        scaled = np.clip(2 * (values - low) / ((high - low) or 1.0) - 1, -1.0, 1.0)
+        self._train(table, scaled, sensitive_features, owners, task="regression")
+        return self
+
+    def _not_covered(self) -> list[str]:
+        return super()._not_covered() + ([TARGET_BOUNDS] if self.target_bounds is None else [])
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The expected value of each row, within the target's bounds."""
+        low, high = self.target_bounds_ if hasattr(self, "target_bounds_") else (0.0, 1.0)
+        outputs = self._outputs(X).squeeze(1).to(torch.float64).numpy()
+        return np.asarray(low + (np.clip(outputs, -1.0, 1.0) + 1) / 2 * (high - low))
+
+
+def _labels(values: Any, rows: int, what: str) -> NDArray[Any]:
+    labels = np.asarray(values, dtype=object)
+    require(labels.ndim == 1, f"{what} has {labels.ndim} dimensions: give one label per row, or a table of columns")
+    _check_length(rows, len(labels), what)
+    return labels
+
+
+def _attributes(values: Any, rows: int, what: str) -> dict[str, NDArray[Any]] | None:
+    """One label per row, or several columns that are crossed."""
+    if values is None:
+        return None
+    if hasattr(values, "to_pandas"):
+        values = values.to_pandas()
+    if isinstance(values, pd.DataFrame):
+        return {str(name): _labels(values[name], rows, what) for name in values.columns}
+    if isinstance(values, Mapping):
+        return {str(name): _labels(column, rows, what) for name, column in values.items()}
+    labels = np.asarray(values, dtype=object)
+    if labels.ndim == 2:
+        return {str(column): _labels(labels[:, column], rows, what) for column in range(labels.shape[1])}
+    return {what: _labels(labels, rows, what)}
+
+
+def _check_length(rows: int, found: int, what: str) -> None:
+    require(
+        rows == found,
+        f"Found input variables with inconsistent numbers of samples: X has {rows} rows and {what} has {found}",
+    )
+
+
+def _assuming(run: Run, sentence: str) -> Certificate:
+    """The run's certificate with one assumption more."""
+    return replace(run.certificate, assumptions=(*run.certificate.assumptions, sentence))
+
+
+def _inside_search() -> bool:
+    """Whether scikit-learn's model selection called this fit."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "") in _SELECTION:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_SELECTION: Sequence[str] = ("sklearn.model_selection._validation", "sklearn.model_selection._search")

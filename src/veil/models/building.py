@@ -1,0 +1,101 @@
+"""Building models: by a built-in name or from the user's module, with weights that follow from the seed alone."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from veil.errors import InputError, require
+from veil.models.images import asc_cnn, papernot_cifar, papernot_mnist, resnet9, resnet18
+from veil.models.tables import logistic, mlp, wide_and_deep
+from veil.models.text import char_lstm, transformer
+from veil.problem import PublicFacts
+from veil.randomness import Seed
+
+MODELS: Mapping[str, Callable[..., nn.Module]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "wide-and-deep": wide_and_deep,
+    "asc-cnn": asc_cnn,
+    "papernot-mnist": papernot_mnist,
+    "papernot-cifar": papernot_cifar,
+    "resnet9": resnet9,
+    "resnet18": resnet18,
+    "char-lstm": char_lstm,
+    "transformer": transformer,
+}
+SEQUENCE_MODELS = frozenset({"char-lstm", "transformer"})
+
+
+def build_model(name: str, facts: PublicFacts, seed: Seed, **options: Any) -> nn.Module:
+    """A built-in model, or `my_module:factory` of the user's own; the starting weights follow from the seed alone.
+
+    A factory is called with the public facts of the problem (`input_shape`, `outputs`, `classes`, …) and the options.
+    """
+    factory = _own_factory(name) if ":" in name else MODELS.get(name)
+    if factory is None:
+        raise InputError(f'unknown model "{name}": known are {", ".join(MODELS)}, or my_module:factory')
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(seed.generator("model", 0).integers(2**62)))
+        try:
+            model = factory(facts, **options)
+        except TypeError as error:
+            raise InputError(f'model "{name}": {error}') from error
+    require(isinstance(model, nn.Module), f'model "{name}" gave a {type(model).__name__}: it must give a torch module')
+    return model
+
+
+def _own_factory(name: str) -> Callable[..., nn.Module]:
+    module, _, function = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        factory: Callable[..., nn.Module] = getattr(import_module(module), function)
+    except ImportError as error:
+        raise InputError(f'model "{name}": module "{module}" cannot be imported: {error}') from error
+    except AttributeError as error:
+        raise InputError(f'model "{name}": module "{module}" has no "{function}"') from error
+    return factory
+
+
+def load_public_weights(model: nn.Module, path: Path) -> list[str]:
+    """Put weights from a safetensors file into the model and say which; they must be public.
+
+    Weights of other names or shapes are left as they are (a new last layer, for instance); none at all is an error.
+    """
+    require(path.exists(), f"there is no file {path}")
+    try:
+        weights = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is not a safetensors file: {error}") from error
+    own = model.state_dict()
+    fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
+    require(len(fitting) > 0, f"{path} has no weight whose name and shape fit the model")
+    model.load_state_dict(fitting, strict=False)
+    return sorted(fitting)
+
+
+def train_only(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Train the parameters whose names fit a pattern and keep all others as they are; say which are trained.
+
+    >>> train_only(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), ["1.*"])
+    ['1.weight', '1.bias']
+    """
+    chosen = []
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        if parameter.requires_grad:
+            chosen.append(name)
+    known = ", ".join(name for name, _ in model.named_parameters())
+    require(len(chosen) > 0, f"no parameter fits {', '.join(patterns)}: the model has {known}")
+    return chosen

@@ -1,0 +1,72 @@
+"""Models for tables: logistic regression, fully connected layers, and a wide part beside a deep one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from veil.errors import require
+from veil.problem import PublicFacts
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+
+def logistic(facts: PublicFacts) -> nn.Module:
+    """Logistic (or linear) regression, starting at zero."""
+    layer = nn.Linear(prod(facts.input_shape), facts.outputs)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def mlp(facts: PublicFacts, width: int = 64, depth: int = 2, activation: str = "tanh") -> nn.Module:
+    """Fully connected layers; tanh, whose output is bounded, suits clipped gradients best."""
+    require(activation in ACTIVATIONS, f'activation is "{activation}": it is {" or ".join(ACTIVATIONS)}')
+    sizes = [prod(facts.input_shape), *([width] * depth)]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], facts.outputs))
+
+
+class WideAndDeep(nn.Module):
+    """A linear map of all columns plus fully connected layers over category embeddings and numbers.
+
+    `blocks` are the widths of the encoded columns in their order. A block of more than `embedding` numbers is a
+    category: a linear map of its one-hot columns is its embedding. All else goes to the deep part as it is.
+    """
+
+    def __init__(self, outputs: int, blocks: Sequence[int], embedding: int, width: int) -> None:
+        super().__init__()
+        self.blocks = tuple(blocks)
+        self.wide = nn.Linear(sum(blocks), outputs)
+        self.embeddings = nn.ModuleList(
+            nn.Linear(block, embedding, bias=False) if block > embedding else nn.Identity() for block in blocks
+        )
+        deep = sum(min(block, embedding) for block in blocks)
+        self.deep = nn.Sequential(
+            nn.Linear(deep, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, outputs)
+        )
+        nn.init.zeros_(self.wide.weight)
+        nn.init.zeros_(self.wide.bias)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Scores of each row."""
+        parts = torch.split(rows, list(self.blocks), dim=1)
+        embedded = [part(block) for part, block in zip(self.embeddings, parts, strict=True)]
+        scores: Tensor = self.wide(rows) + self.deep(torch.cat(embedded, dim=1))
+        return scores
+
+
+def wide_and_deep(
+    facts: PublicFacts, blocks: Sequence[int] | None = None, embedding: int = 8, width: int = 64
+) -> nn.Module:
+    """A wide and a deep part; `blocks` are the widths of the encoded columns (`Encoding.widths`)."""
+    inputs = prod(facts.input_shape)
+    blocks = [inputs] if blocks is None else list(blocks)
+    require(sum(blocks) == inputs, f"the blocks add up to {sum(blocks)} numbers and a row has {inputs}")
+    return WideAndDeep(facts.outputs, blocks, embedding, width)

@@ -1,0 +1,131 @@
+"""Guessing: what kind each column is and which bounds and values it has, read off the rows. This is not private."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from veil.errors import require
+from veil.tabular.encoding import Category, Codes, Column, Date, Encoding, Numeric, Text, days, numbers, words
+
+Kind = Literal["numeric", "category", "date", "text", "ignore"]
+MAX_CATEGORIES = 64
+_NUMBERS_SHARE = 0.9
+_ABSENT_WORDS = ("?", "-", "--", "n/a", "na", "none", "null", "nan", "unknown", ".", "missing")
+
+
+def guess_kind(column: pd.Series) -> Kind:
+    """The kind that a column looks like. What is different in almost every row and short is an identifier: ignored.
+
+    >>> guess_kind(pd.Series(["2020-01-31", "2021-12-01"])), guess_kind(pd.Series([1.5, 2.0]))
+    ('date', 'numeric')
+    """
+    present = column.dropna()
+    if pd.api.types.is_bool_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
+        return "category"
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return "date"
+    if pd.api.types.is_numeric_dtype(column):
+        return "ignore" if _numbered(present) else "numeric"
+    if len(present) == 0:
+        return "ignore"
+    listed = present.astype("string").str.strip()
+    if _share(pd.to_numeric(listed, errors="coerce").notna(), ~listed.str.lower().isin(_ABSENT_WORDS)):
+        return "numeric"
+    if _looks_like_dates(listed):
+        return "date"
+    distinct = listed.nunique()
+    if distinct <= MAX_CATEGORIES or distinct < 0.5 * len(listed):
+        long = listed.str.len().mean() > 40
+        return "text" if long and distinct > MAX_CATEGORIES else "category"
+    return "text" if (listed.str.count(" ").mean() >= 1.5) else "ignore"
+
+
+def fit_column(column: pd.Series, name: str, kind: Kind) -> Column | None:
+    """Read the bounds or values of one column off its rows; None where it is ignored."""
+    if kind == "ignore":
+        return None
+    if kind == "text":
+        return Text(name)
+    if kind == "category":
+        counts = pd.Series([word for word in words(column) if word], dtype=object).value_counts()
+        return Category(name, tuple(sorted(str(value) for value in counts.index[:MAX_CATEGORIES])))
+    if kind == "date":
+        return Date(name, *_bounds(days(column, name, lenient=True)))
+    absent = _absent_words(column)
+    return Numeric(name, *_bounds(numbers(column, name, absent)), missing_words=absent)
+
+
+def fit_encoding(table: pd.DataFrame, leave_out: set[str], sequence: bool = False) -> Encoding:
+    """Read kinds, bounds and categories off the rows. This is not private: the certificate says so.
+
+    With `sequence` the text column becomes a row of codes, and all else is left out.
+
+    >>> fit_encoding(pd.DataFrame({"age": [20, 40], "town": ["A", "B"]}), set()).width()
+    4
+    """
+    kept = [str(name) for name in table.columns if name not in leave_out]
+    kinds = {name: guess_kind(table[name]) for name in kept}
+    if sequence:
+        return Encoding((Codes(_text_column(table, kinds)),), from_rows=True)
+    fitted = [fit_column(table[name], name, kind) for name, kind in kinds.items()]
+    columns = tuple(column for column in fitted if column is not None and column.width() > 0)
+    require(
+        len(columns) > 0,
+        "no column is left to learn from: the table has only target, group, ignored and identifier columns",
+    )
+    return Encoding(columns, from_rows=True)
+
+
+def _text_column(table: pd.DataFrame, kinds: dict[str, Kind]) -> str:
+    """The one column that is a text; where none looks like one, the one column of words."""
+    texts = [name for name, kind in kinds.items() if kind == "text"]
+    word_columns = [
+        name
+        for name, kind in kinds.items()
+        if kind in ("category", "ignore") and pd.api.types.is_string_dtype(table[name].dropna())
+    ]
+    found = texts or word_columns
+    require(len(found) > 0, "no text column is left for a model that reads a sequence")
+    require(
+        len(found) == 1,
+        f"a model that reads a sequence takes one text column, and {', '.join(found)} could be it: ignore the others",
+    )
+    return found[0]
+
+
+def _share(numbers_found: pd.Series, not_absent: pd.Series) -> bool:
+    """Whether nearly all that is not a word for "missing" is a number."""
+    total = int(not_absent.sum())
+    return total > 0 and bool((numbers_found & not_absent).sum() >= _NUMBERS_SHARE * total)
+
+
+def _looks_like_dates(listed: pd.Series) -> bool:
+    head = listed.iloc[:200]
+    if not head.str.contains(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}", regex=True).mean() > _NUMBERS_SHARE:
+        return False
+    return bool(pd.to_datetime(head, errors="coerce", format="mixed", utc=True).notna().mean() > _NUMBERS_SHARE)
+
+
+def _numbered(present: pd.Series) -> bool:
+    """Whether whole numbers count the rows: an identifier."""
+    if len(present) < 20 or not pd.api.types.is_integer_dtype(present):
+        return False
+    steps = np.diff(present.to_numpy(dtype=np.int64))
+    return bool((steps == 1).all())
+
+
+def _absent_words(column: pd.Series) -> tuple[str, ...]:
+    """What stands in a column of numbers and is no number: taken as words for "missing"."""
+    if pd.api.types.is_numeric_dtype(column):
+        return ()
+    listed = column.dropna().astype("string").str.strip()
+    wrong = listed[pd.to_numeric(listed, errors="coerce").isna()]
+    return tuple(sorted(set(wrong.tolist()) - {""}))
+
+
+def _bounds(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)

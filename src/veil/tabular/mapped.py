@@ -1,0 +1,279 @@
+"""Mapped rows: tables larger than memory, converted once to a file of numbers and read by row through a memory map.
+
+A folder of Parquet files is read piece by piece, each piece is encoded, and the numbers are appended to a file; after
+that a batch is a gather from the map. The converted rows are as private as the table: the folder they are kept in is
+readable by its owner alone.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pandas as pd
+import pyarrow
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from veil.errors import InputError, require
+from veil.problem import EVERYBODY, Cell, Problem, PublicFacts
+from veil.tabular.encoding import Encoding, words
+from veil.tabular.table import held_out, require_columns
+
+ROWS_AT_ONCE = 65_536
+LARGE = 2_000_000
+
+
+class MappedRows:
+    """Rows of a .npy file, read through a memory map: the system keeps as much of the file in memory as is free."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open()
+
+    def _open(self) -> None:
+        self._array: np.memmap[Any, np.dtype[Any]] = np.load(self.path, mmap_mode="r")
+        self._array._mmap.madvise(mmap.MADV_RANDOM)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows, and numbers per row."""
+        return tuple(self._array.shape)
+
+    def take(self, rows: NDArray[np.int64]) -> Tensor:
+        """The numbers of some rows."""
+        return torch.from_numpy(np.asarray(self._array[rows]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path = state["path"]
+        self._open()
+
+
+class DatasetRows:
+    """Rows of a torch Dataset whose items are (inputs, target, …): each is asked for when it is drawn."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self.dataset = dataset
+
+    def take(self, rows: NDArray[np.int64]) -> Tensor:
+        """The inputs of some rows."""
+        if len(rows) == 0:
+            return torch.as_tensor(self.dataset[0][0])[None][:0]
+        return torch.stack([torch.as_tensor(self.dataset[int(row)][0]) for row in rows])
+
+
+def dataset_problem(dataset: Dataset[Any], groups: Sequence[Any] | None = None, **facts: Any) -> Problem:
+    """A problem from a torch Dataset of (inputs, target) items; targets are read once, inputs when they are drawn.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> items = TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
+    >>> dataset_problem(items, ["a", "a", "b", "b"]).public.input_shape
+    (3,)
+    """
+    rows = len(dataset)  # type: ignore[arg-type]
+    require(rows > 0, "there are no rows: give at least one row to train on")
+    first = torch.as_tensor(dataset[0][0])
+    targets = np.array([np.asarray(dataset[row][1]).item() for row in range(rows)])
+    made = Problem.from_arrays(np.zeros((rows, 1), np.float32), targets, groups, **facts)
+    public = PublicFacts(**{**_fields(made.public), "input_shape": tuple(first.shape)})
+    empty = torch.empty((0, *first.shape))
+    return Problem(empty, made.targets, made.cell_of, public, made.present, source=DatasetRows(dataset))
+
+
+def _fields(facts: PublicFacts) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in facts.__dataclass_fields__}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A converted table: training rows as a problem, and the held-out rows (never trained on) where there are some."""
+
+    train: Problem
+    held_out: Problem | None
+
+
+def is_large(path: Path) -> bool:
+    """Whether a path is a folder of Parquet files with more rows than are comfortable in memory."""
+    return path.is_dir() and table_rows(path) > LARGE
+
+
+def table_rows(folder: Path) -> int:
+    """How many rows the files of a folder have, by their headings."""
+    import pyarrow.parquet as pq
+
+    return sum(int(pq.read_metadata(file).num_rows) for file in parquet_files(folder))
+
+
+def first_rows(folder: Path) -> pd.DataFrame:
+    """The first piece of a folder of Parquet files."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(parquet_files(folder)[0]) as source:
+        table: pd.DataFrame = next(source.iter_batches(ROWS_AT_ONCE)).to_pandas()
+    return table
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """The Parquet files of a folder, in the order of their names."""
+    found = sorted(path for path in folder.glob("**/*") if path.suffix in (".parquet", ".pq"))
+    require(len(found) > 0, f"{folder} holds no Parquet file")
+    return found
+
+
+def parquet_problem(
+    folder: Path, encoding: Encoding, target: str, groups: Sequence[str], cache: Path, holdout: float = 0.0
+) -> Converted:
+    """Convert a folder of Parquet files, unless that was done before, and open what came of it."""
+    files = parquet_files(folder)
+    state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    key = blake2b(repr((state, encoding, target, tuple(groups), holdout)).encode(), digest_size=12).hexdigest()
+    place = cache / f"table-{key}"
+    if not (place / "facts.json").exists():
+        _convert(files, encoding, target, groups, place, holdout)
+    facts = json.loads((place / "facts.json").read_text(encoding="utf-8"))
+    train = _opened(place / "train", facts, encoding.width())
+    return Converted(train, _opened(place / "apart", facts, encoding.width(), load=True) if facts["apart"] else None)
+
+
+def _convert(
+    files: Sequence[Path], encoding: Encoding, target: str, groups: Sequence[str], place: Path, holdout: float
+) -> None:
+    """One pass: numbers, class codes and group codes of training and held-out rows, each appended to its file."""
+    place.mkdir(parents=True, exist_ok=True)
+    place.chmod(0o700)
+    classes, names = _Codes(target), _Codes(", ".join(groups))
+    position = 0
+    with ExitStack() as stack:
+        parts = {name: _Writer(place / name, encoding.width(), stack) for name in ("train", "apart")}
+        for piece in _pieces(files, [*(column.name for column in encoding.columns), target, *groups]):
+            piece.index = pd.RangeIndex(position, position + len(piece))
+            apart = held_out(len(piece), holdout, position)
+            position += len(piece)
+            numbers = encoding.encode(piece).astype(np.float32, copy=False)
+            labels = classes.codes([piece[target]])
+            of = names.codes([piece[name] for name in groups]) if groups else np.zeros(len(piece), np.int16)
+            for name, which in (("train", ~apart), ("apart", apart)):
+                parts[name].append(numbers[which], labels[which], of[which])
+        sizes = {name: writer.finish() for name, writer in parts.items()}
+    pyarrow.default_memory_pool().release_unused()
+    facts = {"classes": classes.words, "groups": names.words if groups else [EVERYBODY], **sizes}
+    (place / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _pieces(files: Sequence[Path], columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = list(dict.fromkeys(columns))
+    for path in files:
+        try:
+            with pq.ParquetFile(path, memory_map=True) as source:
+                require_columns(pd.DataFrame(columns=source.schema_arrow.names), wanted)
+                for batch in source.iter_batches(ROWS_AT_ONCE, columns=wanted):
+                    yield batch.to_pandas()
+        except pa.ArrowInvalid as error:
+            raise InputError(f"{path} is not a table that can be read: {str(error).splitlines()[0]}") from error
+
+
+class _Codes:
+    """Words as numbers in the order in which they were first seen."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.words: list[str] = []
+        self._known: dict[str, int] = {}
+
+    def codes(self, columns: Sequence[pd.Series]) -> NDArray[np.int16]:
+        """A code per row; several columns are crossed."""
+        found = [pd.factorize(column, use_na_sentinel=True) for column in columns]
+        for codes, _ in found:
+            if (codes < 0).any():
+                row = columns[0].index[int((codes < 0).argmax())]
+                raise InputError(f'column "{self.name}" is missing in row {row}: fill it in or leave the row out')
+        texts = [words(pd.Series(values)) for _, values in found]
+        if len(found) == 1:
+            crossed, inverse = texts[0], found[0][0]
+        else:
+            distinct, inverse = np.unique(np.stack([codes for codes, _ in found], axis=1), axis=0, return_inverse=True)
+            crossed = [" × ".join(texts[i][code] for i, code in enumerate(line)) for line in distinct]
+        for word in crossed:
+            if word not in self._known:
+                require(len(self._known) < 10_000, f'column "{self.name}" has more than 10,000 different values')
+                self._known[word] = len(self.words)
+                self.words.append(word)
+        return np.array([self._known[word] for word in crossed], dtype=np.int16)[inverse.ravel()]
+
+
+class _Writer:
+    """Appends to three raw files and gives them a .npy heading at the end."""
+
+    def __init__(self, place: Path, width: int, stack: ExitStack) -> None:
+        self._width = width
+        self._rows = 0
+        self._kinds: tuple[tuple[str, Any], ...] = (("rows", np.float32), ("targets", np.int16), ("groups", np.int16))
+        self._paths = [place.with_name(f"{place.name}-{name}.npy") for name, _ in self._kinds]
+        self._files: list[BinaryIO] = [stack.enter_context(path.open("wb")) for path in self._paths]
+        for file in self._files:
+            file.write(b"\0" * 128)
+
+    def append(self, *arrays: NDArray[Any]) -> None:
+        self._rows += len(arrays[0])
+        for file, array in zip(self._files, arrays, strict=True):
+            file.write(np.ascontiguousarray(array).tobytes())
+
+    def finish(self) -> int:
+        for index, (file, (_, dtype)) in enumerate(zip(self._files, self._kinds, strict=True)):
+            shape = (self._rows, self._width) if index == 0 else (self._rows,)
+            text = f"{{'descr': '{np.dtype(dtype).str}', 'fortran_order': False, 'shape': {shape}, }}"
+            file.seek(0)
+            file.write(b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n")
+        return self._rows
+
+
+def _opened(part: Path, facts: dict[str, Any], width: int, load: bool = False) -> Problem:
+    """Rows on disk as a problem; classes and groups are put in the order of their words."""
+    require(len(facts["classes"]) >= 2, "the target has a single value: there is nothing to learn")
+    targets = np.load(part.with_name(part.name + "-targets.npy"))
+    of = np.load(part.with_name(part.name + "-groups.npy"))
+    class_order = _ranks(facts["classes"])
+    group_order = _ranks(facts["groups"])
+    codes = np.bincount(of, minlength=len(group_order))
+    sizes = np.empty(len(group_order), dtype=np.int64)
+    sizes[group_order] = codes
+    present = np.flatnonzero(sizes)
+    cell_of_group = np.full(len(sizes), -1, dtype=np.int64)
+    cell_of_group[present] = np.arange(len(present))
+    public = PublicFacts(
+        groups=tuple(np.array(sorted(facts["groups"]))[present].tolist()),
+        owners=(EVERYBODY,),
+        cells=tuple(Cell(cell, 0, int(sizes[group])) for cell, group in enumerate(present)),
+        input_shape=(width,),
+        classes=tuple(sorted(facts["classes"])),
+    )
+    source = MappedRows(part.with_name(part.name + "-rows.npy"))
+    cells = cell_of_group[group_order][of]
+    labels = torch.from_numpy(class_order.astype(np.int16)[targets])
+    everybody = np.ones(len(of), dtype=bool)
+    if load:
+        rows = source.take(np.arange(len(of)))
+        return Problem(rows, labels.long(), cells, public, everybody)
+    return Problem(torch.empty((0, width)), labels, cells, public, everybody, source=source)
+
+
+def _ranks(listed: Sequence[str]) -> NDArray[np.int64]:
+    """For each word, its place among the sorted words."""
+    ranks = np.empty(len(listed), dtype=np.int64)
+    ranks[np.argsort(np.array(listed, dtype=object).astype(str), kind="stable")] = np.arange(len(listed))
+    return ranks

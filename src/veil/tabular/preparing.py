@@ -1,0 +1,161 @@
+"""Preparing: what a user asks of a table, and the problem, model and test rows that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import nn
+
+from veil.errors import require
+from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
+from veil.problem import PublicFacts, cross
+from veil.randomness import Seed
+from veil.tabular.encoding import Codes, Encoding
+from veil.tabular.guessing import fit_encoding, guess_kind
+from veil.tabular.reading import read_table
+from veil.tabular.schema import ColumnFacts, Schema, read_schema
+from veil.tabular.table import check_classes, held_out, labels_of, require_columns
+from veil.tabular.text import vocabulary_of
+
+FEW_ROWS = 100
+HOLDOUT = 0.2
+FITTED_ON_ROWS = "Kinds, bounds and categories of the columns: they were read off the training rows."
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks: the words of the command line. Groups and target may stand in the schema instead."""
+
+    data: Path
+    target: str | None
+    groups: tuple[str, ...] = ()
+    test: Path | None = None
+    holdout: float | None = None
+    schema: Path | None = None
+    private_preprocessing: float | None = None
+    owner: str | None = None
+    budgets: Path | None = None
+    ignore: frozenset[str] = frozenset()
+    model: str = "mlp"
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    init: Path | None = None
+    train_only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column is what."""
+
+    target: str
+    groups: tuple[str, ...]
+    owner: str | None
+    schema: Schema | None
+
+    def left_out(self) -> set[str]:
+        """Columns that the model does not see when there is no schema: the target and the owner."""
+        return {self.target, *([self.owner] if self.owner else [])}
+
+
+def columns_of(request: Request) -> Columns:
+    """Roles from the command line first, from the schema where the command line is silent."""
+    schema = None if request.schema is None else read_schema(request.schema)
+    if schema is not None:
+        schema = schema.with_roles(request.target, list(request.groups), request.owner, set(request.ignore))
+    target = request.target or (next(iter(schema.names("target")), None) if schema else None)
+    require(target is not None, "no target is named: give --target, or a schema with a column of kind target")
+    groups = request.groups or (tuple(schema.names("group")) if schema else ())
+    require(len(groups) > 0, "no group is named: give --group, or a schema with a column of kind group")
+    owner = request.owner or (next(iter(schema.names("owner")), None) if schema else None)
+    require(request.budgets is None or owner is not None, "--budgets needs --owner, the column that names the owner")
+    return Columns(str(target), groups, owner, schema)
+
+
+def read_and_check(request: Request, columns: Columns) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """The table and the public test table, with the columns that are needed and nothing missing in them."""
+    table = read_table(request.data)
+    check_columns(table, columns)
+    if request.test is None:
+        return table, None
+    require(request.holdout is None, "give either --test or --holdout, not both")
+    public = read_table(request.test)
+    check_columns(public, columns)
+    return table, public
+
+
+def check_columns(table: pd.DataFrame, columns: Columns) -> None:
+    """Target, groups and owner are there, complete, and of known values."""
+    schema = columns.schema
+    require_columns(table, (columns.target, *columns.groups, *([columns.owner] if columns.owner else [])))
+    labels = labels_of(table, columns.target, "target", schema.values_of(columns.target) if schema else None)
+    check_classes(labels, columns.target)
+    for name in columns.groups:
+        labels_of(table, name, "group", schema.values_of(name) if schema else None)
+    if columns.owner:
+        labels_of(table, columns.owner, "owner")
+
+
+def set_rows_apart(request: Request, rows: int) -> NDArray[np.bool_]:
+    """Which rows are held out: none where there are public test rows or too few rows to measure on."""
+    if request.test is not None:
+        return np.zeros(rows, dtype=bool)
+    share = HOLDOUT if request.holdout is None else request.holdout
+    return held_out(rows, share if rows >= FEW_ROWS else 0.0)
+
+
+def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame) -> Encoding:
+    """From the schema where there is one, else read off the rows."""
+    sequence = request.model in SEQUENCE_MODELS
+    if columns.schema is not None:
+        return columns.schema.encoding(sequence)
+    return fit_encoding(table, columns.left_out() | set(request.ignore), sequence)
+
+
+def open_schema(request: Request, columns: Columns, table: pd.DataFrame) -> Schema:
+    """The schema for private preprocessing: the user's, or one that states the kind of each column and nothing else."""
+    if columns.schema is not None:
+        return columns.schema
+    found = []
+    for name in map(str, table.columns):
+        if name in columns.left_out() or name in request.ignore:
+            found.append(ColumnFacts(name, "ignore"))
+        elif name in columns.groups:
+            found.append(ColumnFacts(name, "group"))
+        else:
+            found.append(ColumnFacts(name, guess_kind(table[name])))
+    return Schema(tuple(found))
+
+
+def group_names(table: pd.DataFrame, columns: Columns) -> tuple[list[str], list[str]]:
+    """The names of all groups, and the group of each row."""
+    ids, names = cross({name: labels_of(table, name, "group") for name in columns.groups}, len(table))
+    return list(names), [names[i] for i in ids]
+
+
+def model_options(request: Request, encoding: Encoding | None) -> dict[str, Any]:
+    """The options asked for, and those that follow from how columns become numbers."""
+    options = dict(request.model_options)
+    if encoding is None:
+        return options
+    if request.model == "wide-and-deep":
+        options.setdefault("blocks", list(encoding.widths()))
+    first = encoding.columns[0]
+    if request.model in SEQUENCE_MODELS and isinstance(first, Codes):
+        options.setdefault("vocabulary", vocabulary_of(first.form, first.buckets))
+    return options
+
+
+def make_model(request: Request, facts: PublicFacts, encoding: Encoding | None, seed: int | None) -> nn.Module:
+    """The model asked for, with public starting weights and chosen layers where they are given."""
+    source = Seed.from_system() if seed is None else Seed.from_int(seed)
+    model = build_model(request.model, facts, source, **model_options(request, encoding))
+    if request.init is not None:
+        load_public_weights(model, request.init)
+    if request.train_only:
+        train_only(model, request.train_only)
+    return model

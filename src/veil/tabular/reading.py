@@ -1,0 +1,79 @@
+"""Reading: a table from a CSV, Parquet or Arrow file, a folder of Parquet files, or what another library holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from veil.errors import InputError, require
+
+PARQUET = {".parquet", ".pq"}
+ARROW = {".arrow", ".feather", ".ipc"}
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A CSV, Parquet or Arrow file, or a folder of Parquet files, as a table."""
+    require(path.exists(), f"there is no file {path}")
+    try:
+        if path.is_dir() or path.suffix in PARQUET:
+            table = pd.read_parquet(path)
+        elif path.suffix in ARROW:
+            table = _read_arrow(path)
+        else:
+            table = pd.read_csv(path, skipinitialspace=True, sep=_separator(path), low_memory=False)
+    except UnicodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: save it as UTF-8") from error
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path} is not a table that can be read: {first}") from error
+    return _checked(table, str(path))
+
+
+def as_table(data: Any, names: list[str] | None = None) -> pd.DataFrame:
+    """A table from pandas, polars, Arrow, numpy, a mapping of columns, or rows in a list.
+
+    >>> as_table(np.zeros((2, 3))).columns.tolist()
+    ['x0', 'x1', 'x2']
+    """
+    if isinstance(data, pd.DataFrame):
+        return _checked(data.reset_index(drop=True), "the table")
+    if hasattr(data, "to_pandas"):  # Arrow and polars
+        return _checked(data.to_pandas(), "the table")
+    if isinstance(data, Mapping):
+        return _checked(pd.DataFrame(dict(data)), "the table")
+    rows = np.asarray(data)
+    require(rows.ndim == 2, f"a table has two dimensions, not {rows.ndim}")
+    return _checked(pd.DataFrame(rows, columns=names or [f"x{i}" for i in range(rows.shape[1])]), "the table")
+
+
+def _separator(path: Path) -> str:
+    """What the first line uses most of: a comma, a semicolon, a tabulator or a bar."""
+    if path.suffix not in {".csv", ".tsv", ".txt"}:
+        return ","
+    with path.open(encoding="utf-8-sig") as file:
+        heading = re.sub(r'"[^"]*"', "", file.readline())
+    return max(",;\t|", key=heading.count)
+
+
+def _read_arrow(path: Path) -> pd.DataFrame:
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as source:
+        try:
+            table: pd.DataFrame = pa.ipc.open_file(source).read_pandas()
+        except pa.ArrowInvalid:
+            table = pa.ipc.open_stream(source).read_pandas()
+        return table
+
+
+def _checked(table: pd.DataFrame, what: str) -> pd.DataFrame:
+    require(len(table) > 0, f"{what} has no rows")
+    table.columns = table.columns.map(str)
+    twice = table.columns[table.columns.duplicated()]
+    require(len(twice) == 0, f'{what} has two columns named "{twice[0] if len(twice) else ""}": rename one')
+    return table
