@@ -104,7 +104,8 @@ class Plan:
     """What will happen, in public constants.
 
     `rules` has one spending rule per cell; None where nothing is private. `transform` changes the loss of each row
-    (adversarial training does). `gate` tests every update on fresh rows and takes back those that fail.
+    (adversarial training does). `over_budget` says that the user has agreed to groups with less privacy than was asked
+    for; otherwise such a plan is refused. `gate` tests an update on fresh rows and takes it back if it fails.
     """
 
     method: str
@@ -116,6 +117,7 @@ class Plan:
     rules: tuple[Filter, ...] | None = None
     assumptions: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    over_budget: bool = False
     transform: LossTransform | None = None
     gate: Gate | None = None
 

@@ -157,7 +157,7 @@ def test_civilcomments_has_overlapping_groups(data: Path) -> None:
     pd.DataFrame(rows).to_csv(data / "civilcomments/all_data_with_identities.csv")
     split = datasets.load("civilcomments", buckets=32)
     assert split.train.memberships is not None
-    assert int(split.train.memberships.sum(axis=1).max()) > 1
+    assert int(split.train.memberships.table.sum(axis=1).max()) > 1
     assert any(name.endswith("× not toxic") for name in split.train.public.groups)
     assert split.train.inputs.shape == (20, 32)
     assert datasets.load("civilcomments", length=6, buckets=32).train.inputs.dtype.is_floating_point is False

@@ -23,6 +23,12 @@ VARIANTS = [
     ("azb", {"charge": "lottery"}),
     ("idp-sgd", {"variant": "scale"}),
     ("idp-sgd", {"variant": "both"}),
+    ("idp-sgd", {"neighbours": "replace-one"}),
+    ("idp-sgd", {"variant": "scale", "neighbours": "replace-one"}),
+    ("auto-s", {"neighbours": "replace-one"}),
+    ("adaptive-clip", {"neighbours": "replace-one"}),
+    ("dp-is-sgd", {"neighbours": "replace-one"}),
+    ("azb", {"neighbours": "replace-one"}),
 ]
 NEEDED = {"azb-weak": {"allow_weaker_minority_privacy": True}}
 CASES = [(name, NEEDED.get(name, {})) for name in PRIVATE] + VARIANTS

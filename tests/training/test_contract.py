@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 import veil
-from veil.accounting import BudgetExceeded, Ledger, Relation, Repeated, TokenBucket
+from veil.accounting import AccountingError, BudgetExceeded, Ledger, Relation, Repeated, TokenBucket
 from veil.accounting.events import PoissonGaussian
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
@@ -70,6 +71,19 @@ def test_a_step_over_budget_is_refused_before_a_row_is_read(monkeypatch: pytest.
     with pytest.raises(BudgetExceeded):
         Loop(small_model(), problem, plan, row_losses, Seed.from_int(1), ledger).run()
     assert touched == []
+
+
+def test_a_plan_that_exceeds_a_budget_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    honest = veil.methods.create("dp-sgd")
+
+    class Careless:
+        def plan(self, facts: object, settings: Settings) -> object:
+            plan = honest.plan(facts, settings.model_copy(update={"epsilon": 5.0}))  # type: ignore[arg-type]
+            return replace(plan, settings=settings)
+
+    with pytest.raises(AccountingError, match="more than its budget of 1"):
+        fitted(generate(TWO_GROUPS), method=Careless(), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
 
 
 # Rule 2: one source of truth

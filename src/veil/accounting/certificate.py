@@ -120,6 +120,16 @@ def guarantees_by_account(ledger: Ledger, accountant: Accountant) -> list[float]
     return [known[account.rule] for account in ledger.terms.accounts]
 
 
+def check_budgets(ledger: Ledger, accountant: Accountant) -> None:
+    """Refuse terms whose rules would let any account exceed its own budget; nothing has been released yet."""
+    for account, epsilon in zip(ledger.terms.accounts, guarantees_by_account(ledger, accountant), strict=True):
+        if not epsilon <= account.budget * (1 + 1e-6):
+            raise AccountingError(
+                f'the plan would give group "{account.group}", owner "{account.owner}" an ε of {epsilon:.4g}, '
+                f"more than its budget of {account.budget:g}"
+            )
+
+
 def _readings(ledger: Ledger, accountant: Accountant) -> list[float]:
     known: dict[Any, float] = {}
     readings = []

@@ -19,7 +19,7 @@ Correction: a subset never costs more than all rows, which the paper's accountan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -231,4 +231,5 @@ class AzbWeak(_OneGroupAtATime):
                 "azb-weak gives small groups a larger ε than was asked for: choose asc or azb, or say "
                 "--allow-weaker-minority-privacy"
             )
-        return super().plan(facts, settings)
+        weaker = "Small groups get less privacy than was asked for: see the ε of each group."
+        return replace(super().plan(facts, settings), over_budget=True, assumptions=(weaker,))

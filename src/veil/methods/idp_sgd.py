@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from veil.accounting import Rdp
+from veil.accounting import Rdp, Relation
 from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_for, rate_for
 from veil.bounding import Clip
@@ -60,7 +60,7 @@ class IdpSgd:
         """Solve for rates and bounds, owner by owner."""
         require(self.clip > 0, f"clip is {self.clip}: it must be above 0")
         relation = relation_for("poisson", self.neighbours)
-        steps, shares = settings.steps_for(facts), owner_shares(self.variant, self.clip, facts, settings)
+        steps, shares = settings.steps_for(facts), owner_shares(self.variant, self.clip, facts, settings, relation)
         draw = Poisson(tuple(shares.rates[cell.owner] for cell in facts.cells))
         bound = Clip(tuple(shares.clips[cell.owner] for cell in facts.cells))
         release = GradientRelease(draw, bound, shares.sigma, draw.expected_batch(facts), relation)
@@ -76,26 +76,36 @@ class IdpSgd:
         return private_plan(self.name, facts, settings, steps, Constant(release), relation, rules, details)
 
 
-def owner_shares(variant: str, clip: float, facts: PublicFacts, settings: Settings) -> OwnerShares:
+def owner_shares(
+    variant: str,
+    clip: float,
+    facts: PublicFacts,
+    settings: Settings,
+    relation: Relation = Relation.ADD_REMOVE,
+) -> OwnerShares:
     """Rates and bounds that spend each owner's budget, whatever method draws and bounds with them."""
     require(variant in ("sample", "scale", "both"), f'variant is "{variant}": it is sample, scale or both')
     budgets = facts.budgets or (settings.epsilon,) * len(facts.owners)
     rate = batch_of(facts, settings) / facts.rows
     if variant == "scale":
-        return _by_scale(budgets, (rate,) * len(budgets), clip, facts, settings)
-    by_sample = _by_sample(budgets, clip, facts, settings)
+        return _by_scale(budgets, (rate,) * len(budgets), clip, facts, settings, relation)
+    by_sample = _by_sample(budgets, clip, facts, settings, relation)
     if variant == "sample":
         return by_sample
     rates = tuple(math.sqrt(rate * own) for own in by_sample.rates)
-    return _by_scale(budgets, rates, clip, facts, settings)
+    return _by_scale(budgets, rates, clip, facts, settings, relation)
 
 
-def _by_sample(budgets: tuple[float, ...], clip: float, facts: PublicFacts, settings: Settings) -> OwnerShares:
+def _by_sample(
+    budgets: tuple[float, ...], clip: float, facts: PublicFacts, settings: Settings, relation: Relation
+) -> OwnerShares:
     """One noise multiplier; rates fall with the budget. κ is found by RDP (fast), rates by the accountant."""
     steps, delta, batch = settings.steps_for(facts), settings.delta_for(facts), batch_of(facts, settings)
 
     def rates(kappa: float, accountant: Accountant) -> tuple[float, ...]:
-        known = {budget: rate_for(budget, delta, kappa, steps, accountant=accountant) for budget in set(budgets)}
+        known = {
+            budget: rate_for(budget, delta, kappa, steps, relation, accountant=accountant) for budget in set(budgets)
+        }
         return tuple(known[budget] for budget in budgets)
 
     def expected(kappa: float) -> float:
@@ -115,13 +125,18 @@ def _by_sample(budgets: tuple[float, ...], clip: float, facts: PublicFacts, sett
 
 
 def _by_scale(
-    budgets: tuple[float, ...], rates: tuple[float, ...], clip: float, facts: PublicFacts, settings: Settings
+    budgets: tuple[float, ...],
+    rates: tuple[float, ...],
+    clip: float,
+    facts: PublicFacts,
+    settings: Settings,
+    relation: Relation,
 ) -> OwnerShares:
     """Given rates; bounds grow with the budget and average (over rows) to `clip`."""
     steps, delta, accountant = settings.steps_for(facts), settings.delta_for(facts), settings.accountant_for()
     known: dict[tuple[float, float], float] = {}
     for pair in set(zip(budgets, rates, strict=True)):
-        known[pair] = noise_for(pair[0], delta, pair[1], steps, accountant=accountant)
+        known[pair] = noise_for(pair[0], delta, pair[1], steps, relation, accountant=accountant)
     kappas = [known[pair] for pair in zip(budgets, rates, strict=True)]
     mean_inverse = sum(rows / kappa for rows, kappa in zip(facts.owner_sizes, kappas, strict=True)) / facts.rows
     sigma = clip / mean_inverse

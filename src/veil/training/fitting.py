@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from veil import gradients, methods
 from veil.accounting import Ledger
-from veil.accounting.certificate import Certificate, certify, no_certificate
+from veil.accounting.certificate import Certificate, certify, check_budgets, no_certificate
 from veil.bounding import check_row_local
 from veil.errors import require
 from veil.metrics import evaluate
@@ -100,6 +100,8 @@ def prepare(
         first = plan.controller.release(plan.controller.start(), 0)
         check_row_local(first.bound, len(plan.facts.cells))
     folder = None if out is None else _new_folder(Path(out))
+    if plan.private and not plan.over_budget:
+        check_budgets(Ledger(plan.terms()), plan.settings.accountant_for())
     ledger = Ledger(plan.terms(), folder / "ledger.jsonl" if folder else None) if plan.private else None
     loop = Loop(model, problem, plan, loss, seed, ledger, evaluation, callbacks)
     return Preparation(loop, folder, tuple(not_covered), dict(config), time.perf_counter())
