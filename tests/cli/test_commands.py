@@ -51,7 +51,7 @@ def test_train_prints_one_json_object_with_the_agreed_keys(
     )
     assert code == 0
     answer = json.loads(text)
-    assert answer["method"] == "dp-sgd"
+    assert answer["method"] == "asc"
     assert set(answer["metrics"]["by_group"]) == {"f", "m"}
     assert answer["metrics"]["by_group"]["f"]["n"] > 0
     assert {"worst_group_accuracy", "average_group_accuracy", "accuracy", "worst_group"} <= set(answer["metrics"])
@@ -67,6 +67,37 @@ def test_train_prints_one_json_object_with_the_agreed_keys(
     code, text, _ = veil(capsys, monkeypatch, "report", out, "-o", page)
     assert code == 0
     assert Path(page).stat().st_size > 1000
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(
+    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train", str(people), *TRAIN, "--out", str(tmp_path / "run"), "--dry-run")
+    code, text, _ = veil(capsys, monkeypatch, *words, "--json")
+    assert code == 0
+    plan = json.loads(text)
+    assert plan["method"] == "asc"
+    assert {row["group"] for row in plan["groups"]} == {"f", "m"}
+    for row in plan["groups"]:
+        assert row["epsilon"] == pytest.approx(1.0, rel=0.02)
+        assert row["clip_range"][0] <= row["clip"] <= row["clip_range"][1]
+        assert row["expected_rows"] > 0
+    assert "Plan of asc: 16 steps" in veil(capsys, monkeypatch, *words)[1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_weaker_privacy_of_the_minority_must_be_said(
+    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train", str(people), *TRAIN, "--method", "azb-weak", "--out", str(tmp_path / "run"), "--json")
+    code, _, err = veil(capsys, monkeypatch, *words)
+    assert code == 2
+    assert "--allow-weaker-minority-privacy" in err
+    code, text, _ = veil(capsys, monkeypatch, *words, "--allow-weaker-minority-privacy")
+    assert code == 0
+    by_group = json.loads(text)["privacy"]["by_group"]
+    assert by_group["f"] > 1.0
+    assert by_group["m"] <= 1.0
 
 
 WRONG = {

@@ -14,6 +14,10 @@ from veil.cli.console import print_json, results_table, stderr, stdout
 from veil.errors import InputError, require
 
 if TYPE_CHECKING:
+    from veil.methods import Method
+    from veil.plan import Plan, Settings
+    from veil.problem import PublicFacts
+    from veil.tabular.preparing import Request
     from veil.training import Run
 
 
@@ -61,7 +65,7 @@ def train(
     ] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     group: Annotated[str | None, typer.Option(help="Column or columns that make the groups, by commas.")] = None,
-    method: Annotated[str, typer.Option(help="See `veil methods`.")] = "dp-sgd",
+    method: Annotated[str, typer.Option(help="See `veil methods`.")] = "asc",
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
     delta: Annotated[str, typer.Option(help="δ, or auto for 1 / (2 × rows).")] = "auto",
     model: Annotated[str, typer.Option(help="A built-in model, or my_module:factory.")] = "mlp",
@@ -86,10 +90,20 @@ def train(
     batch_size: Annotated[int, typer.Option(help="Expected rows per step.")] = 512,
     learning_rate: Annotated[float, typer.Option(help="Step size.")] = 0.5,
     option: Annotated[list[str] | None, typer.Option(help="An option of the method, as name=value.")] = None,
+    tail: Annotated[float | None, typer.Option(help="ino-sgd: length of the tail in percent.")] = None,
+    noise_filter: Annotated[
+        str, typer.Option(help="none, or disk: a filter after the noise, for any method.")
+    ] = "none",
+    allow_weaker_minority_privacy: Annotated[
+        bool, typer.Option("--allow-weaker-minority-privacy", help="azb-weak: small groups get a larger ε than asked.")
+    ] = False,
     model_option: Annotated[list[str] | None, typer.Option(help="An option of the model, as name=value.")] = None,
     seed: Annotated[int | None, typer.Option(help="For tests only; stated on the certificate.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan per group (rates, clips, noise, cost) and stop.")
+    ] = False,
 ) -> None:
     """Train on a table with privacy for every row, and show what each group gets."""
     import torch
@@ -109,8 +123,14 @@ def train(
         batch_size=batch_size,
         learning_rate=learning_rate,
         seed=seed,
-        **context.meta.get(FURTHER, {}),
+        **({"noise_filter": noise_filter} | context.meta.get(FURTHER, {})),
     )
+    options = _options(option or [])
+    if tail is not None:
+        options["tail"] = tail
+    if allow_weaker_minority_privacy:
+        options["allow_weaker_minority_privacy"] = True
+    chosen = methods.create(method, options)
     request = Request(
         data=data,
         target=target,
@@ -127,9 +147,13 @@ def train(
         init=init,
         train_only=_listed(train_only),
     )
+    if dry_run:
+        require(private_preprocessing is None, "a dry run reads no row: leave --private-preprocessing out")
+        _show_plan(request, chosen, settings, json)
+        return
     run = train_table(
         request,
-        methods.create(method, _options(option or [])),
+        chosen,
         settings,
         out=out,
         callbacks=[ProgressBar(quiet=json or quiet)],
@@ -141,6 +165,31 @@ def train(
         say=None if json or quiet else lambda sentence: stderr.print(sentence, soft_wrap=True, highlight=False),
     )
     _show(run, out, json)
+
+
+class _Planned(Exception):
+    """Carries a plan out of the call that would have gone on to train."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.method)
+        self.plan = plan
+
+
+def _show_plan(request: Request, method: Method, settings: Settings, json: bool) -> None:
+    from veil.cli.plan_table import plan_json, plan_table
+    from veil.tabular.running import train_table
+
+    class PlanOnly:
+        def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+            raise _Planned(method.plan(facts, settings))
+
+    try:
+        train_table(request, PlanOnly(), settings)  # type: ignore[arg-type]
+    except _Planned as found:
+        if json:
+            print_json(plan_json(found.plan))
+        else:
+            stdout.print(plan_table(found.plan))
 
 
 def _show(run: Run, out: Path, json: bool) -> None:
