@@ -298,3 +298,10 @@ def test_the_tradeoff_curve_promises_more_than_a_gaussian_gives() -> None:
     sampled = PLD.tradeoff([Repeated(PoissonGaussian(1.0, 0.05), 100)], fprs)
     assert np.all(np.diff(sampled) <= 0)
     assert np.all(sampled >= PLD.tradeoff([Repeated(PoissonGaussian(1.0, 0.1), 100)], fprs))
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-4, 1e-2])
+@pytest.mark.parametrize("relation", list(Relation))
+def test_next_to_no_noise_costs_a_huge_epsilon_and_breaks_nothing(noise: float, relation: Relation) -> None:
+    events = [Repeated(PoissonGaussian(noise, 0.1, relation), 20)]
+    assert Pld().epsilon(events, 1e-5) > 0.1 / noise**2

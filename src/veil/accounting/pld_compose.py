@@ -171,6 +171,8 @@ class Nodes:
         last = int(over[-1])
         if last == len(self.delta) - 1:
             return math.inf
+        if self.step > 700:
+            return float(self.losses[last + 1])  # e^step overflows: the next node is the chord's upper end
         share = (self.delta[last] - delta) / (self.delta[last] - self.delta[last + 1])
         found = float(self.losses[last]) + math.log1p(float(share) * math.expm1(self.step))
         return min(float(self.losses[last + 1]), found + 8 * UNIT * (abs(found) + self.step))

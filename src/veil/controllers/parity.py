@@ -60,8 +60,7 @@ def lead(counts: NDArray[np.float64], notion: Notion, noise: float) -> NDArray[n
 
     Demographic parity: its rate of positive predictions above the lowest; equal opportunity: the same among rows of the
     positive class; equalised odds: the larger of that and the same among rows of the other class. The group ahead is
-    the one to draw more: what the others do not get are mostly wrong yeses, which its own rows correct. To draw the
-    group behind, which has few positive rows, teaches the model to say no more often still.
+    drawn more: to draw the group behind did worse on Adult. Neither direction is proved to close a gap.
 
     >>> counts = np.array([[[50.0, 50.0], [50.0, 50.0]], [[10.0, 40.0], [10.0, 30.0]]])
     >>> lead(counts, "equal-opportunity", 0.0).round(3)
