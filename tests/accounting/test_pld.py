@@ -26,7 +26,7 @@ from veil.accounting.events import (
     Tree,
 )
 from veil.accounting.pld import Pld, _epsilon
-from veil.accounting.pld_profiles import Part, gaussian_pair, parts_of
+from veil.accounting.pld.profiles import Part, gaussian_pair, parts_of
 
 R1 = Relation.REPLACE_ONE
 PLD = Pld()

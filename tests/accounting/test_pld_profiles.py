@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from veil.accounting.events import Relation
-from veil.accounting.pld_grid import extent_of, sketch, uniform
-from veil.accounting.pld_profiles import (
+from veil.accounting.pld.grid import extent_of, sketch, uniform
+from veil.accounting.pld.profiles import (
     Pair,
     gaussian_pair,
     laplace_pair,

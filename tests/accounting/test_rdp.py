@@ -28,10 +28,10 @@ from veil.accounting.events import (
     Tree,
 )
 from veil.accounting.rdp import DEFAULT_ORDERS, Rdp, rdp
-from veil.accounting.rdp_closed import negative_binomial_mean, selection_negative_binomial, selection_poisson
-from veil.accounting.rdp_poisson import add_remove, replace_one
-from veil.accounting.rdp_quadrature import log_even_moments
-from veil.accounting.rdp_subset import replace_one_subset
+from veil.accounting.rdp.closed import negative_binomial_mean, selection_negative_binomial, selection_poisson
+from veil.accounting.rdp.poisson import add_remove, replace_one
+from veil.accounting.rdp.quadrature import log_even_moments
+from veil.accounting.rdp.subset import replace_one_subset
 
 ADD, REPLACE = Relation.ADD_REMOVE, Relation.REPLACE_ONE
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=40)

@@ -13,7 +13,7 @@ from dp_accounting import rdp as peer
 
 from veil.accounting.events import Gaussian, Laplace, PoissonGaussian, Relation, Repeated, Selection, SubsetGaussian
 from veil.accounting.rdp import Rdp, rdp
-from veil.accounting.rdp_closed import negative_binomial_mean, selection_negative_binomial
+from veil.accounting.rdp.closed import negative_binomial_mean, selection_negative_binomial
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

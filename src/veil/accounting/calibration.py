@@ -26,9 +26,9 @@ from veil.accounting.events import (
     SubsetGaussian,
 )
 from veil.accounting.rdp import Rdp
-from veil.accounting.rdp_poisson import add_remove, replace_one
-from veil.accounting.rdp_quadrature import Floats
-from veil.accounting.rdp_subset import replace_one_subset
+from veil.accounting.rdp.poisson import add_remove, replace_one
+from veil.accounting.rdp.quadrature import Floats
+from veil.accounting.rdp.subset import replace_one_subset
 
 Indices = NDArray[np.intp]
 Build = Callable[[float], Sequence[Event | Repeated]]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
 from veil.accounting.events import AccountingError
-from veil.accounting.rdp_quadrature import Floats
+
+Floats = NDArray[np.float64]
 
 
 def check_delta(delta: float) -> None:

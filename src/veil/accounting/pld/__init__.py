@@ -1,8 +1,8 @@
 """The accountant of privacy loss distributions: tight (ε, δ) with every numerical error on the safe side.
 
-Each event is replaced by a law on a grid that dominates it (`pld_grid`), the laws are composed by a tilted Fourier
-transform (`pld_compose`), and what was left out or rounded is added to δ. So `epsilon` and `delta` are never below
-the truth of the events' dominating pairs (`pld_profiles`). The looseness comes from the step of the grid, chosen so
+Each event is replaced by a law on a grid that dominates it (`grid`), the laws are composed by a tilted Fourier
+transform (`compose`), and what was left out or rounded is added to δ. So `epsilon` and `delta` are never below
+the truth of the events' dominating pairs (`profiles`). The looseness comes from the step of the grid, chosen so
 that ε is raised by about `looseness` (1e-4 of itself; up to 1e-3 where a few rare, large losses decide), and can be
 bounded without trusting that choice by `lower_epsilon`.
 
@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from veil.accounting.events import AccountingError, Event, Repeated
-from veil.accounting.pld_compose import Nodes, compose, nodes, wrap
-from veil.accounting.pld_plan import POINTS_AT_MOST, Plan, Question, plan
-from veil.accounting.pld_profiles import FloatArray, Pair, Part, parts_of, supported
+from veil.accounting.pld.compose import Nodes, compose, nodes, wrap
+from veil.accounting.pld.plan import POINTS_AT_MOST, Plan, Question, plan
+from veil.accounting.pld.profiles import FloatArray, Pair, Part, parts_of, supported
 
 _LEAST = 1e-250
 """Below this δ the tails of the profiles underflow and nothing can be proved."""

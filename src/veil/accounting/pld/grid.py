@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from veil.accounting.pld_profiles import UNIT, FloatArray, Pair, Profile
+from veil.accounting.pld.profiles import UNIT, FloatArray, Pair, Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from veil.accounting.rdp_quadrature import Floats, log_gap_add_remove, log_gap_replace_one
+from veil.accounting.rdp.quadrature import Floats, log_gap_add_remove, log_gap_replace_one
 
 _CHUNK = 1 << 18  # numbers held at once by the binomial sums: they stay in the cache
 

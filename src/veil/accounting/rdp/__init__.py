@@ -8,7 +8,6 @@ from typing import get_args
 
 import numpy as np
 
-from veil.accounting import rdp_closed
 from veil.accounting.conversion import (
     check_delta,
     check_epsilon,
@@ -36,10 +35,11 @@ from veil.accounting.events import (
     relation_of,
     repeated,
 )
-from veil.accounting.rdp_order_search import Best, search
-from veil.accounting.rdp_poisson import add_remove, replace_one
-from veil.accounting.rdp_quadrature import Floats
-from veil.accounting.rdp_subset import replace_one_subset
+from veil.accounting.rdp import closed as rdp_closed
+from veil.accounting.rdp.order_search import Best, search
+from veil.accounting.rdp.poisson import add_remove, replace_one
+from veil.accounting.rdp.quadrature import Floats
+from veil.accounting.rdp.subset import replace_one_subset
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     *(1 + 2.0**-power for power in range(6, 0, -1)),

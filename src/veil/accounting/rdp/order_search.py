@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from veil.accounting.rdp_quadrature import Floats
+from veil.accounting.rdp.quadrature import Floats
 
 _RISING = (
     (2.0, 4.0, 8.0, 16.0),

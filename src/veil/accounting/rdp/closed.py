@@ -8,7 +8,7 @@ import numpy as np
 
 from veil.accounting.conversion import log_delta_at_order
 from veil.accounting.events import Gaussian, Laplace, NoisyMax
-from veil.accounting.rdp_quadrature import Floats
+from veil.accounting.rdp.quadrature import Floats
 
 
 def gaussian(event: Gaussian, orders: Floats) -> Floats:

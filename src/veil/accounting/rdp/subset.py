@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from veil.accounting.rdp_poisson import log_binomial_sums
-from veil.accounting.rdp_quadrature import Floats, log_even_moments
+from veil.accounting.rdp.poisson import log_binomial_sums
+from veil.accounting.rdp.quadrature import Floats, log_even_moments
 
 _HIGHEST_MOMENT = 256  # above it the cheaper branch of the minimum is used alone; it is sound too
 _SMALLEST_NOISE = 1.0  # below it the moment branch never is the smaller one

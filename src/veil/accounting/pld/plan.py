@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from veil.accounting.pld_compose import Factor, Law, factor
-from veil.accounting.pld_grid import Extent, extent_of, sketch, uniform
-from veil.accounting.pld_profiles import FloatArray, Part
+from veil.accounting.pld.compose import Factor, Law, factor
+from veil.accounting.pld.grid import Extent, extent_of, sketch, uniform
+from veil.accounting.pld.profiles import FloatArray, Part
 
 POINTS_AT_MOST = 1 << 21
 """No grid and no window is longer; a coarser step is looser but as sound."""

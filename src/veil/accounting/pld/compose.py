@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from veil.accounting.pld_grid import Dots
-from veil.accounting.pld_profiles import UNIT, FloatArray
+from veil.accounting.pld.grid import Dots
+from veil.accounting.pld.profiles import UNIT, FloatArray
 
 _DROP = 60.0
 """Frequencies whose composed amplitude is below e^−60 are taken as 0; the error is part of `roundoff`."""
