@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
+from veil.controllers.protocol import State
 from veil.randomness import Seed
+from veil.release import LossRelease, SideRelease
 
 FLOOR = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossDriven:
+    """What controllers share whose state moves only with a release of the group losses, every `every` steps."""
+
+    losses: LossRelease
+    every: int
+
+    def steady(self, state: State, step: int) -> int:
+        """Until the next loss release."""
+        return self.every - step % self.every
+
+    def observe(self, state: State, step: int, statistics: Mapping[str, NDArray[np.float64]]) -> State:
+        """Gradients come without statistics."""
+        return state
+
+    def side_release(self, state: State, step: int) -> SideRelease | None:
+        """The losses of all groups, every k steps."""
+        return self.losses if (step + 1) % self.every == 0 else None
 
 
 def reweigh(weights: NDArray[np.float64], losses: NDArray[np.float64], step_size: float) -> NDArray[np.float64]:

@@ -24,7 +24,6 @@ of the two noise multipliers, 25 in the paper; by default it is such that losses
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -35,7 +34,7 @@ from veil.accounting import Event, Relation
 from veil.accounting.filters import Filter
 from veil.bounding import Clip
 from veil.controllers import State
-from veil.controllers.group_weights import FLOOR, reweigh, rounded, rounding_generator, shares_within
+from veil.controllers.group_weights import FLOOR, LossDriven, reweigh, rounded, rounding_generator, shares_within
 from veil.draws import Poisson, StratifiedSubset
 from veil.errors import require
 from veil.methods.moving_budget import split_budget
@@ -44,11 +43,11 @@ from veil.methods.pricing import AtOneOrder, Pricing, plan_ladders, sampled_even
 from veil.methods.registry import register
 from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
-from veil.release import GradientRelease, LossRelease, SideRelease
+from veil.release import GradientRelease, LossRelease
 
 
-@dataclass(frozen=True)
-class AscController:
+@dataclass(frozen=True, kw_only=True)
+class AscController(LossDriven):
     """Batch sizes from weights, bounds from batch sizes, weights from released losses."""
 
     facts: PublicFacts
@@ -58,8 +57,6 @@ class AscController:
     batch: int
     sigma: float
     step_size: float
-    losses: LossRelease
-    every: int
     _cache: dict[tuple[float, ...], GradientRelease] = field(default_factory=dict, compare=False, repr=False)
 
     def start(self) -> State:
@@ -80,18 +77,6 @@ class AscController:
             bound = Clip(tuple(state["cell_clips"].tolist()))
             self._cache[rows] = GradientRelease(draw, bound, self.sigma, float(self.batch), self.relation)
         return self._cache[rows]
-
-    def steady(self, state: State, step: int) -> int:
-        """Until the next loss release."""
-        return self.every - step % self.every
-
-    def observe(self, state: State, step: int, statistics: Mapping[str, NDArray[np.float64]]) -> State:
-        """Gradients come without statistics."""
-        return state
-
-    def side_release(self, state: State, step: int) -> SideRelease | None:
-        """The losses of all groups, every k steps."""
-        return self.losses if (step + 1) % self.every == 0 else None
 
     def hear(self, state: State, step: int, values: NDArray[np.float64]) -> State:
         """New weights, batch sizes and bounds. Noise may carry a loss outside [0, ζ]; the weights do not follow it."""
@@ -184,7 +169,15 @@ class Asc:
         tau = loss_kappa * self.ceiling
         losses = LossRelease("group losses", self.ceiling, tau, relation, one_sided=not self.paper_losses)
         controller = AscController(
-            facts, pricing, self.sampling, relation, batch, kappa * self.clip, self.step_size, losses, every
+            facts=facts,
+            pricing=pricing,
+            sampling=self.sampling,
+            relation=relation,
+            batch=batch,
+            sigma=kappa * self.clip,
+            step_size=self.step_size,
+            losses=losses,
+            every=every,
         )
         details |= {
             "noise_multiplier": kappa,

@@ -18,7 +18,7 @@ Correction: a subset never costs more than all rows, which the paper's accountan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -29,7 +29,7 @@ from veil.accounting import Event, Mixture, Relation, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.bounding import Clip
 from veil.controllers import State
-from veil.controllers.group_weights import reweigh
+from veil.controllers.group_weights import LossDriven, reweigh
 from veil.draws import OneGroup, Poisson, StratifiedSubset
 from veil.errors import InputError, require
 from veil.methods.moving_budget import loss_event
@@ -37,13 +37,13 @@ from veil.methods.planning import Sampling, batch_of, relation_for
 from veil.methods.registry import register
 from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
-from veil.release import GradientRelease, LossRelease, SideRelease
+from veil.release import GradientRelease, LossRelease
 
 Charge = Literal["worst-case", "lottery"]
 
 
-@dataclass(frozen=True)
-class LotteryController:
+@dataclass(frozen=True, kw_only=True)
+class LotteryController(LossDriven):
     """Group probabilities from released losses; none exceeds `largest_chance`, which is what is charged."""
 
     facts: PublicFacts
@@ -52,8 +52,6 @@ class LotteryController:
     clip: float
     sigma: float
     step_size: float
-    losses: LossRelease
-    every: int
     largest_chance: float
     _cache: dict[tuple[float, ...], GradientRelease] = field(default_factory=dict, compare=False, repr=False)
 
@@ -72,18 +70,6 @@ class LotteryController:
             bound = Clip((self.clip,) * len(self.facts.cells))
             self._cache[key] = GradientRelease(draw, bound, self.sigma, None, self.relation)
         return self._cache[key]
-
-    def steady(self, state: State, step: int) -> int:
-        """Until the next loss release."""
-        return self.every - step % self.every
-
-    def observe(self, state: State, step: int, statistics: Mapping[str, NDArray[np.float64]]) -> State:
-        """Gradients come without statistics."""
-        return state
-
-    def side_release(self, state: State, step: int) -> SideRelease | None:
-        """The losses of all groups, every k steps."""
-        return self.losses if (step + 1) % self.every == 0 else None
 
     def hear(self, state: State, step: int, values: NDArray[np.float64]) -> State:
         """New probabilities; what is above the largest chance goes to the other groups."""
@@ -144,15 +130,15 @@ class _OneGroupAtATime:
         kappa = self._noise(tokens, facts, settings)
         losses = LossRelease("group losses", self.ceiling, kappa * self.loss_noise * self.ceiling, relation)
         controller = LotteryController(
-            facts,
-            within,
-            relation,
-            self.clip,
-            kappa * self.clip,
-            self.step_size,
-            losses,
-            every,
-            chance,
+            facts=facts,
+            within=within,
+            relation=relation,
+            clip=self.clip,
+            sigma=kappa * self.clip,
+            step_size=self.step_size,
+            losses=losses,
+            every=every,
+            largest_chance=chance,
         )
         rules = tuple(TokenBucket(tuple(tokens(kappa, cell))) for cell in range(len(facts.cells)))
         details = {
