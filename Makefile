@@ -41,7 +41,7 @@ bench: $(STAMP)  ## speed and memory beside the peers, in one process
 	$(BIN)/python -m benchmarks all
 
 docs: $(STAMP)  ## rewrite the pages that are made from code
-	$(BIN)/python -m docs.build
+	$(BIN)/python scripts/build_docs.py
 
 clean:  ## forget the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,7 +15,11 @@ from veil.accounting.events import PoissonGaussian
 from veil.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-PAGES = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "methods").glob("*.md")}
+PAGES = {
+    page.name: page.read_text(encoding="utf-8")
+    for page in (ROOT / "docs" / "methods").glob("*.md")
+    if page.name != "README.md"
+}
 
 
 @pytest.mark.parametrize("name", methods.names())
@@ -80,3 +85,10 @@ def test_a_bound_that_looks_at_other_rows_is_refused() -> None:
             batch_size=10,
             seed=0,
         )
+
+
+def test_the_index_of_methods_is_what_the_registry_says() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "build_docs.py"))
+    assert (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8") == script["index"]()
+    for link in re.findall(r"\]\(([a-z-]+\.md)\)", script["index"]()):
+        assert link in PAGES
