@@ -69,16 +69,28 @@ def test_dp_accounting_disagrees_somewhere_in_a_wide_sweep() -> None:
         _agree(noise, rate, steps, delta, relation, interval=2e-4)
 
 
-@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.01, 1.0, 1000), (0.004, 0.8, 3000), (0.1, 3.0, 200)])
-def test_opacus_disagrees(rate: float, noise: float, steps: int) -> None:
+def _agree_with_opacus(rate: float, noise: float, steps: int, delta: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus.accountants import PRVAccountant
 
         accountant = PRVAccountant()
         accountant.history = [(noise, rate, steps)]
-        other = accountant.get_epsilon(1e-5, eps_error=0.01)
+        other = accountant.get_epsilon(delta, eps_error=0.01)
     # theirs is an upper bound with an error of 0.01 and covers one direction
-    ours = Pld().epsilon([Repeated(PoissonGaussian(noise, rate), steps)], 1e-5)
+    ours = Pld().epsilon([Repeated(PoissonGaussian(noise, rate), steps)], delta)
     assert ours <= other + 1e-3
     assert ours >= other - 0.03
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.01, 1.0, 1000), (0.004, 0.8, 3000), (0.1, 3.0, 200)])
+def test_opacus_disagrees(rate: float, noise: float, steps: int) -> None:
+    _agree_with_opacus(rate, noise, steps, 1e-5)
+
+
+@pytest.mark.slow
+def test_opacus_disagrees_somewhere_in_a_wide_sweep() -> None:
+    random = np.random.default_rng(4)
+    for _ in range(200):
+        rate, noise = 10 ** random.uniform(-3, -1), 10 ** random.uniform(0, 0.6)
+        _agree_with_opacus(rate, noise, int(10 ** random.uniform(1, 3)), 10 ** random.uniform(-7, -4))
