@@ -196,7 +196,7 @@ def test_the_row_number_in_a_sentence_is_the_row_in_the_file(train: Any, tmp_pat
 
 
 def test_private_preprocessing_stands_in_the_ledger_and_within_the_budget(train: Any, tmp_path: Path) -> None:
-    outcome = train("--private-preprocessing", "0.2", "--ignore", "id,empty")
+    outcome = train("--method", "dp-sgd", "--private-preprocessing", "0.2", "--ignore", "id,empty")
     assert outcome.code == 0, outcome.err
     assert outcome.answer["privacy"]["epsilon"] <= 8.0
     entries = Ledger.open(tmp_path / "run" / "ledger.jsonl").entries
