@@ -51,6 +51,6 @@ def test_a_lottery_is_charged_for_the_largest_chance_it_may_give() -> None:
     assert sure.event(1, 2.0, ADD, FACTS) == PoissonGaussian(2.0, 0.3, ADD)
     capped = OneGroup(within, (0.5, 0.5), (0, 1), largest_chance=0.6)
     assert capped.event(1, 2.0, ADD, FACTS) == Mixture(0.6, PoissonGaussian(2.0, 0.3, ADD))
-    with pytest.raises(AccountingError, match="above 0.6"):
+    with pytest.raises(AccountingError, match=r"above 0\.6"):
         OneGroup(within, (0.3, 0.7), (0, 1), largest_chance=0.6)
     assert sure.expected_batch(FACTS) == pytest.approx(3.0)
