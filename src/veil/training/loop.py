@@ -96,7 +96,8 @@ class Loop:
 
     def prepare(self, step: int) -> tuple[GradientRelease, Sampler]:
         """The coming step's release, its cost reserved, and the sampler that draws its rows."""
-        torch.manual_seed(int(self.seed.generator("forward", step).integers(2**62)))
+        # The generator itself: torch.manual_seed also prepares other devices, which takes longer than a small step.
+        torch.default_generator.manual_seed(int(self.seed.generator("forward", step).integers(2**62)))
         release = self.plan.controller.release(self._state, step)
         self._reserve("gradient", release.events, self.plan.controller.steady(self._state, step), step)
         return release, self._sampler(release.draw)
