@@ -91,7 +91,7 @@ EXPERIMENTS = {
         "Digit 8 cut to 474 rows (n = 49,208), groups are digits, CNN of the paper (8,954 parameters with pooling), "
         "ε = 1, δ = 1/(2n), replace-one. Worst-group / average-group accuracy on the 10,000 test images.",
         UMNIST,
-        {"epsilon": 1.0, "batch_size": 256, "epochs": 60, "learning_rate": 0.1, "momentum": 0.9},
+        {"epsilon": 1.0, "batch_size": 256, "epochs": 60, "learning_rate": 0.1, "momentum": 0.0},
         "asc-cnn",
     ),
     "adult": Experiment(
