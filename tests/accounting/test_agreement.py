@@ -45,9 +45,7 @@ def test_lower_bound_pld_and_rdp_stand_in_this_order(event: Event, times: int, e
     delta, items = 10.0**-exponent, [Repeated(event, times)]
     lower, pld, rdp = Pld().lower_epsilon(items, delta), Pld().epsilon(items, delta), Rdp().epsilon(items, delta)
     assert 0 <= lower <= pld * (1 + 1e-9) + 1e-12
-    # For noisy max both compose a worst case over an unknown offset, each its own: neither is always the smaller.
-    if not isinstance(event, NoisyMax):
-        assert pld <= rdp * (1 + 2e-3) + 1e-6
+    assert pld <= rdp * (1 + 2e-3) + 1e-6
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from veil.accounting.events import AccountingError, Event, Repeated
+from veil.accounting.events import AccountingError, Event, NoisyMax, Repeated
 from veil.accounting.pld.compose import Nodes, compose, nodes, wrap
 from veil.accounting.pld.plan import POINTS_AT_MOST, Plan, Question, plan
 from veil.accounting.pld.profiles import FloatArray, Pair, Part, parts_of, supported
+from veil.accounting.rdp import Rdp
 
 _LEAST = 1e-250
 """Below this δ the tails of the profiles underflow and nothing can be proved."""
@@ -218,7 +219,8 @@ class Pld:
     def epsilon(self, events: Iterable[Event | Repeated], delta: float) -> float:
         """The smallest ε ≥ 0 it can prove at this δ, over both directions; inf when it can prove none."""
         _check_delta(delta)
-        parts = parts_of(events)
+        items = tuple(events)
+        parts = parts_of(items)
         if not parts or delta >= 1:
             return 0.0
         if delta < _LEAST:
@@ -226,15 +228,19 @@ class Pld:
         largest = -1.0
         for side in _directions(parts):
             largest = max(largest, _epsilon(side, delta, self.looseness, largest))
+        if _has_noisy_max(items):
+            # Both are proved; for noisy max the worst case over an unknown offset is often milder order by order.
+            return min(largest, Rdp().epsilon(items, delta))
         return largest
 
     def lower_epsilon(self, events: Iterable[Event | Repeated], delta: float, gap: float = 2e-3) -> float:
         """A proved lower bound on the ε of the events' dominating pairs, at most a little more than `gap` below.
 
-        For a batch without replacement the pair itself is an upper bound on what the release costs.
+        For a batch without replacement the pair itself is an upper bound on what the release costs; for a noisy max a
+        pair that can occur is taken, which may lie further below.
         """
         _check_delta(delta)
-        parts = parts_of(events)
+        parts = parts_of(events, realisable=True)
         if not parts or delta >= 1 or delta < _LEAST:
             return 0.0
         return max(_lower_epsilon(side, delta, gap) for side in _directions(parts))
@@ -245,7 +251,9 @@ class Pld:
             raise AccountingError(f"epsilon is {epsilon}: it must be at least 0")
         if math.isinf(epsilon):
             return 0.0
-        return float(self.profile(events, [epsilon])[0])
+        items = tuple(events)
+        found = float(self.profile(items, [epsilon])[0])
+        return min(found, Rdp().delta(items, epsilon)) if _has_noisy_max(items) else found
 
     def profile(self, events: Iterable[Event | Repeated], epsilons: ArrayLike) -> FloatArray:
         """δ(ε) at each ε, which may be negative: the larger of both directions, never below the truth."""
@@ -290,6 +298,10 @@ class Pld:
             lines = 1 - value - np.multiply.outer(rates, np.exp(epsilons))
         best: FloatArray = np.maximum(lines.max(axis=-1), 0.0)
         return best
+
+
+def _has_noisy_max(items: Iterable[Event | Repeated]) -> bool:
+    return any(isinstance(item.event if isinstance(item, Repeated) else item, NoisyMax) for item in items)
 
 
 def _check_delta(delta: float) -> None:

@@ -214,6 +214,16 @@ def noisy_max_pair(span: float) -> Pair:
     return Pair(profile, profile)
 
 
+def response_pair(size: float) -> Pair:
+    """Two outcomes whose log-ratios are ±`size`: what a noisy max between two candidates really can be."""
+
+    def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        value = -np.expm1(np.minimum(epsilon - size, 0.0)) / (1.0 + math.exp(-size))
+        return value, np.where(epsilon < size, 8 * UNIT * (value + size), 0.0)
+
+    return Pair(profile, profile)
+
+
 def mixture_pair(probability: float, pair: Pair) -> Pair:
     """The pair that is drawn with this public probability, and otherwise tells nothing."""
 
@@ -304,8 +314,11 @@ class Part:
     times: int
 
 
-def parts_of(events: Iterable[Event | Repeated]) -> tuple[Part, ...]:
-    """The pairs to compose: equal events counted, all Gaussians folded into one, what costs nothing left out."""
+def parts_of(events: Iterable[Event | Repeated], realisable: bool = False) -> tuple[Part, ...]:
+    """The pairs to compose: equal events counted, all Gaussians folded into one, what costs nothing left out.
+
+    `realisable` takes for a noisy max one pair that can occur, in place of the worst case at every ε.
+    """
     items = repeated(events)
     if not items:
         return ()
@@ -315,7 +328,9 @@ def parts_of(events: Iterable[Event | Repeated]) -> tuple[Part, ...]:
     for item in items:
         distance = _gaussian_distance(item.event)
         if distance is None:
-            parts.append(Part(pair_of(item.event), item.times))
+            alone = realisable and isinstance(item.event, NoisyMax)
+            pair = response_pair(item.event.range / 2) if alone else pair_of(item.event)  # type: ignore[union-attr]
+            parts.append(Part(pair, item.times))
         elif distance > 0:
             squares.append(item.times * distance**2)
     if squares:
