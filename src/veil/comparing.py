@@ -146,8 +146,9 @@ def run_trial(
     if (target / "certificate.json").exists():
         return None
     if (target / "ledger.jsonl").exists():
-        # A run that was cut short: its seed is given, so the new run repeats the very same releases.
-        (target / "ledger.jsonl").unlink()
+        # A run that was cut short. Its record of costs is set aside, never deleted.
+        earlier = len(list(target.glob("ledger.interrupted-*.jsonl")))
+        (target / "ledger.jsonl").rename(target / f"ledger.interrupted-{earlier + 1}.jsonl")
     torch.set_num_threads(1)
     try:
         fit(

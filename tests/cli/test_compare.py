@@ -58,3 +58,20 @@ def test_an_unknown_method_is_refused_before_anything_runs(
     code, _, err = veil(capsys, monkeypatch, "compare", "adult", "--methods", "dp-sdg", "--out", str(tmp_path / "x"))
     assert code == 2
     assert 'did you mean "dp-sgd"' in err
+
+
+def test_the_ledger_of_a_run_that_was_cut_short_is_kept(
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "all" / "dp-sgd-eps1-seed1"
+    folder.mkdir(parents=True)
+    (folder / "ledger.jsonl").write_text("costs of the first try")
+    words = [str(people), "--test", str(people), "--target", "rich", "--group", "sex", "--batch-size", "40"]
+    words += ["--epochs", "1", "--out", str(tmp_path / "all"), "--jobs", "1", "--backend", "threading"]
+    code, _ = compared(capsys, monkeypatch, *words, "--methods", "dp-sgd", "--seeds", "1")
+    assert code == 0
+    assert (folder / "ledger.interrupted-1.jsonl").read_text() == "costs of the first try"
+    assert (folder / "certificate.json").exists()
