@@ -17,6 +17,10 @@ from veil.methods import (  # isort: skip  # noqa: F401  (each file registers it
     azb,
     idp_sgd,
     ino_sgd,
+    noisy_sgd_mgr,
+    noisy_sgd_ags,
+    phased_erm,
+    dp_oco,
 )
 from veil.methods.registry import Method, create, names, table
 
