@@ -10,12 +10,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from veil.accounting import AccountingError, Pld, Rdp, Relation, Terms
+from veil.accounting import AccountingError, Event, Pld, Rdp, Relation, Terms
 from veil.accounting.accountant import Accountant
 from veil.accounting.filters import Filter
 from veil.accounting.ledger import Account
 from veil.controllers import Controller
 from veil.controllers.gate import Gate
+from veil.convex.protocol import Solver
 from veil.errors import InputError, require
 from veil.noise.filters import DiskFilter
 from veil.problem import PublicFacts
@@ -48,6 +49,7 @@ class Settings(BaseModel):
     secure_noise: bool = Field(False, description="ChaCha20 noise on a fixed grid, safe against floating-point attacks")
     micro_batch: int | None = Field(None, gt=0, description="rows per forward pass, to bound memory")
     evaluate_every: int = Field(0, ge=0, description="steps between evaluations on public rows; 0: twenty times a run")
+    checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints of a run with a folder; 0: twenty")
 
     @classmethod
     def checked(cls, **values: Any) -> Settings:
@@ -100,12 +102,23 @@ TUNING = "The choice of method, model and settings, if it looked at these rows b
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """Releases made before training, each at the same cost for every cell."""
+
+    purpose: str
+    count: int
+    event: Event
+
+
+@dataclass(frozen=True)
 class Plan:
     """What will happen, in public constants.
 
     `rules` has one spending rule per cell; None where nothing is private. `transform` changes the loss of each row
     (adversarial training does). `over_budget` says that the user has agreed to groups with less privacy than was asked
     for; otherwise such a plan is refused. `gate` tests an update on fresh rows and takes it back if it fails.
+    `earlier` are releases made before training that the rules pay for too: they enter the ledger first.
+    `solver` trains the model as a whole instead of the loop.
     """
 
     method: str
@@ -120,6 +133,8 @@ class Plan:
     over_budget: bool = False
     transform: LossTransform | None = None
     gate: Gate | None = None
+    earlier: tuple[Earlier, ...] = ()
+    solver: Solver | None = None
 
     def noise_filter(self) -> DiskFilter | None:
         """A fresh filter for the noisy gradients, as the settings ask; it is post-processing."""

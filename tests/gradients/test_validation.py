@@ -115,3 +115,19 @@ def test_fix_turns_running_statistics_off_and_converts_a_bare_batch_norm():
     assert validate(fixed, torch.randn(3, 1, 5)) == []
     assert set(fixed.state_dict()) == {"0.weight", "0.bias", "1.weight", "1.bias"}
     assert isinstance(fix(nn.BatchNorm1d(4)), nn.GroupNorm)
+
+
+def test_modules_that_mix_processes_are_refused() -> None:
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        from torch.distributed.fsdp import fully_shard
+
+        wrapped = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+        with pytest.raises(GradientError, match="give the module inside it"):
+            check(wrapped)
+        spread = fully_shard(nn.Linear(2, 2), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+        with pytest.raises(GradientError, match="give each process the whole module"):
+            check(spread)
+    finally:
+        torch.distributed.destroy_process_group()

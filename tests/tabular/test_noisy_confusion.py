@@ -76,7 +76,7 @@ def test_the_cost_is_within_epsilon_and_on_disk(relation: Relation, tmp_path: Pa
         accountant=Pld(),
         noise=GaussianNoise(Seed.from_int(1)),
         groups=("a", "b", "c"),
-        ledger_path=tmp_path / "evaluation.jsonl",
+        open_ledger=lambda terms: Ledger(terms, tmp_path / "evaluation.jsonl"),
     )
     ledger = Ledger.open(tmp_path / "evaluation.jsonl")
     assert 0.99 < Pld().epsilon(ledger.spent(0), 1e-5) <= 1.0
@@ -102,7 +102,7 @@ def test_rows_are_not_read_when_the_reservation_fails(tmp_path: Path) -> None:
             relation=Relation.ADD_REMOVE,
             accountant=Pld(),
             noise=GaussianNoise(Seed.from_int(1)),
-            ledger_path=tmp_path / "evaluation.jsonl",
+            open_ledger=lambda terms: Ledger(terms, tmp_path / "evaluation.jsonl"),
         )
 
 

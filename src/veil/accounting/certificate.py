@@ -48,15 +48,48 @@ class Certificate:
         path.write_text(json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Certificate:
+        """The certificate whose `as_json` this is."""
+        lists = {name: tuple(record[name]) for name in ("assumptions", "not_covered")}
+        return cls(**{**record, **lists})
+
+    @classmethod
     def load(cls, path: Path) -> Certificate:
         """Read `certificate.json`; anything else raises `AccountingError`."""
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            record["assumptions"] = tuple(record["assumptions"])
-            record["not_covered"] = tuple(record["not_covered"])
-            return cls(**record)
+            _check_kinds(record)
+            return cls.from_json(record)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise AccountingError(f"{path.name} is not a certificate: {error}") from error
+            raise AccountingError(f"{path.name} is not a certificate: {str(error)[:200]}") from error
+
+
+def _check_kinds(record: Any) -> None:
+    """Every value that was read is of its field's kind, so that whoever uses the certificate can rely on it."""
+    if not isinstance(record, dict):
+        raise AccountingError("it holds no table of names and values")
+    for name in ("by_group", "by_owner", "budgets", "spent_by_group"):
+        values = record[name]
+        if not isinstance(values, dict) or not all(_is_number(value) for value in values.values()):
+            raise AccountingError(f"{name} is no table of numbers")
+    for name in ("epsilon", "delta"):
+        if record[name] is not None and not _is_number(record[name]):
+            raise AccountingError(f"{name} is no number")
+    for name in ("method", "statement", "ledger_check"):
+        if not isinstance(record[name], str):
+            raise AccountingError(f"{name} is no text")
+    for name in ("relation", "accountant"):
+        if record[name] is not None and not isinstance(record[name], str):
+            raise AccountingError(f"{name} is no text")
+    for name in ("assumptions", "not_covered"):
+        if not isinstance(record[name], list) or not all(isinstance(item, str) for item in record[name]):
+            raise AccountingError(f"{name} is no list of sentences")
+    if not isinstance(record["private"], bool) or not isinstance(record["facts"], dict):
+        raise AccountingError("private or facts are of another kind")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def certify(

@@ -12,7 +12,7 @@ is replaced but every row's value lies on one side, in [0, C] (a bounded loss, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Union, get_args
@@ -317,12 +317,14 @@ def to_json(event: Event) -> dict[str, Any]:
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
-def from_json(record: dict[str, Any]) -> Event:
+def from_json(record: Any) -> Event:
     """Read back what `to_json` wrote; anything else raises `AccountingError`."""
+    if not isinstance(record, dict):
+        raise AccountingError("an event is written as a table of names and values")
     fields = dict(record)
     kind = _KINDS.get(str(fields.pop("kind", None)))
     if kind is None:
-        raise AccountingError(f"unknown kind of event: {record.get('kind')!r}")
+        raise AccountingError(f"unknown kind of event: {str(record.get('kind'))[:80]!r}")
     try:
         if "relation" in fields:
             fields["relation"] = Relation(fields["relation"])
@@ -333,10 +335,47 @@ def from_json(record: dict[str, Any]) -> Event:
         if kind is Envelope:
             fields["events"] = tuple(from_json(item) for item in fields["events"])
         if kind is Selection:
-            fields["events"] = tuple(
-                Repeated(from_json(item["event"]), int(item["times"])) for item in fields["events"]
-            )
+            fields["events"] = tuple(repeated_from_json(item) for item in fields["events"])
+        _check_kinds(kind, fields)
         event: Event = kind(**fields)
-    except (TypeError, KeyError, ValueError) as error:
-        raise AccountingError(f"not a valid {kind.__name__} event: {error}") from error
+    except (TypeError, KeyError, ValueError, ArithmeticError, RecursionError) as error:
+        raise AccountingError(f"not a valid {kind.__name__} event: {str(error)[:200]}") from error
     return event
+
+
+def repeated_from_json(record: Any) -> Repeated:
+    """Read back `{"event": …, "times": …}`."""
+    if not isinstance(record, dict):
+        raise AccountingError("a repeated event is written as a table of event and times")
+    return Repeated(from_json(record["event"]), whole_number(record["times"], "times"))
+
+
+def whole_number(value: Any, name: str, least: int = 0) -> int:
+    """A count that was read; what is no whole number of a possible size raises `AccountingError`."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    _require(whole and least <= value < _LARGEST_COUNT, f"{name} is not a whole number of at least {least}")
+    return int(value)
+
+
+_NUMBERS = {"noise_multiplier", "rate", "probability", "shape", "gamma", "mean"}
+_COUNTS = {"size", "batch", "leaves"}
+_INSIDE = {
+    Mixture: (Gaussian, PoissonGaussian, SubsetGaussian, Laplace),
+    Envelope: (Gaussian, PoissonGaussian, SubsetGaussian),
+}
+_LARGEST_COUNT = 2**63
+
+
+def _check_kinds(kind: type[Any], fields: Mapping[str, Any]) -> None:
+    """Every value that was read is of its field's kind: a truth value is no number, a text is no list."""
+    for name, value in fields.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in _NUMBERS:
+            optional = value is None and kind is Selection
+            _require(optional or (number and abs(value) <= 1e300) or value == math.inf, f"{name} is not a number")
+        elif name in _COUNTS:
+            whole_number(value, name)
+        elif name in ("one_sided", "monotone"):
+            _require(isinstance(value, bool), f"{name} is neither true nor false")
+    inside = fields.get("events", (fields["event"],) if "event" in fields else ())
+    _require(all(isinstance(item, _INSIDE.get(kind, Repeated)) for item in inside), "it holds an event of another kind")

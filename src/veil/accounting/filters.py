@@ -6,6 +6,7 @@ an *odometer reading*: useful to look at, but no guarantee when the choice to st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +16,7 @@ import numpy as np
 
 from veil.accounting.accountant import Accountant
 from veil.accounting.conversion import epsilon_at_order
-from veil.accounting.events import AccountingError, Envelope, Event, Repeated, from_json, repeated, to_json
+from veil.accounting.events import AccountingError, Envelope, Event, Repeated, repeated, repeated_from_json, to_json
 from veil.accounting.rdp import rdp
 
 
@@ -125,13 +126,16 @@ def _cost_at(event: Event, order: float) -> float:
     return float(rdp(event, np.array([order]))[0])
 
 
-def filter_from_json(record: Mapping[str, Any]) -> Filter:
-    """Read back what `as_json` wrote."""
+def filter_from_json(record: Any) -> Filter:
+    """Read back what `as_json` wrote; anything else raises `AccountingError`."""
     try:
         if record["rule"] == "token-bucket":
-            return TokenBucket(repeated(Repeated(from_json(t["event"]), int(t["times"])) for t in record["tokens"]))
+            return TokenBucket(repeated(repeated_from_json(token) for token in record["tokens"]))
         if record["rule"] == "renyi-filter":
-            return RenyiFilter(float(record["order"]), float(record["rho"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise AccountingError(f"not a valid spending rule: {error}") from error
-    raise AccountingError(f"unknown spending rule: {record['rule']!r}")
+            order, rho = float(record["order"]), float(record["rho"])
+            if not (1 < order < math.inf and 0 <= rho < math.inf):
+                raise AccountingError("a Rényi filter has a finite order above 1 and a finite cost")
+            return RenyiFilter(order, rho)
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise AccountingError(f"not a valid spending rule: {str(error)[:200]}") from error
+    raise AccountingError(f"unknown spending rule: {str(record['rule'])[:80]!r}")

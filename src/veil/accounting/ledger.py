@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from veil.accounting.events import AccountingError, Event, Relation, Repeated, from_json, relation_of, to_json
+from veil.accounting.events import (
+    AccountingError,
+    Event,
+    Relation,
+    Repeated,
+    from_json,
+    relation_of,
+    to_json,
+    whole_number,
+)
 from veil.accounting.filters import Filter, filter_from_json
 
 FORMAT = 1
@@ -73,16 +82,18 @@ class Terms:
         """Read back the first line."""
         try:
             if record["format"] != FORMAT:
-                raise AccountingError(f"this ledger has format {record['format']}, this version reads {FORMAT}")
+                raise AccountingError(f"it has format {str(record['format'])[:20]}, this version reads {FORMAT}")
             rules = [filter_from_json(rule) for rule in record["rules"]]
             accounts = tuple(
-                Account(str(group), str(owner), float(budget), rules[int(rule)])
+                Account(str(group), str(owner), float(budget), rules[whole_number(rule, "the number of a rule")])
                 for group, owner, budget, rule in record["accounts"]
             )
             relation, delta = Relation(record["relation"]), float(record["delta"])
+            if not (0 <= delta < 1 and all(account.budget > 0 for account in accounts)):
+                raise AccountingError("δ or a budget is not possible")
             return cls(relation, delta, str(record["accountant"]), accounts, dict(record["facts"]))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise LedgerDamaged(f"the ledger's first line is not valid: {error}") from error
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
+            raise LedgerDamaged(f"the ledger's first line is not valid: {str(error)[:200]}") from error
 
 
 class Ledger:
@@ -124,6 +135,22 @@ class Ledger:
                 os.fsync(file.fileno())
         return ledger
 
+    @classmethod
+    def continued(cls, terms: Terms, path: Path) -> Ledger:
+        """The ledger of a run that goes on: the one on disk if it has these terms, a new one if none was begun.
+
+        A file whose first line a crash cut short holds no reservation and is begun anew.
+        """
+        if path.exists() and b"\n" not in path.read_bytes():
+            path.unlink()
+        if not path.exists():
+            return cls(terms, path)
+        ledger = cls.open(path)
+        if json.dumps(ledger.terms.as_json(), sort_keys=True) != json.dumps(terms.as_json(), sort_keys=True):
+            raise AccountingError(f"{path} was begun under other terms: a run goes on as it was planned, or not at all")
+        ledger.terms = terms
+        return ledger
+
     @property
     def check(self) -> str:
         """The checksum of the last line, which covers all lines before it."""
@@ -138,8 +165,19 @@ class Ledger:
         """What one cell has been charged so far."""
         return tuple(Repeated(event, times) for event, times in self._spent[cell].items())
 
-    def reserve(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> None:
+    def upto(self, entries: int) -> Ledger:
+        """The ledger as it stood after its first `entries` reservations: for readings, not for spending."""
+        if entries == len(self._entries):
+            return self
+        earlier = Ledger(self.terms)
+        for record in self._entries[:entries]:
+            earlier._apply(record)
+        return earlier
+
+    def reserve(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> int:
         """Charge `count` releases, steps `first` onwards, to the cells in `events`; on disk when this returns.
+
+        Returns how many entries the ledger has up to and with this one.
 
         Refused with `BudgetExceeded`, before anything is written, if any cell's rule does not admit it. The same
         reservation made again (a resumed run that repeats the same releases with the same noise) costs nothing more.
@@ -149,7 +187,7 @@ class Ledger:
         if earlier is not None:
             if earlier != record:
                 raise AccountingError(f"step {first} was already reserved for {purpose} with another cost")
-            return
+            return self._entries.index(earlier) + 1
         for cell, event in events.items():
             reason = self.terms.accounts[cell].rule.refusal(self._spent[cell], Repeated(event, count))
             if reason is not None:
@@ -160,6 +198,7 @@ class Ledger:
                 )
         self._append(record)
         self._apply(record)
+        return len(self._entries)
 
     def _record(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> dict[str, Any]:
         if count < 1:
@@ -176,14 +215,17 @@ class Ledger:
 
     def _apply(self, record: dict[str, Any]) -> None:
         try:
-            count = int(record["count"])
+            count, first = whole_number(record["count"], "count", 1), whole_number(record["first"], "first")
             for event_json, cells in record["costs"]:
                 event = from_json(event_json)
+                if event.relation is not self.terms.relation:
+                    raise AccountingError(f"an event is not of the ledger's relation {self.terms.relation}")
                 for cell in cells:
-                    self._spent[cell][event] = self._spent[cell].get(event, 0) + count
-            self._made[(str(record["purpose"]), int(record["first"]))] = record
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise LedgerDamaged(f"a line of the ledger is not a valid reservation: {error}") from error
+                    spent = self._spent[whole_number(cell, "the number of a cell")]
+                    spent[event] = spent.get(event, 0) + count
+            self._made[(str(record["purpose"]), first)] = record
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
+            raise LedgerDamaged(f"a line of the ledger is not a valid reservation: {str(error)[:200]}") from error
         self._entries.append(record)
 
     def _append(self, record: dict[str, Any]) -> None:
@@ -208,9 +250,9 @@ def _read_lines(content: bytes) -> tuple[list[dict[str, Any]], str]:
     for number, line in enumerate(content.splitlines(keepends=True), start=1):
         try:
             record = json.loads(line)["record"]
+            expected, check = _seal(record, check) if isinstance(record, dict) else (b"", "")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise LedgerDamaged(f"line {number} of the ledger is not readable") from error
-        expected, check = _seal(record, check) if isinstance(record, dict) else (b"", "")
         if line != expected:
             raise LedgerDamaged(f"line {number} of the ledger does not fit its checksum: it was changed afterwards")
         records.append(record)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parallel import DistributedDataParallel
 
 from veil.gradients.batches import count_rows, mapped, sliced, tensors
 from veil.gradients.records import Batch, GradientError, LossFn
@@ -57,6 +58,10 @@ def check(model: nn.Module, batch: Batch | None = None, loss: LossFn | None = No
 
 def _of_module(name: str, module: nn.Module) -> list[Finding]:
     where = f"{name or 'model'} ({type(module).__name__})"
+    if isinstance(module, DistributedDataParallel):
+        return [Finding(where, "it averages gradients before rows are bounded", "give the module inside it")]
+    if any(type(parameter.data).__name__ == "DTensor" for parameter in module.parameters(recurse=False)):
+        return [Finding(where, "its parameters are spread over processes (FSDP)", "give each process the whole module")]
     if isinstance(module, _BatchNorm):
         return [Finding(where, "it normalises a row by the other rows of its batch", f"{_FIX} (GroupNorm instead)")]
     if isinstance(module, _InstanceNorm) and module.track_running_stats:

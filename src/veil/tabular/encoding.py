@@ -218,7 +218,8 @@ def days(column: pd.Series, name: str, lenient: bool = False) -> NDArray[np.floa
     else:
         stamps = pd.to_datetime(column.astype("string"), errors="coerce", format="mixed", utc=True)
         _refuse((stamps.isna() & column.notna()).to_numpy() & (not lenient), column, name, "is not a date")
-    seconds = (stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+    # In the column's own unit: in nanoseconds only the years from 1678 to 2262 exist.
+    seconds = (stamps - pd.Timestamp(0, tz="UTC").as_unit(stamps.dt.unit)) / pd.Timedelta(days=1)
     return np.asarray(seconds.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
 
 

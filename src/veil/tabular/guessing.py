@@ -1,7 +1,12 @@
-"""Guessing: what kind each column is and which bounds and values it has, read off the rows. This is not private."""
+"""Guessing: what kind each column is and which bounds and values it has, read off the rows. This is not private.
+
+Still, no value that only a few rows hold is kept: bounds are rounded outwards, and rare categories and words are left
+out, so that what a run writes down repeats no single row.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -12,6 +17,8 @@ from veil.tabular.encoding import Category, Codes, Column, Date, Encoding, Numer
 
 Kind = Literal["numeric", "category", "date", "text", "ignore"]
 MAX_CATEGORIES = 64
+RARE = 5
+SMALL_TABLE = 50
 _NUMBERS_SHARE = 0.9
 _ABSENT_WORDS = ("?", "-", "--", "n/a", "na", "none", "null", "nan", "unknown", ".", "missing")
 
@@ -51,11 +58,13 @@ def fit_column(column: pd.Series, name: str, kind: Kind) -> Column | None:
         return Text(name)
     if kind == "category":
         counts = pd.Series([word for word in words(column) if word], dtype=object).value_counts()
-        return Category(name, tuple(sorted(str(value) for value in counts.index[:MAX_CATEGORIES])))
+        kept = counts[counts >= RARE] if len(column) >= SMALL_TABLE else counts
+        return Category(name, tuple(sorted(str(value) for value in kept.index[:MAX_CATEGORIES])))
     if kind == "date":
         return Date(name, *_bounds(days(column, name, lenient=True)))
-    absent = _absent_words(column)
-    return Numeric(name, *_bounds(numbers(column, name, absent)), missing_words=absent)
+    absent, complete = _absent_words(column)
+    bounds = _bounds(numbers(column, name, absent, lenient=not complete))
+    return Numeric(name, *bounds, missing_words=absent, lenient=not complete)
 
 
 def fit_encoding(table: pd.DataFrame, leave_out: set[str], sequence: bool = False) -> Encoding:
@@ -117,15 +126,27 @@ def _numbered(present: pd.Series) -> bool:
     return bool((steps == 1).all())
 
 
-def _absent_words(column: pd.Series) -> tuple[str, ...]:
-    """What stands in a column of numbers and is no number: taken as words for "missing"."""
+def _absent_words(column: pd.Series) -> tuple[tuple[str, ...], bool]:
+    """What stands in a column of numbers and is no number: taken as words for "missing"; and whether these are all."""
     if pd.api.types.is_numeric_dtype(column):
-        return ()
+        return (), True
     listed = column.dropna().astype("string").str.strip()
-    wrong = listed[pd.to_numeric(listed, errors="coerce").isna()]
-    return tuple(sorted(set(wrong.tolist()) - {""}))
+    wrong = listed[pd.to_numeric(listed, errors="coerce").isna() & (listed != "")].value_counts()
+    kept = [str(word) for word, rows in wrong.items() if rows >= RARE or str(word).lower() in _ABSENT_WORDS]
+    return tuple(sorted(kept)), len(kept) == len(wrong)
 
 
 def _bounds(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
     finite = values[np.isfinite(values)]
-    return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    return rounded_outwards(float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+
+
+def rounded_outwards(low: float, high: float) -> tuple[float, float]:
+    """Bounds around both, at two digits of the distance between them.
+
+    >>> rounded_outwards(17.0, 90.0), rounded_outwards(21.5, 987654.25)
+    ((17.0, 90.0), (0.0, 990000.0))
+    """
+    size = (high - low) or abs(high) or 1.0
+    unit = 10.0 ** (math.floor(math.log10(size)) - 1)
+    return math.floor(low / unit) * unit, math.ceil(high / unit) * unit

@@ -46,6 +46,7 @@ class Request:
     model_options: Mapping[str, Any] = field(default_factory=dict)
     init: Path | None = None
     train_only: tuple[str, ...] = ()
+    show_private: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,10 +151,9 @@ def model_options(request: Request, encoding: Encoding | None) -> dict[str, Any]
     return options
 
 
-def make_model(request: Request, facts: PublicFacts, encoding: Encoding | None, seed: int | None) -> nn.Module:
+def make_model(request: Request, facts: PublicFacts, encoding: Encoding | None, seed: Seed) -> nn.Module:
     """The model asked for, with public starting weights and chosen layers where they are given."""
-    source = Seed.from_system() if seed is None else Seed.from_int(seed)
-    model = build_model(request.model, facts, source, **model_options(request, encoding))
+    model = build_model(request.model, facts, seed, **model_options(request, encoding))
     if request.init is not None:
         load_public_weights(model, request.init)
     if request.train_only:

@@ -14,9 +14,8 @@ by PLD is not proved, so every cell then has a Rényi filter at one order that f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,7 +32,6 @@ from veil.accounting import (
     Repeated,
     Terms,
     TokenBucket,
-    certify,
 )
 from veil.accounting.calibration import noise_multiplier
 from veil.accounting.conversion import epsilon_at_order
@@ -42,12 +40,11 @@ from veil.accounting.rdp import rdp
 from veil.errors import InputError, require
 from veil.methods import Method
 from veil.noise import GaussianNoise
-from veil.plan import Plan, Settings
+from veil.plan import Earlier, Plan, Settings
 from veil.problem import Cell, PublicFacts
 from veil.tabular.encoding import Column, Date, Encoding, HashedCategory, Numeric, days, hashed_words, numbers
 from veil.tabular.histograms import HistogramRelease, filled_range, octave_bins, octave_edges, step_bins
 from veil.tabular.schema import ColumnFacts, Schema
-from veil.training import Run
 
 PURPOSE = "preprocessing"
 RELEASES = 2
@@ -99,7 +96,7 @@ def find_encoding(
     relation: Relation,
     settings: Settings,
     noise: GaussianNoise,
-    ledger_path: Path | None = None,
+    open_ledger: Callable[[Terms], Ledger] = Ledger,
 ) -> Preprocessing:
     """Fill in what the schema leaves open, by two releases that together cost `share` of the budget.
 
@@ -117,7 +114,7 @@ def find_encoding(
     first = HistogramRelease(PURPOSE, 0, max(columns, 1), kappa, relation)
     second = HistogramRelease(PURPOSE, 1, max(len(ranged), 1), kappa, relation)
     event = Gaussian(kappa, relation, one_sided=True)
-    ledger = _ledger(groups, budget, delta, relation, accountant.name, event, ledger_path)
+    ledger = _ledger(groups, budget, delta, relation, accountant.name, event, open_ledger)
     ledger.reserve(PURPOSE, 0, RELEASES, dict.fromkeys(range(len(groups)), event))
     values = {facts.name: _values(table, facts) for facts in ranged}
     bins = {name: octave_bins(found) for name, found in values.items()}
@@ -178,11 +175,11 @@ def _ledger(
     relation: Relation,
     accountant: str,
     event: Event,
-    path: Path | None,
+    open_ledger: Callable[[Terms], Ledger],
 ) -> Ledger:
     rule = TokenBucket((Repeated(event, RELEASES),))
     accounts = tuple(Account(name, "everybody", budget, rule) for name in groups)
-    return Ledger(Terms(relation, delta, accountant, accounts, {"method": PURPOSE, "steps": RELEASES}), path)
+    return open_ledger(Terms(relation, delta, accountant, accounts, {"method": PURPOSE, "steps": RELEASES}))
 
 
 @dataclass(frozen=True)
@@ -244,6 +241,7 @@ class WithPreprocessing:
             rules=kept,
             assumptions=(*plan.assumptions, KINDS_PUBLIC),
             details={**plan.details, "preprocessing_share": self.share},
+            earlier=tuple(Earlier(PURPOSE, token.times, token.event) for token in self.tokens),
         )
 
     def _joined(self, rule: Filter, budget: float, delta: float, settings: Settings) -> Filter | None:
@@ -283,19 +281,3 @@ def filter_for(epsilon: float, delta: float) -> RenyiFilter:
 
 def _cost(token: Repeated, order: float) -> float:
     return token.times * float(rdp(token.event, np.array([order]))[0])
-
-
-def record(run: Run, preprocessing: Preprocessing) -> None:
-    """Enter the releases of preprocessing into the run's ledger on disk and make its certificate anew."""
-    if run.folder is None:
-        return
-    ledger = Ledger.open(run.folder / "ledger.jsonl")
-    cells = range(len(ledger.terms.accounts))
-    ledger.reserve(PURPOSE, 0, RELEASES, dict.fromkeys(cells, preprocessing.event))
-    run.certificate = certify(
-        ledger,
-        run.plan.settings.accountant_for(),
-        assumptions=run.certificate.assumptions,
-        not_covered=run.certificate.not_covered,
-    )
-    run.save(run.folder)

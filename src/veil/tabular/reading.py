@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,16 @@ def read_table(path: Path) -> pd.DataFrame:
         elif path.suffix in ARROW:
             table = _read_arrow(path)
         else:
-            table = pd.read_csv(path, skipinitialspace=True, sep=_separator(path), low_memory=False)
+            table = _read_csv(path)
+    except InputError:
+        raise
     except UnicodeError as error:
         raise InputError(f"{path} is not UTF-8 text: save it as UTF-8") from error
-    except (OSError, ValueError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except (OSError, ValueError, LookupError, TypeError, NotImplementedError, ArithmeticError, MemoryError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise InputError(f"{path} is not a table that can be read: {first}") from error
-    return _checked(table, str(path))
+    # Rows are named by their place: an index that came with a file may hold what belongs to a person.
+    return _checked(table.reset_index(drop=True), str(path))
 
 
 def as_table(data: Any, names: list[str] | None = None) -> pd.DataFrame:
@@ -49,6 +53,16 @@ def as_table(data: Any, names: list[str] | None = None) -> pd.DataFrame:
     rows = np.asarray(data)
     require(rows.ndim == 2, f"a table has two dimensions, not {rows.ndim}")
     return _checked(pd.DataFrame(rows, columns=names or [f"x{i}" for i in range(rows.shape[1])]), "the table")
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """A heading and rows that are no longer than it: else the first values would silently become names of rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            return pd.read_csv(path, skipinitialspace=True, sep=_separator(path), low_memory=False, index_col=False)
+        except pd.errors.ParserWarning as error:
+            raise InputError(f"{path} has rows with more values than its first line has names: mend them") from error
 
 
 def _separator(path: Path) -> str:

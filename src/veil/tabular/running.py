@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veil.accounting import Relation
+from veil.accounting import Ledger, Relation
 from veil.budgets import read_budgets
 from veil.datasets.files import cache_folder
 from veil.datasets.images import holds_images, read_image_folder
@@ -46,6 +47,7 @@ from veil.tabular.preparing import (
 from veil.tabular.reading import read_table
 from veil.tabular.table import table_problem
 from veil.training import Callback, Run, fit
+from veil.training.run_folder import RunFolder
 
 Say = Callable[[str], None]
 
@@ -56,17 +58,47 @@ def train_table(
     settings: Settings,
     *,
     out: Path | None = None,
+    resume: bool = False,
     callbacks: Sequence[Callback] = (),
     config: Mapping[str, Any] | None = None,
     say: Say | None = None,
 ) -> Run:
-    """Read, set rows apart, preprocess, train, measure; the run's folder holds what each of these cost."""
-    if holds_images(request.data):
-        return _train_images(request, method, settings, out, callbacks, config or {})
-    columns = columns_of(request)
-    require(out is None or not (out / "ledger.jsonl").exists(), f"{out} holds a run already: choose another folder")
+    """Read, set rows apart, preprocess, train, measure; the run's folder holds what each of these cost.
+
+    With `resume`, the same call goes on with a run that was cut short at any of these.
+    """
+    columns = None if holds_images(request.data) else columns_of(request)
+    whole = {**(config or {}), **_config(request, columns)}
+    if out is None:
+        return _train(request, columns, method, settings, None, callbacks, whole, say)
+    record = {"method": method.name, **whole, "settings": settings.model_dump(exclude_none=True)}
+    folder = RunFolder.open(out, settings, resume, record)
+    try:
+        run = _train(request, columns, method, settings, folder, callbacks, whole, say)
+        folder.complete()
+        return run
+    except BaseException:
+        folder.abandon()
+        raise
+    finally:
+        folder.close()
+
+
+def _train(
+    request: Request,
+    columns: Columns | None,
+    method: Method,
+    settings: Settings,
+    folder: RunFolder | None,
+    callbacks: Sequence[Callback],
+    config: Mapping[str, Any],
+    say: Say | None,
+) -> Run:
+    if columns is None:
+        return _train_images(request, method, settings, folder, callbacks, config)
     if is_large(request.data):
-        return _train_mapped(request, columns, method, settings, out, callbacks, config or {})
+        return _train_mapped(request, columns, method, settings, folder, callbacks, config)
+    seed = _seed(settings, folder)
     table, public = read_and_check(request, columns)
     apart = set_rows_apart(request, len(table))
     training = table[~apart]
@@ -75,7 +107,7 @@ def train_table(
     if request.private_preprocessing is None:
         encoding = plain_encoding(request, columns, training)
     else:
-        found = _privately(request, columns, training, method, settings, budgets, out)
+        found = _privately(request, columns, training, method, settings, budgets, seed, folder)
         encoding = found.encoding
         method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
     _say_columns(say, encoding, table, columns)
@@ -91,22 +123,29 @@ def train_table(
     )
     test = None if public is None else _like(public, encoding, columns, problem)
     run = fit(
-        make_model(request, problem.public, encoding, settings.seed),
+        make_model(request, problem.public, encoding, seed),
         problem,
         method=method,
         evaluation=test,
         callbacks=callbacks,
         not_covered=[FITTED_ON_ROWS] if encoding.from_rows else [],
-        out=out,
-        config={**(config or {}), **_config(request, columns)},
+        out=folder,
+        config=config,
         **settings.model_dump(),
     )
     _keep(run, request, encoding)
-    if found is not None:
-        private.record(run, found)
     if apart.any():
-        measure_held_out(run, _like(table[apart], encoding, columns, problem))
+        measure_held_out(run, _like(table[apart], encoding, columns, problem), seed, folder)
+    if request.show_private:
+        measure_exactly(run, problem)
     return run
+
+
+def _seed(settings: Settings, folder: RunFolder | None) -> Seed:
+    """One seed for all that a run does; its folder keeps it for as long as the run may have to go on."""
+    if folder is not None:
+        return folder.seed
+    return Seed.from_system() if settings.seed is None else Seed.from_int(settings.seed)
 
 
 MEASURED_ROWS = 100_000
@@ -118,7 +157,7 @@ def _train_mapped(
     columns: Columns,
     method: Method,
     settings: Settings,
-    out: Path | None,
+    folder: RunFolder | None,
     callbacks: Sequence[Callback],
     config: Mapping[str, Any],
 ) -> Run:
@@ -135,19 +174,21 @@ def _train_mapped(
         request.data, encoding, columns.target, columns.groups, cache_folder(), 0.0 if public is not None else share
     )
     run = fit(
-        make_model(request, made.train.public, encoding, settings.seed),
+        make_model(request, made.train.public, encoding, _seed(settings, folder)),
         made.train,
         method=method,
         evaluation=None if public is None else _like(public, encoding, columns, made.train),
         callbacks=callbacks,
         not_covered=[PREPARED] if encoding.from_rows else [],
-        out=out,
-        config={**config, **_config(request, columns)},
+        out=folder,
+        config=config,
         **settings.model_dump(),
     )
     _keep(run, request, encoding)
     if made.held_out is not None:
-        measure_held_out(run, made.held_out)
+        measure_held_out(run, made.held_out, _seed(settings, folder), folder)
+    if request.show_private:
+        measure_exactly(run, made.train)
     return run
 
 
@@ -155,13 +196,11 @@ def _train_images(
     request: Request,
     method: Method,
     settings: Settings,
-    out: Path | None,
+    folder: RunFolder | None,
     callbacks: Sequence[Callback],
     config: Mapping[str, Any],
 ) -> Run:
     """A folder with one folder of images per class: the class is target and group. Rows are normalised one by one."""
-    for name, given in (("--target", request.target), *(("--group", group) for group in request.groups)):
-        require(given in (None, "class"), f"{name} is {given}: in a folder of images the class is target and group")
     images, labels = read_image_folder(request.data)
     rows, classes = normalise(torch.from_numpy(images), "per-row"), sorted(set(labels.tolist()))
     apart = set_rows_apart(request, len(rows))
@@ -175,17 +214,20 @@ def _train_images(
         test_images, test_labels = read_image_folder(request.test)
         public = problem(normalise(torch.from_numpy(test_images), "per-row"), test_labels)
     run = fit(
-        make_model(request, training.public, None, settings.seed),
+        make_model(request, training.public, None, _seed(settings, folder)),
         training,
         method=method,
         evaluation=public,
         callbacks=callbacks,
-        out=out,
-        config={**config, "data": str(request.data), "target": "class", "group": ["class"], "model": request.model},
+        out=folder,
+        config=config,
         **settings.model_dump(),
     )
     if apart.any():
-        measure_held_out(run, problem(rows[torch.from_numpy(apart)], labels[apart]))
+        held = problem(rows[torch.from_numpy(apart)], labels[apart])
+        measure_held_out(run, held, _seed(settings, folder), folder)
+    if request.show_private:
+        measure_exactly(run, training)
     return run
 
 
@@ -214,7 +256,8 @@ def _privately(
     method: Method,
     settings: Settings,
     budgets: Mapping[str, float] | None,
-    out: Path | None,
+    seed: Seed,
+    folder: RunFolder | None,
 ) -> private.Preprocessing:
     require(
         request.model not in SEQUENCE_MODELS,
@@ -223,9 +266,6 @@ def _privately(
     names, group_of = group_names(table, columns)
     relation, fixed = private.relation_of(method, names)
     release_sizes = fixed and columns.owner is None and not (columns.schema and columns.schema.group_sizes)
-    seed = Seed.from_system() if settings.seed is None else Seed.from_int(settings.seed)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
     return private.find_encoding(
         table,
         open_schema(request, columns, table),
@@ -237,35 +277,51 @@ def _privately(
         relation=relation,
         settings=settings,
         noise=GaussianNoise(seed, secure=settings.secure_noise),
-        ledger_path=None if out is None else out / "preprocessing.jsonl",
+        open_ledger=Ledger if folder is None else partial(folder.ledger, name="preprocessing.jsonl"),
     )
 
 
-def measure_held_out(run: Run, apart: Problem) -> None:
-    """Put figures on held-out rows into the run: a noisy release if the method is private."""
+def measure_held_out(run: Run, apart: Problem, seed: Seed, folder: RunFolder | None) -> None:
+    """Put figures on held-out rows into the run, by a noisy release: also where the method itself is not private."""
     plan = run.plan
-    if plan.relation is None:
-        run.metrics = evaluate(run.model, apart, plan.facts.groups)
-    else:
-        seed = Seed.from_system() if plan.settings.seed is None else Seed.from_int(plan.settings.seed)
-        run.metrics = noisy_metrics(
-            run.model,
-            apart,
-            epsilon=min((plan.settings.epsilon, *(plan.facts.budgets or ()))),
-            delta=plan.delta,
-            relation=Relation(plan.relation),
-            accountant=plan.settings.accountant_for(),
-            noise=GaussianNoise(seed, secure=plan.settings.secure_noise),
-            groups=plan.facts.groups,
-            ledger_path=None if run.folder is None else run.folder / "evaluation.jsonl",
-        )
+    run.metrics = noisy_metrics(
+        run.model,
+        apart,
+        epsilon=min((plan.settings.epsilon, *(plan.facts.budgets or ()))),
+        delta=plan.delta,
+        relation=plan.relation or Relation.ADD_REMOVE,
+        accountant=plan.settings.accountant_for(),
+        noise=GaussianNoise(seed, secure=plan.settings.secure_noise),
+        groups=plan.facts.groups,
+        open_ledger=Ledger if folder is None else partial(folder.ledger, name="evaluation.jsonl"),
+    )
+    if plan.private:
         run.certificate = replace(run.certificate, assumptions=(*run.certificate.assumptions, DISJOINT))
     if run.folder is not None:
         run.save(run.folder)
 
 
-def _config(request: Request, columns: Columns) -> dict[str, Any]:
+SHOWN = "Exact figures on the training rows: someone asked for them by --show-private. Do not publish this folder."
+
+
+def measure_exactly(run: Run, problem: Problem) -> None:
+    """Add exact figures on the training rows, marked as not covered: someone asked for them."""
+    shown = evaluate(run.model, problem, run.plan.facts.groups).as_json()
+    names = ("worst_group_accuracy", "average_group_accuracy", "accuracy", "loss")
+    found = {"private": True, **{name: shown.get(name) for name in names}}
+    found |= {f"accuracy of {name}": score["accuracy"] for name, score in shown["by_group"].items()}
+    run.findings = {**run.findings, "Training rows": found}
+    run.certificate = replace(run.certificate, not_covered=(*run.certificate.not_covered, SHOWN))
+    if run.folder is not None:
+        run.save(run.folder)
+
+
+def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
     """What `veil train --config` needs to do the same again."""
+    if columns is None:
+        for name, given in (("--target", request.target), *(("--group", group) for group in request.groups)):
+            require(given in (None, "class"), f"{name} is {given}: in a folder of images the class is target and group")
+        return {"data": str(request.data), "target": "class", "group": ["class"], "model": request.model}
     paths = {"test": request.test, "schema": request.schema, "budgets": request.budgets, "init": request.init}
     return {
         "data": str(request.data),

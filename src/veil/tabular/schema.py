@@ -18,7 +18,7 @@ With a schema nothing is read off the rows. A numeric or category column without
 
 from __future__ import annotations
 
-import tomllib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import date, datetime
@@ -31,10 +31,12 @@ from veil.errors import InputError, require
 from veil.tabular.encoding import MISSING_RULES, Category, Codes, Column, Date, Encoding, Missing, Numeric, Text
 from veil.tabular.guessing import fit_column, guess_kind
 from veil.tabular.text import TextForm
-from veil.toml import to_toml
+from veil.toml import read_toml, to_toml
 
 KINDS = ("numeric", "date", "category", "text", "target", "group", "owner", "ignore")
-_EPOCH = pd.Timestamp(0)
+_EPOCH = pd.Timestamp(0).as_unit("s")
+# More columns or codes than this would fill the memory before a model saw a row.
+_MOST = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,12 @@ class ColumnFacts:
         both = (self.low is None) == (self.high is None)
         require(both, f"{here}give both low and high, or neither")
         if self.low is not None and self.high is not None:
-            require(self.bounds()[0] < self.bounds()[1], f"{here}low must be below high")
-        require(self.buckets > 0 and self.length > 0, f"{here}buckets and length must be above 0")
+            low, high = self.bounds()
+            require(low < high and math.isfinite(high - low), f"{here}low must be below high, and both finite")
+        for size in (self.buckets, self.length):
+            whole = isinstance(size, int) and not isinstance(size, bool)
+            require(whole and 0 < size <= _MOST, f"{here}buckets and length are whole numbers from 1 to {_MOST:,}")
+        require(isinstance(self.feature, bool), f"{here}feature is true or false")
         require(self.values is None or len(set(self.values)) == len(self.values), f"{here}a value is listed twice")
 
     def bounds(self) -> tuple[float, float]:
@@ -74,7 +80,7 @@ class ColumnFacts:
                     found.append((pd.Timestamp(str(side)) - _EPOCH) / pd.Timedelta(days=1))
                 else:
                     found.append(float(side))  # type: ignore[arg-type]
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 what = "a date like 2020-01-31" if self.kind == "date" else "a number"
                 raise InputError(f'schema, column "{self.name}": a bound is not {what}') from error
         return found[0], found[1]
@@ -170,16 +176,15 @@ def _as_kind(column: ColumnFacts, kind: str) -> ColumnFacts:
 
 def read_schema(path: Path) -> Schema:
     """A schema from a TOML file; anything wrong is said in one sentence that names the column."""
-    require(path.exists(), f"there is no file {path}")
-    try:
-        record = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}") from error
+    record = read_toml(path)
     columns = record.get("columns")
     require(isinstance(columns, dict) and bool(columns), f"{path} has no [columns.NAME] tables")
     sizes = record.get("group_sizes")
     found = tuple(_facts(name, entry, path) for name, entry in dict(columns or {}).items())
-    return Schema(found, {str(k): int(v) for k, v in sizes.items()} if isinstance(sizes, dict) else None)
+    for group, size in sizes.items() if isinstance(sizes, dict) else ():
+        whole = isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**63
+        require(whole, f'{path}: the size of group "{group}" is not a whole number above 0')
+    return Schema(found, dict(sizes) if isinstance(sizes, dict) else None)
 
 
 def _facts(name: str, entry: Any, path: Path) -> ColumnFacts:
@@ -215,9 +220,14 @@ def _drafted(name: str, column: Column | None) -> ColumnFacts:
     if isinstance(column, Text):
         return ColumnFacts(name, "text")
     if isinstance(column, Date):
-        low, high = (str((_EPOCH + pd.Timedelta(days=side)).date()) for side in (column.low, column.high + 1))
-        return ColumnFacts(name, "date", low, high)
+        return ColumnFacts(name, "date", _day(column.low), _day(column.high + 1))
     if isinstance(column, Numeric):
         above = column.high if column.high > column.low else column.low + 1.0
         return ColumnFacts(name, "numeric", column.low, above, missing_words=column.missing_words)
     return ColumnFacts(name, "ignore")
+
+
+def _day(days: float) -> str:
+    """A day in the calendar's own range, from days since 1970."""
+    number = date(1970, 1, 1).toordinal() + math.floor(days)
+    return date.fromordinal(min(max(number, date.min.toordinal()), date.max.toordinal())).isoformat()

@@ -51,6 +51,13 @@ class Callback:
         """What the callback wants kept with the run, as JSON values."""
         return {}
 
+    def state(self) -> Mapping[str, Any]:
+        """What a checkpoint keeps of it, as JSON values: public and released values only."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the state of a checkpoint; called before `on_start`."""
+
 
 class EarlyStopping(Callback):
     """Stop when a figure on public evaluation rows has not improved for `patience` evaluations."""
@@ -69,3 +76,11 @@ class EarlyStopping(Callback):
         self._best, self._since = (value, 0) if value > self._best else (self._best, self._since + 1)
         if self._since >= self.patience:
             raise StopTraining(f"{self.metric} has not improved for {self.patience} evaluations")
+
+    def state(self) -> Mapping[str, Any]:
+        """The best figure so far, and how long ago it was."""
+        return {"best": self._best, "since": self._since}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on counting."""
+        self._best, self._since = float(state["best"]), int(state["since"])

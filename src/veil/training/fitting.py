@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from veil.metrics import evaluate
 from veil.plan import METRICS, TUNING, LossFunction, Plan, Settings
 from veil.problem import Problem
 from veil.randomness import Seed
+from veil.teams import Team
 from veil.training.callbacks import Callback
+from veil.training.checkpoints import identity, packed, save_checkpoint, unpacked
 from veil.training.loop import Loop
 from veil.training.run import Run
+from veil.training.run_folder import CHECKPOINT, LEDGER, RunFolder
 
 
 def row_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -44,14 +48,16 @@ def fit(
     loss: LossFunction = row_losses,
     callbacks: Sequence[Callback] = (),
     not_covered: Sequence[str] = (),
-    out: Path | str | None = None,
+    out: Path | str | RunFolder | None = None,
+    resume: bool = False,
     config: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Run:
     """Train `model` in place on the rows of `problem` and return the finished run.
 
     `settings` are the fields of `veil.plan.Settings` (epsilon, delta, epochs, batch_size, …), `options` those of the
-    method. `evaluation` holds rows that were declared public. With `out`, the ledger is on disk before any row is read.
+    method. `evaluation` holds rows that were declared public. With `out`, the ledger is on disk before any row is read,
+    and checkpoints are kept: the same call with `resume=True` goes on with a run that was cut short, bit by bit.
 
     >>> import veil, torch
     >>> problem = veil.Problem.from_arrays([[0.0], [1.0]] * 50, [0, 1] * 50, ["a", "b"] * 50)
@@ -62,7 +68,7 @@ def fit(
     chosen = methods.create(method, options) if isinstance(method, str) else method
     given = Settings.checked(**settings)
     plan = chosen.plan(problem.public, given)
-    return execute(plan, model, problem, evaluation, loss, callbacks, not_covered, out, config or {})
+    return execute(plan, model, problem, evaluation, loss, callbacks, not_covered, out, config or {}, resume)
 
 
 def execute(
@@ -73,13 +79,24 @@ def execute(
     loss: LossFunction,
     callbacks: Sequence[Callback],
     not_covered: Sequence[str],
-    out: Path | str | None,
+    out: Path | str | RunFolder | None,
     config: Mapping[str, Any],
+    resume: bool = False,
 ) -> Run:
     """Carry out a plan."""
-    preparation = prepare(plan, model, problem, evaluation, loss, callbacks, not_covered, out, config)
-    preparation.loop.run()
-    return preparation.finish()
+    with prepare(plan, model, problem, evaluation, loss, callbacks, not_covered, out, config, resume) as preparation:
+        _train(preparation.loop)
+        return preparation.finish()
+
+
+def _train(loop: Loop) -> None:
+    """Go through the steps, or let the plan's solver train the model as a whole."""
+    solver = loop.plan.solver
+    if solver is None or loop.ledger is None:
+        loop.run()
+        return
+    with loop.around():
+        solver.solve(loop.model, loop.problem, loop.seed, loop.ledger, partial(loop._report, statistics={}, view=None))
 
 
 def prepare(
@@ -90,21 +107,86 @@ def prepare(
     loss: LossFunction,
     callbacks: Sequence[Callback],
     not_covered: Sequence[str],
-    out: Path | str | None,
+    out: Path | str | RunFolder | None,
     config: Mapping[str, Any],
+    resume: bool = False,
 ) -> Preparation:
     """Check the model, open the ledger and set up the loop; no row is read yet."""
-    seed = Seed.from_system() if plan.settings.seed is None else Seed.from_int(plan.settings.seed)
     if plan.private:
         gradients.check(model)
+        if plan.solver is not None:
+            plan.solver.check(model)
         first = plan.controller.release(plan.controller.start(), 0)
         check_row_local(first.bound, len(plan.facts.cells))
-    folder = None if out is None else _new_folder(Path(out))
-    if plan.private and not plan.over_budget:
-        check_budgets(Ledger(plan.terms()), plan.settings.accountant_for())
-    ledger = Ledger(plan.terms(), folder / "ledger.jsonl" if folder else None) if plan.private else None
-    loop = Loop(model, problem, plan, loss, seed, ledger, evaluation, callbacks)
-    return Preparation(loop, folder, tuple(not_covered), dict(config), time.perf_counter())
+        if not plan.over_budget:
+            check_budgets(Ledger(plan.terms()), plan.settings.accountant_for())
+    given = {"method": plan.method, **config, "settings": plan.settings.model_dump(exclude_none=True)}
+    folder = out if isinstance(out, RunFolder) or out is None else RunFolder.open(out, plan.settings, resume, given)
+    own = folder is not None and folder is not out
+    try:
+        loop = _set_up(plan, model, problem, evaluation, loss, callbacks, folder)
+    except BaseException:
+        if own and folder is not None:
+            folder.abandon()
+            folder.close()
+        raise
+    return Preparation(loop, folder, own, tuple(not_covered), dict(config), time.perf_counter())
+
+
+def _set_up(
+    plan: Plan,
+    model: nn.Module,
+    problem: Problem,
+    evaluation: Problem | None,
+    loss: LossFunction,
+    callbacks: Sequence[Callback],
+    folder: RunFolder | None,
+) -> Loop:
+    """The loop with its ledger and, in a run that goes on, with what was done before."""
+    team = Team.joined()
+    require(team is None or plan.solver is None, f"{plan.method} trains in one process: start it without torchrun")
+    seed = _seed(plan, team) if folder is None else folder.seed
+    loop = Loop(model, problem, plan, loss, seed, None, evaluation, callbacks, team=team)
+    _take_up(loop, folder)
+    # In a team the first process keeps the ledger: no release is whole without it, so none is made unreserved.
+    if not plan.private or (team is not None and not team.leads):
+        return loop
+    loop.ledger = Ledger(plan.terms()) if folder is None else folder.ledger(plan.terms())
+    require(
+        len(loop.ledger.entries) >= loop.entries,
+        "the ledger of this run is behind its checkpoint: lines were taken from it, so the run cannot go on",
+    )
+    for earlier in plan.earlier:
+        cells = dict.fromkeys(range(len(plan.facts.cells)), earlier.event)
+        loop.ledger.reserve(earlier.purpose, 0, earlier.count, cells)
+    return loop
+
+
+def _seed(plan: Plan, team: Team | None) -> Seed:
+    if plan.settings.seed is not None:
+        return Seed.from_int(plan.settings.seed)
+    seed = Seed.from_system()
+    return seed if team is None else Seed(bytes.fromhex(team.told_json(seed.secret.hex())), given=False)
+
+
+def _take_up(loop: Loop, folder: RunFolder | None) -> None:
+    """Go on where the folder's checkpoint stands; the first one is on disk before the ledger is begun.
+
+    In a team every process takes up what the first one has, at the start too: all begin with the same weights.
+    """
+    of, team, content = identity(loop.plan, loop.model), loop.team, None
+    if folder is not None and folder.leads:
+        path = folder.path / CHECKPOINT
+        loop.keep = partial(save_checkpoint, path, of=of)
+        if folder.resumed and path.exists():
+            content = path.read_bytes()
+        else:
+            require(not (folder.path / LEDGER).exists(), f"{path} is missing: this run cannot go on, and stays charged")
+            loop.keep(loop.progress(0))
+    if team is not None:
+        content = team.told(content or packed(loop.progress(0), of) if team.leads else None)
+    if content is not None:
+        loop.go_on(unpacked(content, of))
 
 
 @dataclass(frozen=True)
@@ -112,10 +194,19 @@ class Preparation:
     """A loop that is ready to run, and what its finished run needs besides."""
 
     loop: Loop
-    folder: Path | None
+    folder: RunFolder | None
+    own: bool
     not_covered: tuple[str, ...]
     config: Mapping[str, Any]
     started: float
+
+    def __enter__(self) -> Preparation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the folder free for whoever goes on with the run."""
+        if self.own and self.folder is not None:
+            self.folder.close()
 
     def finish(self) -> Run:
         """The run of what the loop has done: figures on public rows, certificate, and its folder if it has one."""
@@ -129,25 +220,28 @@ class Preparation:
             plan=plan,
             history=pd.DataFrame(loop.history),
             metrics=metrics,
-            certificate=_certificate(plan, loop.ledger, loop.seed, evaluated, views, self.not_covered),
+            certificate=self._certificate(evaluated, views),
             findings={type(c).__name__: dict(c.findings()) for c in loop.callbacks if c.findings()},
             seconds=seconds,
             stopped=loop.stopped,
             config=dict(self.config),
-            folder=self.folder,
+            folder=None if self.folder is None else self.folder.path,
         )
-        if self.folder is not None:
-            run.save(self.folder)
+        if self.folder is not None and self.folder.leads:
+            run.save(self.folder.path)
+            if self.own:
+                self.folder.complete()
         return run
 
-
-def _new_folder(folder: Path) -> Path:
-    require(
-        not (folder / "ledger.jsonl").exists() and not (folder / "metrics.json").exists(),
-        f"{folder} holds a run already: choose another folder",
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    def _certificate(self, evaluated: bool, private_views: bool) -> Certificate:
+        loop, made = self.loop, None
+        if loop.team is None or loop.team.leads:
+            made = _certificate(loop.plan, loop.ledger, loop.seed, evaluated, private_views, self.not_covered)
+        if loop.team is None:
+            assert made is not None
+            return made
+        said = loop.team.told_json(None if made is None else made.as_json())
+        return made or Certificate.from_json(said)
 
 
 def _certificate(

@@ -27,7 +27,10 @@ from veil.problem import Problem, PublicFacts
 from veil.randomness import Seed
 from veil.release import GradientRelease, Released
 from veil.sampling import Sampler
+from veil.teams import Team
+from veil.training.ahead import Ahead
 from veil.training.callbacks import Callback, StepReport, StopTraining
+from veil.training.checkpoints import Progress
 
 RESERVED_AT_ONCE = 100
 
@@ -56,6 +59,9 @@ class Loop:
     callbacks: Sequence[Callback] = ()
     history: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
+    team: Team | None = None
+    first: int = 0
+    keep: Callable[[Progress], None] | None = None
 
     def __post_init__(self) -> None:
         loss = self.plan.transform(self.loss) if self.plan.transform else self.loss
@@ -65,24 +71,34 @@ class Loop:
         self._optimizer = make_optimizer(self.model, self.plan.settings)
         self._average = _Average(self.model, self.plan.settings.ema)
         self._filter = self.plan.noise_filter()
-        self._state: State = {}
+        self._state: State = self.plan.controller.start()
         self._drawn: tuple[Draw, Sampler] | None = None
         self._reserved: dict[str, tuple[int, Mapping[int, Event]]] = {}
+        self.entries = 0
         self._readings: dict[str, float] = {}
 
     def run(self) -> None:
         """All steps of the plan, or until a callback stops it."""
-        with self.around(), torch.random.fork_rng(devices=[]):
-            for step in range(self.plan.steps):
+        shapes = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        with self.around(), torch.random.fork_rng(devices=[]), Ahead(self.problem, self.seed, self.noise) as ahead:
+            for step in range(self.first, self.plan.steps):
                 release, sampler = self.prepare(step)
+                ready = ahead.take(step, sampler)
+                if step + 1 < self.plan.steps:
+                    ahead.announce(step + 1, shapes, sampler if self._rows_may_come(step + 1) else None)
                 with self._filter.ahead(self.model) if self._filter else nullcontext():
-                    released = release.make(self.engine, self.problem, sampler, self.seed, step, self.noise)
+                    released = release.make(
+                        self.engine, self.problem, sampler, self.seed, step, self.noise, self.team, ready
+                    )
                 self.absorb(step, released)
+
+    def _rows_may_come(self, step: int) -> bool:
+        """Whether a step's rows may be fetched before it begins: alone, and with its release reserved or free."""
+        return self.team is None and (self.ledger is None or step < self._reserved["gradient"][0])
 
     @contextmanager
     def around(self) -> Iterator[None]:
         """What happens before the first step and after the last one, also when a callback stops the run."""
-        self._state = self.plan.controller.start()
         for callback in self.callbacks:
             callback.on_start(self.plan)
         try:
@@ -109,12 +125,44 @@ class Loop:
         state = controller.observe(self._state, step, released.statistics)
         side = controller.side_release(state, step)
         if side is not None:
-            if self.ledger is not None:
-                self.ledger.reserve(side.purpose, step, 1, side.events(self.plan.facts))
+            self._charge(side.purpose, step, 1, side.events(self.plan.facts))
             values = side.make(self._losses, self.problem, self.seed, step, self.noise)
             state = controller.hear(state, step, values)
         self._state = state
         self._report(step, state, {**released.statistics, **seen}, released.view)
+        every = self.plan.settings.checkpoint_every or max(1, self.plan.steps // 20)
+        if self.keep is not None and (step + 1) % every == 0:
+            self.keep(self.progress(step + 1))
+
+    def progress(self, step: int) -> Progress:
+        """Where the run stands after `step` whole steps: what a checkpoint keeps."""
+        kept = self._optimizer.state_dict()["state"]
+        return Progress(
+            step=step,
+            weights=self.model.state_dict(),
+            optimizer=kept,
+            average=self._average.state(),
+            filter=self._filter.state() if self._filter else None,
+            state=self._state,
+            reserved=self._reserved,
+            entries=self.entries,
+            history=self.history,
+            callbacks=[callback.state() for callback in self.callbacks],
+        )
+
+    def go_on(self, progress: Progress) -> None:
+        """Continue after the steps that were done before."""
+        self.model.load_state_dict(dict(progress.weights))
+        whole = self._optimizer.state_dict()
+        self._optimizer.load_state_dict({**whole, "state": {i: dict(s) for i, s in progress.optimizer.items()}})
+        self._average.restore(progress.average)
+        if self._filter and progress.filter:
+            self._filter.restore((dict(progress.filter[0]), dict(progress.filter[1])))
+        self._state, self._reserved, self.entries = progress.state, dict(progress.reserved), progress.entries
+        self.history.extend(dict(record) for record in progress.history)
+        for callback, state in zip(self.callbacks, progress.callbacks, strict=False):
+            callback.restore(state)
+        self.first = progress.step
 
     def _reserve(
         self, purpose: str, charge: Callable[[PublicFacts], Mapping[int, Event]], steady: int, step: int
@@ -127,9 +175,13 @@ class Loop:
         if step < covered_until and events == covered:
             return
         count = max(1, min(steady, RESERVED_AT_ONCE, self.plan.steps - step))
-        self.ledger.reserve(purpose, step, count, events)
+        self._charge(purpose, step, count, events)
         self._reserved[purpose] = (step + count, events)
-        self._readings = {}
+
+    def _charge(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> None:
+        if self.ledger is not None:
+            self.entries = self.ledger.reserve(purpose, first, count, events)
+            self._readings = {}
 
     def _sampler(self, draw: Draw) -> Sampler:
         if self._drawn is None or self._drawn[0] != draw:
@@ -183,7 +235,11 @@ class Loop:
         self._average.update(self.model)
 
     def _losses(self, rows: NDArray[np.int64]) -> Tensor:
-        """The loss of each of some rows, in pieces."""
+        """The loss of each of some rows."""
+        return self._own_losses(rows) if self.team is None else self.team.losses(self._own_losses, rows, self.problem)
+
+    def _own_losses(self, rows: NDArray[np.int64]) -> Tensor:
+        """The loss of each of some rows of this process, in pieces."""
         pieces = np.array_split(rows, max(1, math.ceil(len(rows) / 8192)))
         with torch.no_grad():
             return torch.cat([self.loss(self.model, self.problem.batch(piece)) for piece in pieces])
@@ -216,7 +272,8 @@ class Loop:
         if self.ledger is None:
             return {}
         if not self._readings:
-            self._readings = spent_by_group(self.ledger, self.plan)
+            # After a crash the ledger may be ahead of the run: the history shows what this step had cost.
+            self._readings = spent_by_group(self.ledger.upto(self.entries), self.plan)
         return self._readings
 
 
@@ -238,7 +295,11 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
     parameters = [p for p in model.parameters() if p.requires_grad]
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters, lr=settings.learning_rate, momentum=settings.momentum, weight_decay=settings.l2
+            parameters,
+            lr=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.l2,
+            fused=all(p.is_floating_point() for p in parameters),
         )
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, lr=settings.learning_rate, weight_decay=settings.l2)

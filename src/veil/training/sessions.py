@@ -39,15 +39,16 @@ class Session:
         self._preparation = preparation
         self._loop = preparation.loop
         self._waiting: tuple[int, GradientRelease, Sampler, NDArray[np.int64], OpenPass | None] | None = None
-        self._done = 0
+        self._done = preparation.loop.first
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw batch after batch; the cost of each is reserved before its rows are read."""
         loop = self._loop
         require(loop.plan.gate is None, "a method that takes updates back needs the loss as a function: use veil.fit")
+        require(loop.team is None, "a session has one process: in a team of processes use veil.fit")
         require(loop.plan.settings.noise_filter == "none", "a noise filter looks ahead of the weights: use veil.fit")
         with loop.around():
-            for step in range(loop.plan.steps):
+            for step in range(loop.first, loop.plan.steps):
                 release, sampler = loop.prepare(step)
                 rows = sampler.draw(loop.seed, step)
                 with ExitStack() as stack:
@@ -63,6 +64,13 @@ class Session:
         Losses given as a tensor must come from one pass of the model over this batch. Where the model has layers that
         only the generic path serves, give a function `loss(model, batch)`.
         """
+        try:
+            self._step(losses)
+        except BaseException:
+            self.close()
+            raise
+
+    def _step(self, losses: Tensor | LossFunction) -> None:
         require(self._waiting is not None, "there is no batch to answer: call step once for each batch")
         assert self._waiting is not None
         step, release, sampler, rows, watched = self._waiting
@@ -78,6 +86,10 @@ class Session:
         self._waiting = None
         with torch.no_grad():
             loop.absorb(step, released)
+
+    def close(self) -> None:
+        """Give the run's folder free without finishing; whoever calls `session` with `resume=True` goes on."""
+        self._preparation.__exit__()
 
     def finish(self) -> Run:
         """The run with its certificate. A session that ended early keeps the guarantee of the whole plan."""
@@ -96,9 +108,13 @@ def session(
     loss: LossFunction = row_losses,
     callbacks: Sequence[Callback] = (),
     out: Path | str | None = None,
+    resume: bool = False,
     **settings: Any,
 ) -> Session:
-    """Plan a run and hand out its batches. `loss` is used where a method looks at losses on the side (asc, azb)."""
+    """Plan a run and hand out its batches. `loss` is used where a method looks at losses on the side (asc, azb).
+
+    With `out`, checkpoints are kept; the same call with `resume=True` goes on with a session that was cut short.
+    """
     chosen = methods.create(method, options) if isinstance(method, str) else method
     plan = chosen.plan(problem.public, Settings.checked(**settings))
-    return Session(prepare(plan, model, problem, evaluation, loss, callbacks, (), out, {}))
+    return Session(prepare(plan, model, problem, evaluation, loss, callbacks, (), out, {}, resume))

@@ -1,0 +1,129 @@
+"""Team: several processes that train one model, each reading its own share of the rows.
+
+Every process draws the same batch (draws are pure functions of the seed), works on the rows of its share, and learns
+the norms and losses of the others, so that weights which depend on the whole batch come out the same everywhere. The
+bounded sums are added up, and then every process adds the same noise: it is in the sum once. Only the first process
+has the run's folder; no release can be made before it has reserved the cost, because no sum is whole without it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veil.errors import require
+from veil.gradients import GradientEngine, GradientSum, RowFacts, Weigh
+from veil.problem import Problem
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes of `torch.distributed`; `rank` 0 leads."""
+
+    rank: int
+    size: int
+
+    @classmethod
+    def joined(cls) -> Team | None:
+        """The team this process is in; None where it trains alone. Under torchrun it joins the team by itself."""
+        if not dist.is_available():
+            return None
+        if not dist.is_initialized():
+            if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or "RANK" not in os.environ:
+                return None
+            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        return cls(dist.get_rank(), dist.get_world_size()) if dist.get_world_size() > 1 else None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process keeps the run's folder."""
+        return self.rank == 0
+
+    def own(self, rows: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+        """Which of some rows this process works on, as positions: its share is one block of the table.
+
+        >>> Team(1, 2).own(np.array([0, 5, 9]), total=10)
+        array([1, 2])
+        """
+        start, stop = self.rank * total // self.size, (self.rank + 1) * total // self.size
+        return np.flatnonzero((rows >= start) & (rows < stop))
+
+    def weighted_sum(
+        self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64], weigh: Weigh
+    ) -> GradientSum:
+        """Σ wᵢ gᵢ over the whole batch; the weights may depend on every row of it."""
+        own = self.own(rows, len(problem.cell_of))
+        everything = _Everything(self, weigh, own, len(rows))
+        part = engine.weighted_sum(problem.batch(rows[own]), everything, rows=len(own))
+        assert everything.facts is not None
+        assert everything.weights is not None
+        sums = [self._summed(values) for values in part.sums]
+        return GradientSum(sums, everything.facts, everything.weights)
+
+    def losses(self, of: Callable[[NDArray[np.int64]], Tensor], rows: NDArray[np.int64], problem: Problem) -> Tensor:
+        """The loss of each row, in the order of `rows`."""
+        own = self.own(rows, len(problem.cell_of))
+        return self.spread(of(rows[own]), own, len(rows))
+
+    def spread(self, values: Tensor, own: NDArray[np.int64], total: int) -> Tensor:
+        """Values of every row of the batch (the last dimension) from what each process knows of its own rows."""
+        whole = torch.zeros(*values.shape[:-1], total, dtype=torch.float64)
+        whole[..., torch.from_numpy(own)] = values.detach().to(torch.float64)
+        # Every place is filled by one process and is 0 elsewhere, so the sum is exact.
+        dist.all_reduce(whole)
+        return whole.to(values.dtype)
+
+    def _summed(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        flat = torch.cat([value.reshape(-1) for value in values.values()])
+        dist.all_reduce(flat)
+        pieces = torch.split(flat, [value.numel() for value in values.values()])
+        return {name: piece.view(value.shape) for (name, value), piece in zip(values.items(), pieces, strict=True)}
+
+    def told(self, record: bytes | None) -> bytes | None:
+        """What the leader says, everywhere; None is None everywhere."""
+        length = torch.tensor([-1 if record is None else len(record)])
+        dist.broadcast(length, 0)
+        if int(length) < 0:
+            return None
+        content = torch.zeros(int(length), dtype=torch.uint8)
+        if record:
+            content = torch.frombuffer(bytearray(record), dtype=torch.uint8)
+        if int(length):
+            dist.broadcast(content, 0)
+        return content.numpy().tobytes()
+
+    def told_json(self, value: Any) -> Any:
+        """The leader's value as JSON."""
+        record = self.told(json.dumps(value).encode() if self.leads else None)
+        require(record is not None, "the leading process said nothing")
+        assert record is not None
+        return json.loads(record)
+
+
+@dataclass
+class _Everything:
+    """Stands between a process and the weights: facts of own rows in, weights from everybody's facts out."""
+
+    team: Team
+    weigh: Weigh
+    own: NDArray[np.int64]
+    total: int
+    row_local: bool = False
+    facts: RowFacts | None = field(default=None, init=False)
+    weights: Tensor | None = field(default=None, init=False)
+
+    def __call__(self, facts: RowFacts) -> Tensor:
+        known = torch.stack([facts.losses, facts.norms, facts.finite.to(facts.losses.dtype)])
+        losses, norms, finite = self.team.spread(known, self.own, self.total)
+        self.facts = RowFacts(losses, norms, finite > 0)
+        self.weights = self.weigh(self.facts)
+        return self.weights[..., torch.from_numpy(self.own)]

@@ -1,0 +1,55 @@
+"""What each process of a team runs in the tests: `torchrun team_worker.py OUT METHODS [DYING RANK] [--resume]`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))
+
+import torch
+from method_cases import small_problem
+
+from veil.teams import Team
+from veil.training import Callback, StepReport, fit
+
+
+class Dies(Callback):
+    """Ends the process without a word."""
+
+    def on_step(self, report: StepReport) -> None:
+        if report.step == 13:
+            os._exit(9)
+
+
+def main() -> None:
+    out, names, dying, resume = Path(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]), sys.argv[4] == "resume"
+    torch.set_num_threads(1)
+    team = Team.joined()
+    rank = 0 if team is None else team.rank
+    problem = small_problem(spread=1.0)
+    for name in names:
+        torch.manual_seed(rank)  # processes that begin with other weights must end with the same
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+        run = fit(
+            model,
+            problem,
+            method=name,
+            out=out / name,
+            resume=resume,
+            callbacks=[Dies()] if rank == dying else [],
+            epsilon=1.0,
+            delta=1e-4,
+            steps=24,
+            # On one of four processes some batches have no row at all.
+            batch_size=12,
+            seed=5,
+            checkpoint_every=5,
+        )
+        assert run.certificate.private
+        torch.save(model.state_dict(), out / f"{name}-{rank}.pt")
+
+
+if __name__ == "__main__":
+    main()

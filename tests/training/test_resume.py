@@ -1,0 +1,251 @@
+"""A run that was cut short goes on bit by bit, costs nothing twice, and refuses to become another run."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from method_cases import CASES, small_problem
+
+from veil import methods
+from veil.accounting import AccountingError, Ledger
+from veil.errors import InputError
+from veil.problem import Problem
+from veil.training import Callback, EarlyStopping, StepReport, fit, session
+from veil.training.run_folder import RunFolder, write_whole
+
+FILES = ("model.safetensors", "ledger.jsonl", "certificate.json")
+CONVEX = ("phased-erm", "dp-oco", "noisy-sgd-mgr", "noisy-sgd-ags")
+SOLVED = ("phased-erm", "dp-oco")  # they report as they like, not after every step
+BASE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-4, "steps": 23, "batch_size": 24, "seed": 5, "checkpoint_every": 4}
+
+
+class Crash(Exception):
+    """Stands for anything that ends a process."""
+
+
+class CrashAt(Callback):
+    """Ends the run after some step, once the step is whole or, with `early`, before the step is reported."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, report: StepReport) -> None:
+        if report.step == self.step:
+            raise Crash
+
+
+def small_model() -> torch.nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+
+
+def linear_model() -> torch.nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return torch.nn.Linear(4, 2)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
+
+
+def disturbed(folder: Path, at: tuple[int, ...], train: Callable[..., Any]) -> None:
+    for number, step in enumerate(at):
+        with pytest.raises(Crash):
+            train(out=folder, callbacks=[CrashAt(step)], resume=number > 0)
+    train(out=folder, resume=True)
+
+
+def check_same(tmp_path: Path, train: Callable[..., Any], at: tuple[int, ...] = (2, 9, 10, 21)) -> None:
+    train(out=tmp_path / "whole")
+    disturbed(tmp_path / "cut", at, train)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+    histories = [json.loads((tmp_path / name / "run.json").read_text())["history"] for name in ("whole", "cut")]
+    assert json.dumps(histories[0]) == json.dumps(histories[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), CASES, ids=[f"{name}-{'-'.join(o) or 'plain'}-{i}" for i, (name, o) in enumerate(CASES)]
+)
+def test_a_run_cut_short_anywhere_ends_like_an_undisturbed_one(
+    tmp_path: Path, method: str, options: dict[str, object]
+) -> None:
+    problem = small_problem()
+
+    def train(**more: Any) -> Any:
+        model = linear_model() if method in CONVEX else small_model()
+        return fit(model, problem, method=method, options=options, **BASE, **more)
+
+    check_same(tmp_path, train, at=(0,) if method in SOLVED else (2, 9, 10, 21))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"optimizer": "adam"}, {"ema": 0.9}, {"noise_filter": "disk"}, {"schedule": "cosine", "secure_noise": True}],
+    ids=["adam", "ema", "disk", "secure"],
+)
+def test_whatever_an_update_remembers_goes_on(tmp_path: Path, settings: dict[str, Any]) -> None:
+    problem = small_problem()
+
+    def train(**more: Any) -> Any:
+        return fit(small_model(), problem, method="asc", evaluation=problem, **BASE, **settings, **more)
+
+    check_same(tmp_path, train)
+
+
+def test_early_stopping_counts_on(tmp_path: Path) -> None:
+    problem = small_problem()
+
+    def train(callbacks: tuple[Callback, ...] = (), **more: Any) -> Any:
+        watch = EarlyStopping(patience=3)
+        chosen = BASE | {"evaluate_every": 3}
+        return fit(small_model(), problem, evaluation=problem, callbacks=[watch, *callbacks], **chosen, **more)
+
+    check_same(tmp_path, train, at=(2, 5))
+
+
+def test_a_session_goes_on(tmp_path: Path) -> None:
+    problem = small_problem()
+
+    def train(callbacks: Any = (), **more: Any) -> Any:
+        model = small_model()
+        with_rows = session(model, problem, method="asc", callbacks=callbacks, **BASE, **more)
+        for inputs, targets in with_rows:
+            with_rows.step(torch.nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
+        return with_rows.finish()
+
+    check_same(tmp_path, train, at=(7, 13))
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    with pytest.raises(Crash):
+        fit(small_model(), small_problem(), out=folder, callbacks=[CrashAt(9)], **BASE)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"learning_rate": 0.1}, "settings"), ({"epsilon": 2.0}, "settings"), ({"seed": 6}, "settings")],
+    ids=["learning-rate", "epsilon", "seed"],
+)
+def test_another_configuration_is_refused(cut: Path, change: dict[str, Any], named: str) -> None:
+    before = contents(cut)
+    with pytest.raises(InputError, match=f"cannot go on with another {named}"):
+        fit(small_model(), small_problem(), out=cut, resume=True, **(BASE | change))
+    assert contents(cut) == before
+
+
+def test_other_data_and_another_model_are_refused(cut: Path) -> None:
+    with pytest.raises((InputError, AccountingError), match=r"another (plan|data)"):
+        fit(small_model(), small_problem(rows=246), out=cut, resume=True, **BASE)
+    with pytest.raises(InputError, match="another model"):
+        fit(torch.nn.Linear(4, 2), small_problem(), out=cut, resume=True, **BASE)
+
+
+def test_another_version_is_refused(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veil.training.checkpoints.MEANING", 99)
+    with pytest.raises(InputError, match="another version of Veil or torch"):
+        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+
+
+def test_a_checkpoint_never_forgets_what_was_spent(cut: Path) -> None:
+    """The ledger, not the checkpoint, says what was spent: an older checkpoint gives no budget back."""
+    spent = Ledger.open(cut / "ledger.jsonl").spent(0)
+    fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+    assert Ledger.open(cut / "ledger.jsonl").spent(0) >= spent
+
+
+def test_a_ledger_that_lost_lines_is_refused(cut: Path) -> None:
+    lines = (cut / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (cut / "ledger.jsonl").write_bytes(lines[0])
+    with pytest.raises(InputError, match="behind its checkpoint"):
+        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+
+
+def test_a_damaged_or_missing_checkpoint_is_refused(cut: Path) -> None:
+    path = cut / "checkpoint.safetensors"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match="is damaged"):
+        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+    path.unlink()
+    with pytest.raises(InputError, match="is missing"):
+        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+
+
+def test_a_second_process_is_told_that_the_folder_is_in_use(tmp_path: Path) -> None:
+    plan_settings = methods.create("dp-sgd", {}).plan(small_problem().public, _settings()).settings
+    held = RunFolder.start(tmp_path / "run", plan_settings)
+    with pytest.raises(InputError, match="another process is using"):
+        fit(small_model(), small_problem(), out=tmp_path / "run", **BASE)
+    held.close()
+
+
+def test_seed_and_checkpoint_are_for_their_owner_and_go_with_the_end(cut: Path) -> None:
+    for name in ("seed.key", "checkpoint.safetensors"):
+        assert stat.S_IMODE((cut / name).stat().st_mode) == 0o600
+    fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+    assert not (cut / "seed.key").exists()
+    assert not (cut / "checkpoint.safetensors").exists()
+    with pytest.raises(InputError, match="is finished"):
+        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+
+
+def test_an_unfinished_run_is_never_written_over(cut: Path) -> None:
+    with pytest.raises(InputError, match="cut short"):
+        fit(small_model(), small_problem(), out=cut, **BASE)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem: Problem = small_problem()
+
+    def train(**more: Any) -> Any:
+        return fit(small_model(), problem, method="asc", **BASE, **more)
+
+    train(out=tmp_path / "whole")
+    calls = 0
+
+    def full(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 12:
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        train(out=tmp_path / "cut")
+    monkeypatch.setattr(os, "fsync", fsync)
+    train(out=tmp_path / "cut", resume=True)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_a_write_that_fails_leaves_the_file_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_whole(tmp_path / "file", b"before")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "file", b"after")
+    assert (tmp_path / "file").read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def _settings() -> Any:
+    from veil.plan import Settings
+
+    return Settings.checked(**BASE)

@@ -1,0 +1,74 @@
+"""One process, two and four give the same run; a process that dies costs nothing and the run goes on with others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur")
+WORKER = Path(__file__).with_name("team_worker.py")
+
+
+def launch(out: Path, processes: int, methods: tuple[str, ...], dying: int = -1, resume: bool = False) -> int:
+    out.mkdir(exist_ok=True)
+    words = [str(out), ",".join(methods), str(dying), "resume" if resume else "start"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    if processes == 1:
+        command = [sys.executable]
+    found = subprocess.run(
+        [*command, str(WORKER), *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        timeout=240,
+        check=False,
+    )
+    return found.returncode
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    @cache
+    def made(processes: int) -> Path:
+        out: Path = tmp_path_factory.mktemp(f"of-{processes}")
+        assert launch(out, processes, METHODS) == 0
+        return out
+
+    return {processes: made(processes) for processes in (1, 2, 4)}
+
+
+def weights(path: Path) -> torch.Tensor:
+    state = torch.load(path, weights_only=True)
+    return torch.cat([value.reshape(-1) for value in state.values()])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("processes", [2, 4])
+def test_a_team_gives_the_same_model_and_the_same_promise(runs: dict[int, Path], method: str, processes: int) -> None:
+    alone, team = runs[1], runs[processes]
+    expected = weights(alone / f"{method}-0.pt")
+    for rank in range(processes):
+        torch.testing.assert_close(weights(team / f"{method}-{rank}.pt"), expected, rtol=1e-6, atol=1e-6)
+    assert "certificate.json" in {path.name for path in (team / method).iterdir()}
+    promise = [(place / method / "certificate.json").read_text() for place in (alone, team)]
+    # fdpg's reservations follow released values, whose last bits depend on the order of a sum.
+    without = [[line for line in text.splitlines() if "ledger_check" not in line] for text in promise]
+    assert without[0] == without[1] or method == "fdpg"
+
+
+@pytest.mark.parametrize(("dying", "then"), [(0, 1), (1, 3)])
+def test_a_process_that_dies_ends_the_run_and_it_goes_on_with_another_number(
+    tmp_path: Path, runs: dict[int, Path], dying: int, then: int
+) -> None:
+    assert launch(tmp_path / "cut", 2, ("asc",), dying) != 0
+    assert not (tmp_path / "cut" / "asc" / "certificate.json").exists()
+    assert launch(tmp_path / "cut", then, ("asc",), resume=True) == 0
+    found = weights(tmp_path / "cut" / "asc-0.pt")
+    torch.testing.assert_close(found, weights(runs[1] / "asc-0.pt"), rtol=1e-6, atol=1e-6)
+    ledgers = [(place / "asc" / "ledger.jsonl").read_bytes() for place in (runs[1], tmp_path / "cut")]
+    assert ledgers[0] == ledgers[1]
