@@ -1,32 +1,34 @@
 """Compare: methods × seeds × budgets on one problem, in parallel, as the papers print it.
 
 Every run has its own folder, so a comparison that was stopped goes on where it was, and a run that fails leaves its
-sentence behind and does not stop the others. Comparing is tuning: each certificate says that it is not covered.
+sentence behind and does not stop the others. A run that is there already is taken only if it was asked for with equal
+settings. Comparing is tuning: each certificate says that it is not covered.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import joblib
 import torch
-from scipy import stats
 from torch import nn
 
 from veil import methods as registry
 from veil.errors import InputError, require
+from veil.plan import Settings
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.training import fit
 from veil.training.run import load
+from veil.training.run_folder import CHECKPOINT, reserved_in
 
-FIGURES = ("worst_group_accuracy", "average_group_accuracy", "accuracy")
+Finished = Callable[[str, int, int], None]
+WORKER_DIED = "its worker process ended (out of memory?): start the same comparison again to go on"
 
 
 @dataclass(frozen=True)
@@ -53,29 +55,57 @@ class Comparison:
     facts: list[dict[str, Any]] = field(repr=False)
 
     def summary(self) -> list[dict[str, Any]]:
-        """Mean and standard deviation over seeds for each method and budget, best worst-group accuracy marked.
+        """Mean and sample standard deviation over seeds for each method and budget, as the report has them.
 
-        `within_one_std` marks what lies within one standard deviation of the best. `p_value` is that of a paired t-test
-        against the best over the seeds both have (two or more), on worst-group accuracy.
+        `best` marks the best worst group among private methods, and among the others; `within_one_std` what lies within
+        one standard deviation of it; `front` the Pareto front of worst group against average. `p_value` is that of a
+        paired t-test against the best over the seeds both have (two or more), on worst-group accuracy.
         """
-        by_arm: dict[tuple[str, float], dict[int, dict[str, Any]]] = {}
-        for row in self.rows:
-            by_arm.setdefault((row["method"], row["budget"]), {})[row["seed"]] = row
-        records = [_record(method, runs) for (method, _), runs in by_arm.items()]
-        if not records:
-            return []
-        best = max(range(len(records)), key=lambda i: records[i]["worst_group_accuracy"]["mean"])
-        top = records[best]["worst_group_accuracy"]
-        arms = list(by_arm.values())
-        for index, record in enumerate(records):
-            record["best"] = index == best
-            record["within_one_std"] = record["worst_group_accuracy"]["mean"] >= top["mean"] - (top["std"] or 0.0)
-            record["p_value"] = None if index == best else _paired(arms[best], arms[index])
-        return records
+        from veil.report import summary_table
+
+        found = []
+        for row in summary_table(self.facts):
+            mark = row.pop("mark")
+            found.append({**row, "best": mark == "best", "within_one_std": mark is not None})
+        rivals = [row for row in found if row["private"]] or found
+        if not any(row["best"] for row in rivals) and rivals:  # one private method alone has nobody to beat
+            first = max(rivals, key=lambda row: row["worst_group_accuracy"]["mean"] or 0.0)
+            first["best"] = first["within_one_std"] = True
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """What `veil compare --json` prints."""
         return {"rows": self.rows, "summary": self.summary(), "failures": self.failures}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all runs of a comparison share."""
+
+    problem: Problem = field(repr=False)
+    evaluation: Problem = field(repr=False)
+    model: Callable[[Problem, Seed], nn.Module]
+    folder: Path
+    settings: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+    def record(self, trial: Trial) -> dict[str, Any]:
+        """All that makes a run what it is, in public facts: a stored run is taken only where this is equal."""
+        facts = self.problem.public
+        settings = Settings.checked(**{**self.settings, "epsilon": trial.epsilon, "seed": trial.seed})
+        asked = {name: value for name, value in self.config.items() if name not in ("command", "require")}
+        record = {
+            "method": trial.method,
+            "options": dict(trial.options),
+            "settings": settings.model_dump(),
+            "asked": asked,
+            "groups": dict(zip(facts.groups, facts.group_sizes, strict=True)),
+            "classes": list(facts.classes),
+            "inputs": list(facts.input_shape),
+            "evaluation_rows": len(self.evaluation.targets),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(record, default=str))
+        return plain
 
 
 def compare(
@@ -91,12 +121,13 @@ def compare(
     jobs: int = 1,
     backend: str = "loky",
     config: Mapping[str, Any] | None = None,
-    finished: Callable[[str], None] | None = None,
+    finished: Finished | None = None,
     **settings: Any,
 ) -> Comparison:
     """Train every method with seeds 1 … `seeds` at every budget; methods that are not private run at one budget only.
 
     `model` builds a fresh model from the problem and a seed, so that a seed gives every method the same start.
+    `finished` is told each label with how many of how many runs are done.
     """
     require(len(methods) > 0, "name at least one method to compare")
     require(seeds >= 1, f"seeds is {seeds}: it must be at least 1")
@@ -107,83 +138,118 @@ def compare(
     trials = [
         Trial(name, float(epsilon), seed, chosen.get(name, {}))
         for name in dict.fromkeys(methods)
-        for epsilon in (epsilons if private[name] else epsilons[:1])
+        for epsilon in (dict.fromkeys(epsilons) if private[name] else epsilons[:1])
         for seed in range(1, seeds + 1)
     ]
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    call = joblib.delayed(run_trial)
-    work = (call(t, problem, evaluation, model, folder, dict(settings), dict(config or {})) for t in trials)
+    work = Work(problem, evaluation, model, Path(out), dict(settings), dict(config or {}))
+    for trial in trials:
+        _check_stored(trial, work)
+    work.folder.mkdir(parents=True, exist_ok=True)
     rows, failures, facts = [], dict[str, str](), []
     runner = joblib.Parallel(n_jobs=jobs, backend=backend, return_as="generator")
-    for trial, failure in zip(trials, runner(work), strict=True):
+    outcomes = _outcomes(trials, runner(joblib.delayed(run_trial)(trial, work) for trial in trials))
+    for done, (trial, failure) in enumerate(outcomes, start=1):
         if failure is not None:
             failures[trial.label] = failure
         else:
-            found = load(folder / trial.label).facts
+            found = load(work.folder / trial.label).facts
             facts.append(dict(found))
             keys = ("run", "method", "metrics", "privacy", "seconds", "stopped")
             rows.append({**{k: found[k] for k in keys}, "seed": trial.seed, "budget": trial.epsilon})
         if finished is not None:
-            finished(trial.label if failure is None else f"{trial.label} failed: {failure}")
+            finished(trial.label if failure is None else f"{trial.label} failed: {failure}", done, len(trials))
     comparison = Comparison(rows, failures, facts)
-    text = json.dumps(comparison.as_json(), indent=2, ensure_ascii=False, allow_nan=False)
-    (folder / "comparison.json").write_text(text + "\n", encoding="utf-8")
+    _write(work.folder / "comparison.json", comparison.as_json())
     return comparison
 
 
-def run_trial(
-    trial: Trial,
-    problem: Problem,
-    evaluation: Problem,
-    model: Callable[[Problem, Seed], nn.Module],
-    folder: Path,
-    settings: dict[str, Any],
-    config: dict[str, Any],
-) -> str | None:
+def _outcomes(trials: Sequence[Trial], results: Iterable[str | None]) -> Iterator[tuple[Trial, str | None]]:
+    """Each run with the sentence of its failure, if it failed; a dead worker fails what was left, and nothing else."""
+    waiting = iter(results)
+    dead = False
+    for trial in trials:
+        failure: str | None = WORKER_DIED
+        if not dead:
+            try:
+                failure = next(waiting)
+            except BrokenExecutor:
+                dead = True
+        yield trial, failure
+
+
+def run_trial(trial: Trial, work: Work) -> str | None:
     """One run into its folder, unless it is there already; returns the sentence of what went wrong, if it did."""
-    target = folder / trial.label
+    target = work.folder / trial.label
     if (target / "certificate.json").exists():
         return None
-    if (target / "ledger.jsonl").exists():
-        # A run that was cut short. Its record of costs is set aside, never deleted.
-        earlier = len(list(target.glob("ledger.interrupted-*.jsonl")))
-        (target / "ledger.jsonl").rename(target / f"ledger.interrupted-{earlier + 1}.jsonl")
+    going_on = (target / CHECKPOINT).exists() and _stored(trial, work) is not None
+    if not going_on and reserved_in(target):
+        _set_aside(target)
+    _write(_record_path(trial, work), work.record(trial))
     torch.set_num_threads(1)
     try:
         fit(
-            model(problem, Seed.from_int(trial.seed)),
-            problem,
+            work.model(work.problem, Seed.from_int(trial.seed)),
+            work.problem,
             method=trial.method,
             options=trial.options,
-            evaluation=evaluation,
+            evaluation=work.evaluation,
             out=target,
-            config={**config, "seed": trial.seed},
-            **{**settings, "epsilon": trial.epsilon, "seed": trial.seed},
+            resume=going_on,
+            config={**work.config, "seed": trial.seed},
+            **{**work.settings, "epsilon": trial.epsilon, "seed": trial.seed},
         )
-    except (InputError, ValueError, RuntimeError, OSError) as error:
-        return str(error).splitlines()[0]
+    except Exception as error:  # whatever it is, it is this run's: it is told at the end, and the others go on
+        sentence = str(error).strip().splitlines()
+        known = isinstance(error, InputError) and sentence
+        return sentence[0] if known else ": ".join([type(error).__name__, *sentence[:1]])
     return None
 
 
-def _record(method: str, runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    record: dict[str, Any] = {"method": method, "seeds": len(runs)}
-    for figure in FIGURES:
-        values = [run["metrics"][figure] for run in runs.values() if run["metrics"][figure] is not None]
-        record[figure] = {
-            "mean": statistics.mean(values) if values else None,
-            "std": statistics.stdev(values) if len(values) > 1 else None,
-        }
-    record["epsilon"] = next(iter(runs.values()))["privacy"]["epsilon"]
+def _set_aside(target: Path) -> None:
+    """A run that was cut short and cannot go on: its record of costs is set aside, never deleted."""
+    for ledger in [path for path in target.glob("*.jsonl") if ".interrupted-" not in path.name]:
+        earlier = len(list(target.glob(f"{ledger.stem}.interrupted-*.jsonl")))
+        ledger.rename(target / f"{ledger.stem}.interrupted-{earlier + 1}.jsonl")
+
+
+def _check_stored(trial: Trial, work: Work) -> None:
+    """Refuse a folder whose run was asked for with other settings: neither mix them nor write over it."""
+    target = work.folder / trial.label
+    if not (target / "certificate.json").exists():
+        return
+    stored, wanted = _stored(trial, work), work.record(trial)
+    if stored == wanted:
+        return
+    detail = "and does not say with which settings"
+    if stored is not None:
+        before, now = _flat(stored), _flat(wanted)
+        name = next(key for key in {**before, **now} if before.get(key) != now.get(key))
+        detail = f"with other settings ({name} was {before.get(name)}, now {now.get(name)})"
+    raise InputError(f"{target} holds a run {detail}: choose another folder with --out")
+
+
+def _record_path(trial: Trial, work: Work) -> Path:
+    return work.folder / f"{trial.label}.json"
+
+
+def _stored(trial: Trial, work: Work) -> dict[str, Any] | None:
+    path = _record_path(trial, work)
+    if not path.exists():
+        return None
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
     return record
 
 
-def _paired(best: Mapping[int, Mapping[str, Any]], other: Mapping[int, Mapping[str, Any]]) -> float | None:
-    shared = sorted(set(best) & set(other))
-    if len(shared) < 2:
-        return None
-    figures = [[arm[seed]["metrics"]["worst_group_accuracy"] for seed in shared] for arm in (best, other)]
-    if all(a == b for a, b in zip(*figures, strict=True)):
-        return 1.0
-    value = float(stats.ttest_rel(figures[0], figures[1]).pvalue)
-    return value if math.isfinite(value) else None
+def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in record.items():
+        found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {before + name: value}
+    return found
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 
 import typer
 
 import veil
 from veil.accounting.events import AccountingError
 from veil.cli.account import account_app
+from veil.cli.audit import audit
+from veil.cli.budget import budget_app
 from veil.cli.compare import compare
 from veil.cli.console import say_error
 from veil.cli.data import data_app
@@ -23,6 +27,7 @@ from veil.errors import InputError
 app = typer.Typer(
     name="veil",
     help="Train models with differential privacy that leave no group behind.",
+    epilog="Exit codes: 0 done, 1 a check failed, 2 wrong input (one sentence says what), 130 and 143 interrupted.",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
@@ -35,8 +40,10 @@ app.command()(compare)
 app.command()(methods)
 app.command()(verify)
 app.command()(report)
+app.command()(audit)
 app.add_typer(account_app, name="account")
 app.add_typer(data_app, name="data")
+app.add_typer(budget_app, name="budget")
 
 
 def _version(value: bool) -> None:
@@ -54,8 +61,22 @@ def _root(
     """Train models with differential privacy that leave no group behind."""
 
 
+class Stopped(BaseException):
+    """A signal asked the program to end. The command framework would catch a KeyboardInterrupt on its way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("interrupted" if number == signal.SIGINT else "asked to end")
+        self.code = 128 + number
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)
+
+
 def main() -> None:
     """Run the program. Exit code 0: done; 1: a check failed; 2: wrong input, said in one sentence."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     try:
         app()
     except (InputError, AccountingError) as error:
@@ -65,9 +86,15 @@ def main() -> None:
         # The reader of our output has gone; there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except KeyboardInterrupt:
-        say_error("interrupted: what was spent until now stands in the ledger")
-        sys.exit(130)
+    except Stopped as reason:
+        say_error(f"{reason}: what was reserved stands in the ledger; --resume goes on with the run")
+        sys.exit(reason.code)
+    except (MemoryError, RuntimeError) as error:
+        # torch reports a failed allocation as a RuntimeError; anything else is a fault that must be seen whole.
+        if not isinstance(error, MemoryError) and "not enough memory" not in str(error):
+            raise
+        say_error("memory ran out: set micro_batch in a --config file, and go on with the run by --resume")
+        sys.exit(2)
     except OSError as error:
         say_error(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
         sys.exit(2)

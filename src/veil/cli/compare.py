@@ -2,89 +2,162 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from veil.cli.config_file import config_text, further_settings
 from veil.cli.console import epsilon as shown_epsilon
 from veil.cli.console import percent, print_json, stderr, stdout
+from veil.cli.options import (
+    BatchSize,
+    Config,
+    Epochs,
+    Group,
+    Ignore,
+    Json,
+    LearningRate,
+    Methods,
+    Model,
+    NoiseFilter,
+    PrintConfig,
+    Quiet,
+    Require,
+    Target,
+    Test,
+)
+from veil.cli.parsing import listed, named_values, numbers
+from veil.cli.requiring import Checks, checked_requirements, judge, print_verdict
 from veil.errors import InputError, require
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from veil.comparing import Comparison
     from veil.problem import Problem
     from veil.randomness import Seed
 
+ADULT = {"target": "income", "group": "sex,income", "ignore": "fnlwgt"}
+Data = Annotated[str, typer.Argument(help="The table to train on (CSV or Parquet), or adult for the bundled one.")]
+Seeds = Annotated[int, typer.Option(help="Runs per method, with seeds 1, 2, …")]
+Epsilons = Annotated[str, typer.Option(help="Budget ε, or several: 0.5,1,2.")]
+MethodOptions = Annotated[
+    list[str] | None, typer.Option(help="An option of one of the methods, as method.name=value. Repeatable.")
+]
+Jobs = Annotated[int, typer.Option(help="Runs at the same time.")]
+Backend = Annotated[str, typer.Option(help="joblib backend: loky, threading, ray or dask.")]
+Out = Annotated[Path, typer.Option(help="Folder for runs and report; an unfinished comparison goes on.")]
+
 
 def compare(
-    data: Annotated[str, typer.Argument(help="The table to train on (CSV or Parquet), or adult for the bundled one.")],
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas; see `veil methods`.")],
-    target: Annotated[str, typer.Option(help="Column to predict.")] = "income",
-    group: Annotated[str, typer.Option(help="Column or columns that make the groups.")] = "sex,income",
-    test: Annotated[Path | None, typer.Option(help="A table whose rows are public, for evaluation.")] = None,
-    seeds: Annotated[int, typer.Option(help="Runs per method, with seeds 1, 2, …")] = 3,
-    epsilon: Annotated[str, typer.Option(help="Budget ε, or several: 0.5,1,2.")] = "1",
-    epochs: Annotated[float, typer.Option(help="Expected passes over the rows.")] = 20.0,
-    batch_size: Annotated[int, typer.Option(help="Expected rows per step.")] = 512,
-    learning_rate: Annotated[float, typer.Option(help="Step size.")] = 0.5,
-    model: Annotated[str, typer.Option(help="A built-in model.")] = "mlp",
-    jobs: Annotated[int, typer.Option(help="Runs at the same time.")] = 2,
-    backend: Annotated[str, typer.Option(help="joblib backend: loky, threading, ray or dask.")] = "loky",
-    out: Annotated[Path, typer.Option(help="Folder for runs and report; an unfinished comparison goes on.")] = Path(
-        "veil-compare"
-    ),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing on the way.")] = False,
+    context: typer.Context,
+    data: Data = "adult",
+    methods: Methods = "erm,dp-sgd,dp-is-sgd,asc",
+    config: Config = None,
+    target: Target = None,
+    group: Group = None,
+    test: Test = None,
+    ignore: Ignore = "",
+    seeds: Seeds = 3,
+    epsilon: Epsilons = "1",
+    epochs: Epochs = 20.0,
+    batch_size: BatchSize = 512,
+    learning_rate: LearningRate = 0.5,
+    noise_filter: NoiseFilter = "none",
+    model: Model = "mlp",
+    option: MethodOptions = None,
+    jobs: Jobs = 2,
+    backend: Backend = "loky",
+    require: Require = None,
+    out: Out = Path("veil-compare"),
+    json: Json = False,
+    quiet: Quiet = False,
+    print_config: PrintConfig = False,
 ) -> None:
-    """Compare methods over seeds; one failing run does not stop the others. Exit code 1 if any failed."""
+    """Compare methods over seeds; one failing run does not stop the others.
+
+    Exit code 1 if any run failed or a requirement is not met by the best private method.
+    """
+    if print_config:
+        typer.echo(config_text(context), nl=False)
+        return
+    wanted = checked_requirements(require)
+    found = _compare(context.params, further_settings(context), silent=json or quiet)
+    _show(found, out, json, wanted)
+
+
+def _compare(asked: Mapping[str, Any], further: Mapping[str, Any], *, silent: bool) -> Comparison:
     from veil.comparing import compare as run_comparison
+
+    budgets, options = _budgets(asked["epsilon"]), _options(asked["option"] or [])
+    problem, evaluation, config = _problems(asked)
+    same = ("epochs", "batch_size", "learning_rate", "noise_filter")
+    config |= {"command": shlex.join(["veil", *sys.argv[1:]]), "require": asked["require"] or None}
+    with _Watch(silent) as watch:
+        return run_comparison(
+            problem,
+            evaluation,
+            methods=listed(asked["methods"]),
+            out=asked["out"],
+            model=partial(_model, asked["model"]),
+            seeds=asked["seeds"],
+            epsilons=budgets,
+            options=options,
+            jobs=asked["jobs"],
+            backend=asked["backend"],
+            config=config,
+            finished=watch.finished,
+            **({name: asked[name] for name in same} | dict(further)),
+        )
+
+
+def _problems(asked: Mapping[str, Any]) -> tuple[Problem, Problem, dict[str, Any]]:
+    """Training rows, public rows, and what was asked for."""
     from veil.datasets import load_adult
-    from veil.report import write_report
     from veil.tabular import fit_encoding, read_table, table_problem
 
-    groups = [name.strip() for name in group.split(",") if name.strip()]
+    data, test = asked["data"], asked["test"]
+    usual = ADULT if data == "adult" else {}
+    target, groups = asked["target"] or usual.get("target"), listed(asked["group"] or usual.get("group", ""))
+    ignore = listed(asked["ignore"] or usual.get("ignore", ""))
+    require(target is not None and len(groups) > 0, "comparing needs --target and --group: which columns are they?")
     if data == "adult":
         table, public = load_adult()
     else:
         require(test is not None, "comparing needs rows to judge by: give a table of public rows with --test")
         table, public = read_table(Path(data)), read_table(Path(str(test)))
     for name in (target, *groups):
-        require(
-            name in table.columns, f'column "{name}" is missing: the table has {", ".join(map(str, table.columns))}'
-        )
-    encoding = fit_encoding(table, {target})
-    problem = table_problem(table, encoding, target, groups)
-    evaluation = table_problem(public, encoding, target, groups, like=problem.public)
-    found = run_comparison(
-        problem,
-        evaluation,
-        methods=[name.strip() for name in methods.split(",") if name.strip()],
-        out=out,
-        model=partial(_model, model),
-        seeds=seeds,
-        epsilons=_budgets(epsilon),
-        jobs=jobs,
-        backend=backend,
-        config={"command": "veil compare", "data": data, "target": target, "group": groups, "model": model},
-        finished=None if json or quiet else lambda label: stderr.print(f"finished {label}", highlight=False),
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-    )
-    page = write_report(found.facts, out / "report.html") if found.facts else None
+        columns = ", ".join(map(str, table.columns))
+        require(name in table.columns, f'column "{name}" is missing: the table has {columns}')
+    encoding = fit_encoding(table, {str(target), *ignore})
+    problem = table_problem(table, encoding, str(target), groups)
+    evaluation = table_problem(public, encoding, str(target), groups, like=problem.public)
+    config = {"data": data, "target": target, "group": list(groups), "model": asked["model"], "ignore": list(ignore)}
+    return problem, evaluation, config
+
+
+def _show(found: Comparison, out: Path, json: bool, wanted: list[Any]) -> None:
+    from veil.report import write_report
+
+    page = write_report(found.facts, out / "report.html", requirements=wanted) if found.facts else None
+    checks = judge(found.facts, wanted) if found.facts else Checks("no run")
     if json:
-        print_json({**found.as_json(), "report": str(page) if page else None})
+        print_json({**found.as_json(), **checks.as_json(), "report": str(page) if page else None})
     else:
         stdout.print(_table(found.summary()))
         for label, sentence in found.failures.items():
             stdout.print(f"failed: {label}: {sentence}", soft_wrap=True, highlight=False, markup=False)
+        print_verdict(checks)
         if page:
             stdout.print(f"\nReport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
-    if found.failures:
+    if found.failures or not checks.met:
         raise typer.Exit(1)
 
 
@@ -97,13 +170,46 @@ def _model(name: str, problem: Problem, seed: Seed) -> nn.Module:
 def _budgets(text: str) -> list[float]:
     from veil.plan import Settings
 
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(f'epsilon is "{text}": give a number, or several separated by commas') from error
+    values = numbers(str(text), "epsilon")
     for value in values:
         Settings.checked(epsilon=value)
     return values
+
+
+def _options(pairs: list[str]) -> dict[str, dict[str, object]]:
+    """method.name=value pairs, by method."""
+    found: dict[str, dict[str, object]] = {}
+    for pair in pairs:
+        method, dot, rest = pair.partition(".")
+        if not dot or "=" in method:
+            raise InputError(f'option "{pair}" is not of the form method.name=value, as in asc.clip=0.5')
+        found.setdefault(method, {}).update(named_values([rest]))
+    return found
+
+
+class _Watch:
+    """A bar on standard error: how many runs are done, and how much time is left."""
+
+    def __init__(self, silent: bool) -> None:
+        columns = (BarColumn(bar_width=24), TextColumn("run {task.completed}/{task.total}"))
+        times = (TextColumn("after"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(compact=True))
+        self._bar = Progress(*columns, *times, console=stderr, disable=silent)
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> _Watch:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def finished(self, label: str, done: int, total: int) -> None:
+        """Say which run is done."""
+        if self._task is None:
+            self._task = self._bar.add_task("", total=total)
+        self._bar.update(self._task, completed=done)
+        if not self._bar.disable:
+            stderr.print(f"finished {label}", highlight=False, markup=False)
 
 
 def _table(summary: list[dict[str, Any]]) -> Table:
@@ -114,12 +220,22 @@ def _table(summary: list[dict[str, Any]]) -> Table:
         page.add_column(heading, justify="left" if heading == "method" else "right")
     for row in summary:
         mark = " ★" if row["best"] else " ·" if row["within_one_std"] else ""
+        front = " ◇" if row["front"] else ""
         figures = [_spread(row[key]) for key in ("worst_group_accuracy", "average_group_accuracy", "accuracy")]
         p_value = "–" if row["p_value"] is None else f"{row['p_value']:.2g}"
         style = "bold" if row["best"] else ""
-        name = row["method"] + mark
-        page.add_row(name, str(row["seeds"]), *figures, shown_epsilon(row["epsilon"]), p_value, style=style)
-    page.caption = "★ best worst group, · within one standard deviation of it; p: paired t-test on the worst group"
+        page.add_row(
+            f"{row['name']}{mark}{front}",
+            str(row["seeds"]),
+            *figures,
+            shown_epsilon(row["epsilon"]),
+            p_value,
+            style=style,
+        )
+    page.caption = (
+        "★ best worst group among private (and among other) methods, · within one standard deviation of it;\n"
+        "◇ on the Pareto front of worst group and average; p: paired t-test on the worst group, seed by seed"
+    )
     return page
 
 

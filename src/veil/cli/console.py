@@ -14,9 +14,14 @@ stdout = Console()
 stderr = Console(stderr=True)
 
 
+LONGEST_SENTENCE = 1000
+
+
 def say_error(sentence: str) -> None:
-    """One sentence on standard error."""
-    stderr.print(f"[bold red]error:[/] {_escape(sentence)}", soft_wrap=True, highlight=False)
+    """One sentence on standard error, on one line, whatever names and values of a file stand in it."""
+    plain = "".join(character if character.isprintable() else repr(character)[1:-1] for character in sentence)
+    short = plain if len(plain) <= LONGEST_SENTENCE else plain[:LONGEST_SENTENCE] + " …"
+    stderr.print(f"[bold red]error:[/] {_escape(short)}", soft_wrap=True, highlight=False)
 
 
 def print_json(value: Any) -> None:

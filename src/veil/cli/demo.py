@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from veil.cli.console import print_json, results_table, stdout
+from veil.cli.options import Json, Quiet
 from veil.errors import require
 
 MARK = ".veil-demo"
@@ -18,7 +19,8 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("veil-demo"),
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε of the private runs.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The demo is repeatable: it uses a given seed.")] = 1,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train on UCI Adult (bundled), groups sex × income: ordinary training, DP-SGD, and ASC at the same ε."""
     import torch
@@ -48,7 +50,7 @@ def demo(
                 problem,
                 method=method,
                 evaluation=evaluation,
-                callbacks=[ProgressBar(quiet=json)],
+                callbacks=[ProgressBar(quiet=json or quiet)],
                 not_covered=["Bounds and categories of the columns: they were read off the training rows."],
                 out=out / method,
                 config={

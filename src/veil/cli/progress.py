@@ -1,6 +1,8 @@
-"""The progress bar: how far a run is, and how much of the budget is spent."""
+"""The progress bar: how far a run is, how much of the budget each group has spent, and how much time is left."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -8,18 +10,20 @@ from veil.cli.console import percent, stderr
 from veil.plan import Plan
 from veil.training import Callback, StepReport
 
+MOST_GROUPS = 4
+
 
 class ProgressBar(Callback):
-    """A bar on standard error with the share of the budget that is spent and the last public figures."""
+    """A bar on standard error with the budget that each group has spent and the last public figures."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._bar = Progress(
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=24),
             TextColumn("step {task.completed:>5}/{task.total}"),
-            TextColumn("{task.fields[budget]}"),
-            TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[budget]}", markup=False),
+            TextColumn("{task.fields[figures]}"),
             console=stderr,
             disable=quiet,
         )
@@ -35,7 +39,7 @@ class ProgressBar(Callback):
         assert self._task is not None
         fields: dict[str, str] = {}
         if report.spent:
-            fields["budget"] = f"ε spent {max(report.spent.values()):.2f} of {report.plan.settings.epsilon:g}"
+            fields["budget"] = spent_text(report.spent, report.plan.settings.epsilon)
         if report.metrics is not None:
             fields["figures"] = f"worst group {percent(report.metrics.worst_group_accuracy)} %"
         self._bar.update(self._task, completed=report.step + 1, **fields)  # type: ignore[arg-type]
@@ -43,3 +47,18 @@ class ProgressBar(Callback):
     def on_end(self) -> None:
         """Leave the last state on the screen."""
         self._bar.stop()
+
+
+def spent_text(spent: Mapping[str, float], budget: float) -> str:
+    """What each group has spent: once where all have spent the same, by name for a few groups, else the range.
+
+    >>> spent_text({"a": 0.5, "b": 0.5}, 1.0), spent_text({"a": 0.5, "b": 0.25}, 1.0)
+    ('ε 0.50 of 1 in every group', 'ε of 1: a 0.50, b 0.25')
+    """
+    shown = {name: f"{value:.2f}" for name, value in spent.items()}
+    values = sorted(set(shown.values()), key=float)
+    if len(values) == 1:
+        return f"ε {values[0]} of {budget:g} in every group"
+    if len(shown) <= MOST_GROUPS:
+        return f"ε of {budget:g}: " + ", ".join(f"{name} {value}" for name, value in shown.items())
+    return f"ε {values[0]} to {values[-1]} of {budget:g}, by group"

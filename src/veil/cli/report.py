@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from veil.cli.console import print_json, stdout
+from veil.cli.options import Json, Require
+from veil.cli.parsing import load_json
+from veil.cli.requiring import checked_requirements, judge, print_verdict
+from veil.errors import require as check
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or the folder of a comparison.", metavar="RUN...")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
+    require: Require = None,
+    json: Json = False,
 ) -> None:
-    """Write one HTML page about one run or several."""
-    from veil.report import write_report
+    """Write one HTML page about one run or several. Exit code 1: a requirement is not met."""
+    from veil.report import read_audits, write_report
+    from veil.report.requirements import asked_of
     from veil.training import load
 
-    page = write_report([dict(load(run).facts) for run in runs], out)
+    given = checked_requirements(require)
+    folders = [folder for given in runs for folder in _run_folders(given)]
+    facts = [dict(load(folder).facts) for folder in folders]
+    wanted = given or asked_of(facts)
+    page = write_report(facts, out, requirements=wanted, audits=read_audits(folders))
+    checks = judge(facts, wanted)
     if json:
-        print_json({"report": str(page), "runs": [str(run) for run in runs]})
+        found: dict[str, Any] = {"report": str(page), "runs": [str(folder) for folder in folders]}
+        print_json({**found, **checks.as_json()})
     else:
+        print_verdict(checks)
         stdout.print(f"Report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+    if not checks.met:
+        raise typer.Exit(1)
+
+
+def _run_folders(given: Path) -> list[Path]:
+    """The folder itself, or the runs of a comparison in the order of its table."""
+    if not (given / "comparison.json").exists():
+        return [given]
+    rows = load_json(given / "comparison.json").get("rows") or []
+    check(len(rows) > 0, f"{given} holds no finished run")
+    return [given / Path(row["run"]).name for row in rows]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from veil.metrics.definitions import LEAST_ROWS, across
+from veil.metrics.outcomes import Outcomes
 from veil.problem import Problem
 
 
@@ -27,12 +29,17 @@ class GroupScore:
         return {"n": self.n, "accuracy": _number(self.accuracy)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupMetrics:
-    """The figures that people decide by. Empty groups have NaN, and take no part in worst and average."""
+    """The figures that people decide by. Empty groups have NaN, and take no part in worst and average.
+
+    `outcomes` is what the model said about each row, where it is known: all other figures of the table
+    (`veil.metrics.definitions`) follow from it.
+    """
 
     by_group: dict[str, GroupScore]
     accuracy: float
+    outcomes: Outcomes | None = field(default=None, repr=False, compare=False)
 
     @property
     def worst_group(self) -> str | None:
@@ -43,35 +50,51 @@ class GroupMetrics:
     @property
     def worst_group_accuracy(self) -> float:
         """The lowest accuracy of any group."""
-        worst = self.worst_group
-        return math.nan if worst is None else self.by_group[worst].accuracy
+        return self._across("worst_group_accuracy")
 
     @property
     def average_group_accuracy(self) -> float:
         """The mean over groups, each counting the same."""
-        values = [s.accuracy for s in self.by_group.values() if not math.isnan(s.accuracy)]
-        return float(np.mean(values)) if values else math.nan
+        return self._across("average_group_accuracy")
 
     @property
     def disparity(self) -> float:
         """The best group's accuracy minus the worst group's."""
-        values = [s.accuracy for s in self.by_group.values() if not math.isnan(s.accuracy)]
-        return max(values) - min(values) if values else math.nan
+        return self._across("disparity")
+
+    @property
+    def ratio(self) -> float:
+        """The worst group's accuracy over the best group's."""
+        return self._across("ratio")
+
+    def _across(self, name: str) -> float:
+        values = np.array([score.accuracy for score in self.by_group.values()])
+        return float(across(name).over(values)) if len(values) else math.nan
 
     def as_json(self) -> dict[str, Any]:
-        """The keys that other programs rely on."""
-        return {
+        """The keys that other programs rely on, and every further figure that the outcomes allow."""
+        found = {
             "worst_group_accuracy": _number(self.worst_group_accuracy),
             "average_group_accuracy": _number(self.average_group_accuracy),
             "accuracy": _number(self.accuracy),
             "disparity": _number(self.disparity),
+            "ratio": _number(self.ratio),
             "worst_group": self.worst_group,
             "by_group": {name: score.as_json() for name, score in self.by_group.items()},
         }
+        return found if self.outcomes is None else {**self.outcomes.figures, **found, **self._groups()}
+
+    def _groups(self) -> dict[str, Any]:
+        further = {} if self.outcomes is None else self.outcomes.figures["by_group"]
+        return {"by_group": {n: {**further.get(n, {}), **score.as_json()} for n, score in self.by_group.items()}}
 
 
-def measure(correct: NDArray[np.bool_], memberships: NDArray[np.bool_], names: Sequence[str]) -> GroupMetrics:
+def measure(
+    correct: NDArray[np.bool_], memberships: NDArray[np.bool_], names: Sequence[str], least: int = 1
+) -> GroupMetrics:
     """Accuracy per group from one truth value per row; a row counts towards every group it is in.
+
+    Of a group with fewer than `least` rows only the number of rows is said.
 
     >>> measure(np.array([True, False]), np.array([[True, False], [True, True]]), ["all", "some"]).worst_group
     'some'
@@ -79,20 +102,51 @@ def measure(correct: NDArray[np.bool_], memberships: NDArray[np.bool_], names: S
     scores = {}
     for column, name in enumerate(names):
         hits = correct[memberships[:, column]]
-        scores[name] = GroupScore(len(hits), float(hits.mean()) if len(hits) else math.nan)
+        scores[name] = GroupScore(len(hits), float(hits.mean()) if len(hits) >= max(least, 1) else math.nan)
     return GroupMetrics(scores, float(correct.mean()) if len(correct) else math.nan)
 
 
-def evaluate(model: nn.Module, problem: Problem, groups: Sequence[str] = (), rows_at_once: int = 8192) -> GroupMetrics:
-    """Accuracy of a model per group on rows that were declared public; `groups` are listed even if they have no row."""
+def evaluate(
+    model: nn.Module,
+    problem: Problem,
+    groups: Sequence[str] = (),
+    rows_at_once: int = 8192,
+    least: int = LEAST_ROWS,
+) -> GroupMetrics:
+    """Figures of a model per group on rows that were declared public; `groups` are listed even if they have no row.
+
+    Of a group with fewer than `least` rows only the number of rows is said: its figures are NaN. Where targets are
+    numbers there is no accuracy.
+    """
     training = model.training
     model.eval()
     with torch.no_grad():
-        parts = [model(chunk).argmax(dim=-1) for chunk in torch.split(problem.inputs, rows_at_once)]
+        outputs = torch.cat([model(chunk) for chunk in torch.split(problem.inputs, rows_at_once)])
     model.train(training)
-    correct = (torch.cat(parts) == problem.targets).numpy()
-    names = [*groups, *(name for name in group_columns(problem)[0] if name not in groups)]
-    return measure(correct, membership_table(problem, names), names)
+    names = (*groups, *(name for name in group_columns(problem)[0] if name not in groups))
+    memberships = membership_table(problem, names)
+    if problem.targets.is_floating_point():
+        return GroupMetrics(
+            {name: GroupScore(int(memberships[:, i].sum()), math.nan) for i, name in enumerate(names)}, math.nan
+        )
+    outcomes = outcomes_of(outputs, problem.targets, memberships, names, least)
+    found = measure(outcomes.predicted == outcomes.targets, memberships, names, least)
+    return replace(found, outcomes=outcomes)
+
+
+def outcomes_of(
+    outputs: Tensor, targets: Tensor, memberships: NDArray[np.bool_], names: Sequence[str], least: int = LEAST_ROWS
+) -> Outcomes:
+    """What scores (logits) say about rows of known class."""
+    logits = outputs.to(torch.float64)
+    return Outcomes(
+        targets.numpy(),
+        torch.softmax(logits, dim=-1).numpy(),
+        nn.functional.cross_entropy(logits, targets, reduction="none").numpy(),
+        memberships,
+        tuple(names),
+        least,
+    )
 
 
 def group_columns(problem: Problem) -> tuple[tuple[str, ...], NDArray[np.bool_]]:

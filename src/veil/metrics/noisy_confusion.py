@@ -8,9 +8,8 @@ every row is either in the training releases or in this one, and pays for that o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ from torch import nn
 from veil.accounting import Account, Gaussian, Ledger, Relation, Repeated, Terms, TokenBucket
 from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_multiplier
+from veil.metrics.bootstrap import intervals
+from veil.metrics.definitions import ACROSS, BY_COUNTS, LEAST_ROWS, balanced_accuracy
 from veil.metrics.groups import GroupMetrics, GroupScore
 from veil.noise import GaussianNoise
 from veil.problem import Problem
@@ -34,13 +35,20 @@ DISJOINT = (
 
 @dataclass(frozen=True)
 class NoisyGroupMetrics(GroupMetrics):
-    """Group figures from noisy counts; `sigma` is the noise of one count. They are covered by the guarantee."""
+    """Group figures from noisy counts; `sigma` is the noise of one count. They are covered by the guarantee.
+
+    `counts` are the noisy confusion counts `[group, class, prediction]` of two classes: what follows from them is free.
+    """
 
     sigma: float = 0.0
+    counts: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """The usual keys, marked as released with noise."""
-        return {**GroupMetrics.as_json(self), "released": True, "noise": self.sigma}
+        """The usual keys and what else the counts say, marked as released with noise."""
+        plain = {**GroupMetrics.as_json(self), "released": True, "noise": self.sigma}
+        if self.counts is None or not self.by_group:
+            return plain
+        return plain | _from_counts(self.counts, list(self.by_group.items()), plain["by_group"], self.sigma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ def noisy_metrics(
     accountant: Accountant,
     noise: GaussianNoise,
     groups: Sequence[str] = (),
-    ledger_path: Path | None = None,
+    open_ledger: Callable[[Terms], Ledger] = Ledger,
 ) -> NoisyGroupMetrics:
     """Reserve the cost in a ledger of its own, release the counts, and work out the figures.
 
@@ -115,15 +123,56 @@ def noisy_metrics(
         for index, cell in enumerate(problem.public.cells)
     )
     terms = Terms(relation, delta, accountant.name, accounts, {"method": "confusion counts", "steps": 1})
-    ledger = Ledger(terms, ledger_path)
+    ledger = open_ledger(terms)
     ledger.reserve(PURPOSE, 0, 1, dict.fromkeys(range(len(accounts)), event))
     return figures(release.make(model, problem, noise), problem.public.groups, groups, release.sigma)
+
+
+def _from_counts(
+    counts: NDArray[np.float64], scores: Sequence[tuple[str, GroupScore]], shown: Mapping[str, Any], sigma: float
+) -> dict[str, Any]:
+    """Figures of the table that follow from noisy counts; their intervals allow for the noise as well."""
+    known = np.array([not math.isnan(score.accuracy) for _, score in scores])
+    # A class of which noise could be all that was counted is left out of the figures about it.
+    there = counts.sum(axis=2) >= fewest_rows(sigma, counts.shape[2])
+    used = np.where(known[:, None, None] & there[:, :, None], np.maximum(counts, 0.0), 0.0)
+    values = {figure.name: figure.of(used) for figure in BY_COUNTS}
+    spans = intervals(used, sigma)
+    parity = {f.name: _or_none(float(f.over(*(values[name] for name in f.reads)))) for f in ACROSS if f.parity}
+    by_group = {
+        name: {
+            **shown[name],
+            **{key: _or_none(float(value[i])) for key, value in values.items() if key != "accuracy"},
+            "accuracy_interval": spans.by_group[i],
+            "confusion": np.rint(used[i]).astype(np.int64).tolist(),
+        }
+        if known[i]
+        else shown[name]
+        for i, (name, _) in enumerate(scores)
+    }
+    overall = _or_none(float(balanced_accuracy(used.sum(axis=0))))
+    return {"balanced_accuracy": overall, "parity": parity, "intervals": spans.across, "by_group": by_group}
+
+
+def fewest_rows(sigma: float, counts: int) -> float:
+    """The noisy total of some counts below which nothing is said: a few rows, or what noise alone could be.
+
+    >>> fewest_rows(0.0, 4), fewest_rows(4.0, 4)
+    (5.0, 16.0)
+    """
+    return max(float(LEAST_ROWS), 2.0 * sigma * math.sqrt(counts))
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def figures(
     counts: NDArray[np.float64], names: Sequence[str], listed: Sequence[str], sigma: float
 ) -> NoisyGroupMetrics:
     """Figures from noisy counts: sums are taken before anything is rounded, so that noise cancels as far as it can.
+
+    Of a group whose rows noise alone could have made, only the (noisy) number of rows is said.
 
     >>> counts = np.array([[3.2, 7.1], [0.4, -0.9]])
     >>> figures(counts, ["a", "b"], [], 1.0).by_group
@@ -141,6 +190,12 @@ def figures(
         if hits + misses > 0 and good + bad < 1:  # rounding alone must not make rows out of noise
             hits = misses = 0
         totals = [totals[0] + hits, totals[1] + hits + misses]
-        scores[name] = GroupScore(hits + misses, hits / (hits + misses) if hits + misses else math.nan)
+        enough = hits + misses >= fewest_rows(sigma, counts[0].size)
+        scores[name] = GroupScore(hits + misses, hits / (hits + misses) if enough else math.nan)
     overall = totals[0] / totals[1] if totals[1] else math.nan
-    return NoisyGroupMetrics(scores, overall, sigma)
+    table = None
+    if counts.ndim == 3:
+        position = {name: index for index, name in enumerate(names)}
+        nothing = np.zeros(counts.shape[1:])
+        table = np.stack([counts[position[name]] if name in position else nothing for name in scores])
+    return NoisyGroupMetrics(scores, overall, sigma=sigma, counts=table)

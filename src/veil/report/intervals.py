@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
-from scipy.stats import norm
+from scipy.stats import norm, ttest_rel
 
 CONFIDENCE = 0.95
 
@@ -48,6 +48,20 @@ def spread(values: Iterable[float | None]) -> Spread:
     mean = math.fsum(known) / len(known)
     std = math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1)) if len(known) > 1 else None
     return {"mean": mean, "std": std, "n": len(known)}
+
+
+def paired_p(ours: Sequence[float], others: Sequence[float]) -> float | None:
+    """The p-value of a paired t-test (two-sided) over values of the same seeds; None for fewer than two.
+
+    >>> paired_p([0.5, 0.6], [0.5, 0.6]), paired_p([0.5], [0.4])
+    (1.0, None)
+    """
+    if len(ours) < 2:
+        return None
+    gaps = [a - b for a, b in zip(ours, others, strict=True)]
+    if max(gaps) - min(gaps) <= 1e-12:  # every seed differs by the same: a t-test has no spread to compare with
+        return 1.0 if abs(gaps[0]) <= 1e-12 else 0.0
+    return float(ttest_rel(ours, others).pvalue)
 
 
 def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:

@@ -79,7 +79,7 @@ def _render(twin: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
             figures=twin["figures"],
             verdict=twin["verdict"],
             runs=twin["runs"],
-            style=Markup(_asset("report.css")),
+            style=Markup(asset("report.css")),
             script=Markup(script),
             script_hash=digest,
             embedded=Markup(_embedded(twin)),
@@ -97,19 +97,20 @@ def _embedded(twin: Mapping[str, Any]) -> str:
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of one of the page's own files."""
     return files("veil.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 @cache
 def _script() -> str:
-    return "\n".join(_asset(name) for name in SCRIPTS)
+    return "\n".join(asset(name) for name in SCRIPTS)
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
         percent=wording.percent,

@@ -106,7 +106,8 @@ def _state_lines(run: Facts, name: str) -> Lines | None:
         for column in range(width)
     )
     title = STATE_NAMES.get(name, spelled(name))
-    return Lines(title=title, x_label="Step", y_label=spelled(name), series=series, format="number")
+    label = spelled(name.removeprefix("cell_"))
+    return Lines(title=title, x_label="Step", y_label=label, series=series, format="number")
 
 
 def _part_names(run: Facts, name: str, width: int) -> list[str]:
@@ -133,8 +134,14 @@ def forest_figure(subject: Variant, baselines: Sequence[Variant], names: Sequenc
         rows=tuple(names),
         series=tuple((variant.name, intervals(variant)) for variant in [subject, *baselines]),
         x_label="Accuracy on evaluation rows",
-        note="The line is the 95 % interval that the number of evaluation rows allows (Wilson's).",
+        note=f"The line is the 95 % interval that the number of evaluation rows allows ({interval_name(subject)}).",
     )
+
+
+def interval_name(subject: Variant) -> str:
+    """How the intervals on the page were found."""
+    kinds = {score.get("interval") for score in subject.groups.values()}
+    return "by bootstrap" if "bootstrap" in kinds else "Wilson's"
 
 
 def heat_figure(groups: Sequence[Mapping[str, Any]]) -> Heat | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from veil.report.cleaning import Facts
 from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
-from veil.report.wording import METRIC_NAMES, number, spelled
+from veil.report.wording import FIGURE_NAMES, METRIC_NAMES, number, spelled
 
 
 def quality_figures(run: Facts) -> dict[str, Figure]:
@@ -23,6 +23,7 @@ def quality_figures(run: Facts) -> dict[str, Figure]:
             x_label="Difference (0: groups are treated alike)",
             row_label="Notion",
             value_label="Difference",
+            note=_one_class_note(scores),
         )
     calibration = _lines(scores, "calibration", "confidence", "accuracy")
     if calibration:
@@ -52,11 +53,21 @@ def quality_figures(run: Facts) -> dict[str, Figure]:
     return figures
 
 
+def _one_class_note(scores: Facts) -> str:
+    tables = [score["confusion"] for score in scores.values() if score.get("confusion")]
+    if not tables or not all(sum(sum(row) > 0 for row in table) == 1 for table in tables):
+        return ""
+    return (
+        "Groups here hold rows of one class only: selection rates differ because the classes do, and equal opportunity "
+        "compares the groups of positive rows."
+    )
+
+
 def score_table(run: Facts) -> Table | None:
     """Every further number that `metrics.by_group` gives of each group, or None where there is none."""
     scores = (run.get("metrics") or {}).get("by_group") or {}
-    keys = dict.fromkeys(key for score in scores.values() for key, value in score.items() if _is_number(value))
-    names = [key for key in keys if key not in ("n", "accuracy")]
+    keys = dict.fromkeys(key for score in scores.values() for key in score if key not in ("n", "accuracy"))
+    names = [key for key in keys if any(_is_number(score.get(key)) for score in scores.values())]
     if not names:
         return None
     rows = tuple(
@@ -78,7 +89,7 @@ def label(key: str) -> str:
     >>> label("auroc"), label("balanced_accuracy")
     ('AUROC', 'Balanced accuracy')
     """
-    return key.upper() if key in ("auroc", "ece", "tpr", "fpr", "tnr", "fnr") else spelled(key)
+    return FIGURE_NAMES.get(key) or spelled(key)
 
 
 def _is_number(value: Any) -> bool:

@@ -13,11 +13,13 @@ from veil.report.panels import (
     forest_figure,
     gap_figure,
     heat_figure,
+    interval_name,
     pareto_figure,
     privacy_figures,
     training_figures,
 )
 from veil.report.quality import audit_figures, further_figures, quality_figures, score_table
+from veil.report.requirements import asked_of
 from veil.report.variants import (
     Variant,
     choose_baselines,
@@ -39,6 +41,7 @@ def build(
     """The twin, and the table of each of its figures."""
     cleaned = clean_runs(_unpacked(runs))
     require(len(cleaned) > 0, "a report needs at least one run")
+    asked = list(requirements) or asked_of(cleaned)
     variants = find_variants(cleaned)
     subject = choose_subject(variants)
     baselines = choose_baselines(variants, subject)
@@ -57,8 +60,8 @@ def build(
         "title": _title(cleaned),
         "kicker": _kicker(cleaned, variants),
         "several": len(cleaned) > 1,
-        "interval": {"kind": "wilson", "confidence": CONFIDENCE, "percent": 100 * CONFIDENCE},
-        "verdict": clean(make_verdict(cleaned, subject, baselines, requirements)),
+        "interval": {"kind": interval_name(subject), "confidence": CONFIDENCE, "percent": 100 * CONFIDENCE},
+        "verdict": clean(make_verdict(cleaned, subject, baselines, asked)),
         "baselines": [variant.name for variant in baselines],
         "groups": groups,
         "summary": summary_table(cleaned),
@@ -73,6 +76,17 @@ def build(
         "runs": cleaned,
     }
     return twin, tables
+
+
+def judge_requirements(
+    runs: Sequence[Facts], requirements: Sequence[Mapping[str, Any]]
+) -> tuple[str, list[dict[str, Any]]]:
+    """Which method is judged, and every requirement with what was measured and whether it is met."""
+    cleaned = clean_runs(_unpacked(runs))
+    require(len(cleaned) > 0, "there is no run to judge")
+    subject = choose_subject(find_variants(cleaned))
+    verdict = make_verdict(cleaned, subject, [], requirements)
+    return subject.name, verdict["requirements"]
 
 
 def _shared_figures(

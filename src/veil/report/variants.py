@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from veil.metrics.definitions import PRIVACY_COST_GAP
 from veil.report.cleaning import Facts
-from veil.report.intervals import Spread, pareto, spread, wilson
+from veil.report.intervals import Spread, paired_p, pareto, spread, wilson
 
 FIGURES = ("worst_group_accuracy", "average_group_accuracy", "accuracy", "disparity")
 BASELINES = ("dp-sgd", "erm")
@@ -24,6 +27,7 @@ class Variant:
     members: tuple[int, ...]
     figures: Mapping[str, Spread]
     groups: Mapping[str, Mapping[str, Any]]
+    by_seed: Mapping[Any, float]
 
     @property
     def worst(self) -> float | None:
@@ -79,7 +83,18 @@ def _variant(name: str, indices: Sequence[int], runs: Sequence[Facts]) -> Varian
         members=tuple(indices),
         figures={figure: spread(one.get(figure) for one in metrics) for figure in FIGURES},
         groups=_groups(metrics),
+        by_seed=_by_seed(own),
     )
+
+
+def _by_seed(runs: Sequence[Facts]) -> dict[Any, float]:
+    """Worst-group accuracy by the seed that a person gave."""
+    found = {}
+    for run in runs:
+        seed, worst = (run.get("config") or {}).get("seed"), (run.get("metrics") or {}).get("worst_group_accuracy")
+        if seed is not None and worst is not None:
+            found[seed] = float(worst)
+    return found
 
 
 def _groups(metrics: Sequence[Facts]) -> dict[str, dict[str, Any]]:
@@ -91,9 +106,19 @@ def _groups(metrics: Sequence[Facts]) -> dict[str, dict[str, Any]]:
         accuracy = spread(score.get("accuracy") for score in scores)
         n = scores[0].get("n")
         given = scores[0].get("accuracy_interval") if len(scores) == 1 else None
-        interval = tuple(given) if given else wilson(accuracy["mean"], n)
+        # A bootstrap of rows that are all right (or all wrong) has no width: Wilson's interval has.
+        own = given if given and given[0] < given[1] else None
+        interval = tuple(own) if own else wilson(accuracy["mean"], n)
         low, high = interval if interval else (None, None)
-        found[name] = {"n": n, "accuracy": accuracy["mean"], "std": accuracy["std"], "low": low, "high": high}
+        kind = "bootstrap" if own else "wilson"
+        found[name] = {
+            "n": n,
+            "accuracy": accuracy["mean"],
+            "std": accuracy["std"],
+            "low": low,
+            "high": high,
+            "interval": kind if interval else None,
+        }
     return found
 
 
@@ -170,9 +195,29 @@ def summary_table(runs: Sequence[Facts]) -> list[dict[str, Any]]:
             **{figure: dict(variant.figures[figure]) for figure in FIGURES},
             "front": on_front,
             "mark": _mark(variant, best[variant.private]),
+            "p_value": _significance(variant, best[variant.private]),
+            "privacy_cost_gap": privacy_cost_gap(variant, variants),
         }
         for variant, on_front in zip(variants, front, strict=True)
     ]
+
+
+def _significance(variant: Variant, best: Variant | None) -> float | None:
+    """Whether the best is better than this one: a paired t-test on the worst group over the seeds that both have."""
+    if best is None or variant.name == best.name:
+        return None
+    shared = [seed for seed in best.by_seed if seed in variant.by_seed]
+    return paired_p([best.by_seed[seed] for seed in shared], [variant.by_seed[seed] for seed in shared])
+
+
+def privacy_cost_gap(variant: Variant, variants: Sequence[Variant]) -> float | None:
+    """How unequal the price of privacy is: the range, over groups, of what is lost against the run without privacy."""
+    twin = next((other for other in variants if other.method == "erm"), None)
+    if twin is None or not variant.private:
+        return None
+    pairs = [(twin.groups.get(name, {}).get("accuracy"), one["accuracy"]) for name, one in variant.groups.items()]
+    costs = [before - after for before, after in pairs if before is not None and after is not None]
+    return float(PRIVACY_COST_GAP.over(np.array(costs))) if len(costs) > 1 else None
 
 
 def front_of(variants: Sequence[Variant]) -> list[bool]:

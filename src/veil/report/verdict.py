@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from veil.errors import require
 from veil.report.cleaning import Facts
-from veil.report.variants import Variant, find_variants
+from veil.report.intervals import spread
+from veil.report.requirements import SIGNS, from_mapping
+from veil.report.variants import Variant, find_variants, privacy_cost_gap
 from veil.report.wording import METRIC_NAMES, number, percent, spelled
-
-COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    ">": operator.gt,
-    "<=": operator.le,
-    "<": operator.lt,
-    "==": operator.eq,
-}
-SIGNS = {">=": "≥", ">": ">", "<=": "≤", "<": "<", "==": "="}
 
 
 def make_verdict(
@@ -29,7 +20,7 @@ def make_verdict(
     run = runs[subject.members[0]]
     privacy = run.get("privacy") or {}
     worst = _worst_group(subject)
-    checks = [_check(requirement, subject) for requirement in requirements]
+    checks = [_check(requirement, subject, runs) for requirement in requirements]
     return {
         "subject": subject.name,
         "seeds": len(subject.members),
@@ -39,6 +30,8 @@ def make_verdict(
         "delta": privacy.get("delta") if subject.private else None,
         "even_odds_become": even_odds(subject.epsilon),
         "owners": _owners(privacy.get("by_owner") or {}),
+        "expected_excess_risk": _excess_risk(run),
+        "tiny_groups": (run.get("metrics") or {}).get("tiny_groups") or {},
         "private_rows": any((run.get("metrics") or {}).get("private") is True for run in runs),
         "requirements": checks,
         "met": all(check["met"] for check in checks) if checks else None,
@@ -56,28 +49,46 @@ def _worst_group(subject: Variant) -> str | None:
     return min(known, key=lambda name: known[name]) if known else None
 
 
-def _check(requirement: Mapping[str, Any], subject: Variant) -> dict[str, Any]:
+def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Facts]) -> dict[str, Any]:
     """A requirement such as {"metric": "worst_group_accuracy", "op": ">=", "threshold": 0.6}, measured and judged."""
-    metric, sign = str(requirement["metric"]), str(requirement.get("op", ">="))
-    require(sign in COMPARISONS, f'a requirement compares by "{sign}": use one of {", ".join(COMPARISONS)}')
-    threshold = float(requirement["threshold"])
+    asked = from_mapping(requirement)
     value = requirement.get("value")
     if value is None:
-        value = subject.epsilon if metric == "epsilon" else _mean(subject, metric)
-    shown = number if metric == "epsilon" or not 0 <= threshold <= 1 else percent
+        value = _measured(asked.metric, subject, runs)
+    shown = number if asked.metric in ("epsilon", "loss") or not 0 <= asked.threshold <= 1 else percent
     return {
-        "metric": metric,
-        "op": sign,
-        "threshold": threshold,
+        **asked.as_json(),
         "value": value,
-        "met": value is not None and COMPARISONS[sign](float(value), threshold),
-        "name": METRIC_NAMES.get(metric, spelled(metric)),
-        "shown": f"{shown(value)}, required {SIGNS[sign]}\u00a0{shown(threshold)}",
+        "met": asked.holds(value),
+        "name": METRIC_NAMES.get(asked.metric, spelled(asked.metric)),
+        "shown": f"{shown(value)}, required {SIGNS[asked.op]}\u00a0{shown(asked.threshold)}",
     }
 
 
-def _mean(subject: Variant, metric: str) -> float | None:
-    return subject.figures[metric]["mean"] if metric in subject.figures else None
+def _measured(metric: str, subject: Variant, runs: Sequence[Facts]) -> float | None:
+    """A figure of the subject, its mean over seeds; None where it was not measured."""
+    if metric == "epsilon":
+        return subject.epsilon
+    if metric == "privacy_cost_gap":
+        return privacy_cost_gap(subject, find_variants(runs))
+    if metric in subject.figures:
+        return subject.figures[metric]["mean"]
+    own = [runs[index].get("metrics") or {} for index in subject.members]
+    return spread({**one, **(one.get("parity") or {})}.get(metric) for one in own)["mean"]
+
+
+def _excess_risk(run: Facts) -> dict[str, Any] | None:
+    """The bound on the expected excess risk that a method with a utility guarantee states, and its sentence."""
+    places = [run.get("details") or {}, *(run.get("findings") or {}).values(), run.get("findings") or {}]
+    for place in places:
+        found = place.get("expected_excess_risk") if isinstance(place, Mapping) else None
+        if isinstance(found, Mapping):
+            value, words = found.get("value", found.get("number")), found.get("sentence")
+        else:
+            value, words = found, place.get("expected_excess_risk_sentence") if found is not None else None
+        if isinstance(value, (int, float)):
+            return {"value": float(value), "sentence": str(words or "")}
+    return None
 
 
 def even_odds(epsilon: float | None) -> float | None:

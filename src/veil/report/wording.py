@@ -28,10 +28,24 @@ METRIC_NAMES = {
     "disparity": "Gap between best and worst group",
     "epsilon": "ε",
 }
+FIGURE_NAMES = {
+    "auroc": "AUROC",
+    "ece": "ECE",
+    "tpr": "True positive rate",
+    "fpr": "False positive rate",
+    "ratio": "Worst group over best group",
+    "noise": "Noise in each released count (std)",
+    "privacy_cost_gap": "Privacy-cost gap",
+}
 STATE_NAMES = {
     "weights": "Weight of each group",
     "rates": "Sampling rate of each group",
     "clips": "Clip bound of each group",
+    "cell_rows": "Rows per step from each group, in expectation",
+    "cell_clips": "Clip bound of each group",
+    "signal": "Released signal of each group",
+    "shares": "Released share of clipped rows in each group",
+    "spent": "Budget spent by each group",
     "losses": "Released loss of each group",
     "batch": "Rows per step from each group",
     "thresholds": "Threshold of each group",

@@ -1,0 +1,162 @@
+"""`veil audit`: what an attacker can show about a run, beside what is promised; and the self-test of a method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from veil.cli.console import epsilon, print_json, stderr, stdout
+from veil.cli.parsing import named_values
+from veil.errors import require
+
+if TYPE_CHECKING:
+    from veil.auditing import Audit
+
+PRIVATE_ATTACKS = ("input", "lira", "loss")
+
+
+def audit(
+    run: Annotated[Path | None, typer.Argument(help="The folder of a finished run.")] = None,
+    attack: Annotated[str, typer.Option(help="canary, one-run, input, lira or loss.")] = "canary",
+    self_test: Annotated[
+        str | None, typer.Option("--self-test", help="Test a method's own parts instead of a run: its name.")
+    ] = None,
+    canaries: Annotated[int, typer.Option(help="Made-up rows per group, in and out.")] = 20_000,
+    shadows: Annotated[int, typer.Option(help="lira: how many models to train.")] = 16,
+    mode: Annotated[str, typer.Option(help="lira: online, or offline (fits models without the row only).")] = "online",
+    jobs: Annotated[int, typer.Option(help="lira: models trained at once.")] = 1,
+    backend: Annotated[str, typer.Option(help="lira: loky, ray, dask, … as joblib knows them.")] = "loky",
+    shadow_folder: Annotated[
+        Path | None, typer.Option(help="lira: where models' scores are kept. [default: beside the run]")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of each bound.")] = 0.95,
+    option: Annotated[list[str] | None, typer.Option(help="An option of the method, as name=value.")] = None,
+    seed: Annotated[int | None, typer.Option(help="For tests: the seed of canaries and shadow models.")] = None,
+    show_private: Annotated[
+        bool,
+        typer.Option(
+            "--show-private", help="input, lira, loss: show figures of private rows, which no certificate covers."
+        ),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
+) -> None:
+    """Attack a run (or test a method) and set what was found beside the promise. Exit code 1 if it exceeds it."""
+    options = named_values(option or [])
+    if self_test is not None:
+        require(run is None, "give either a run or --self-test, not both")
+        _self_test(self_test, options, seed, json)
+        return
+    require(run is not None, "name the folder of a run, or a method with --self-test")
+    assert run is not None
+    require(
+        attack not in PRIVATE_ATTACKS or show_private,
+        f"the attack {attack} reads private rows and its figures are not covered by the certificate: "
+        "say --show-private if that is meant",
+    )
+    asked = {"canaries": canaries, "shadows": shadows, "mode": mode, "jobs": jobs, "backend": backend}
+    found = _attack(run, attack, options, shadow_folder, json, confidence=confidence, audit_seed=seed, **asked)
+    page = _keep(run, found)
+    if json:
+        print_json({**found.as_json(), "run": str(run), "report": str(page)})
+    else:
+        _show(found)
+        stdout.print(f"\nReport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def _attack(
+    folder: Path,
+    attack: str,
+    options: dict[str, Any],
+    shadow_folder: Path | None,
+    json: bool,
+    **settings: Any,
+) -> Audit:
+    from veil.auditing import audit as run_audit
+    from veil.auditing.rebuilding import rebuild_plan, rebuild_rows, reload
+    from veil.auditing.running import ATTACKS
+
+    require(attack in ATTACKS, f'attack is "{attack}": it is one of {", ".join(ATTACKS)}')
+    loaded = reload(folder)
+    config = loaded.facts.get("config") or {}
+    options = named_values(config.get("option") or []) | options
+    needs_rows = attack in PRIVATE_ATTACKS or len(loaded.facts["owners"]) > 1
+    rows = rebuild_rows(loaded, named_values(config.get("model_option") or [])) if needs_rows else None
+    plan = rebuild_plan(loaded, options, rows.problem if rows else None)
+    if attack not in PRIVATE_ATTACKS:
+        return run_audit(plan, attack=attack, **settings)  # type: ignore[arg-type]
+    assert rows is not None
+    if attack == "loss":
+        require(rows.others is not None, "the run set no rows apart: the attack needs rows that took no part")
+        trained = rows.trained(loaded)
+        return run_audit(plan, attack="loss", problem=rows.problem, others=rows.others, model=trained, **settings)
+    if attack == "input":
+        return run_audit(plan, attack="input", problem=rows.problem, model=rows.build, **settings)
+    place = shadow_folder or folder.with_name(folder.name + "-shadows")
+    if not json:
+        stderr.print(f"Shadow models are kept in {place}: they know private rows.", soft_wrap=True, highlight=False)
+    return run_audit(plan, attack="lira", problem=rows.problem, model=rows.build, out=place, **settings)
+
+
+def _keep(folder: Path, found: Audit) -> Path:
+    """audit.json, the curves, and the report with the audit panel."""
+    from veil.auditing import read_audits
+    from veil.auditing.curve_figure import roc_svg
+    from veil.report import write_report
+    from veil.training import load
+
+    found.save(folder)
+    record = found.as_json()
+    parts = record["by_owner"] or record["by_group"]
+    if found.overall.curve is not None and parts:
+        text = roc_svg(f"{found.attack} on {found.method}", parts)
+        (folder / f"audit_{found.attack}.svg").write_text(text, encoding="utf-8")
+    return write_report([dict(load(folder).facts)], folder / "report.html", audits=read_audits(folder))
+
+
+def _show(found: Audit) -> None:
+    page = Table(title=f"{found.attack} on {found.method}, confidence {found.confidence:.0%}", title_justify="left")
+    curves = found.overall.curve is not None
+    names = [bound.name for bound in found.overall.bounds]
+    for heading in ("rows", "ε promised", *names, *(("AUROC", "ceiling", "TPR at 1 %") if curves else ())):
+        page.add_column(heading, justify="left" if heading == "rows" else "right")
+    lines = [("all", found.overall), *found.by_group.items()]
+    lines += [(f"owner {name}", one) for name, one in found.by_owner.items()]
+    for name, one in lines:
+        cells = [epsilon(one.epsilon), *(epsilon(bound.epsilon) for bound in one.bounds)]
+        if one.curve is not None:
+            limit = one.curve.ceiling
+            share = one.curve.tpr_low_rates[1][1]
+            cells += [f"{one.curve.auroc:.3f}", f"{limit.auroc:.3f}" if limit else "–", f"{100 * share:.2f} %"]
+        page.add_row(name, *cells)
+    stdout.print(page)
+    for bound in found.overall.bounds:
+        stdout.print(f"{bound.name}: {bound.assumption}", soft_wrap=True, highlight=False)
+    if "not_covered" in found.details:
+        stdout.print(str(found.details["not_covered"]), soft_wrap=True, highlight=False)
+    verdict = "No bound lies above its promise." if found.holds else "A bound lies ABOVE its promise."
+    stdout.print(verdict, highlight=False)
+
+
+def _self_test(method: str, options: dict[str, Any], seed: int | None, json: bool) -> None:
+    from veil.auditing import self_test
+
+    verdict = self_test(method, options, seed=seed)
+    if json:
+        print_json(verdict.as_json())
+    else:
+        page = Table(title=f"Self-test of {method}", title_justify="left")
+        for heading in ("check", "passed", "p", "finding"):
+            page.add_column(heading)
+        for check in verdict.checks:
+            p = "–" if check.p_value is None else f"{check.p_value:.2g}"
+            page.add_row(check.name, "yes" if check.passed else "NO", p, check.finding)
+        stdout.print(page)
+        alarm = f"a sound method fails with a probability of at most {verdict.false_alarms:g}"
+        stdout.print(f"{'Passed' if verdict.passed else 'FAILED'} ({alarm}).", highlight=False)
+    if not verdict.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,206 @@
+"""`veil budget`: a privacy budget that lives longer than a run and that a team can share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from veil.cli.console import print_json, stdout
+from veil.errors import InputError, require
+
+if TYPE_CHECKING:
+    from veil.budget_store import Balance, BudgetStore, DataSet, Entry
+
+budget_app = typer.Typer(
+    help="A privacy budget for all runs on the same rows.", no_args_is_help=True, rich_markup_mode=None
+)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+Store = Annotated[
+    str,
+    typer.Option(envvar="VEIL_BUDGET", help="An SQLite file, or the URL of a PostgreSQL database: postgresql://…"),
+]
+Name = Annotated[str, typer.Argument(help="The name of the data set.")]
+DEFAULT = "veil-budget.sqlite"
+
+
+@budget_app.command("create")
+def create(
+    dataset: Name,
+    epsilon: Annotated[float, typer.Option(help="ε that every row may lose in all runs together.")],
+    delta: Annotated[float, typer.Option(help="δ in all runs together.")],
+    group: Annotated[str, typer.Option(help="Columns that make the groups, by commas: charged group by group.")] = "",
+    owner: Annotated[str, typer.Option(help="Column that names the owner of each row.")] = "",
+    relation: Annotated[str, typer.Option(help="add-remove, or replace-one: takes runs of both.")] = "add-remove",
+    compose: Annotated[str, typer.Option(help="sum, or renyi: tighter for many runs, private plans only.")] = "sum",
+    store: Store = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Give a data set a budget. It can be lowered later, never raised."""
+    from veil.accounting.events import Relation
+    from veil.budget_store import BudgetStore, DataSet
+
+    known = [kind.value for kind in Relation]
+    require(relation in known, f'relation is "{relation}": it is {" or ".join(known)}')
+    columns = tuple(name.strip() for name in group.split(",") if name.strip())
+    made = DataSet(dataset, Relation(relation), columns, owner.strip(), compose)  # type: ignore[arg-type]
+    place = BudgetStore.create(store)
+    place.add_dataset(made, epsilon=epsilon, delta=delta)
+    _show(place, [dataset], json)
+
+
+@budget_app.command("limit")
+def limit(
+    dataset: Name,
+    epsilon: Annotated[float, typer.Option(help="ε in all runs together.")],
+    delta: Annotated[float, typer.Option(help="δ in all runs together.")],
+    group: Annotated[str | None, typer.Option(help="The group whose rows may lose no more than this.")] = None,
+    owner: Annotated[str | None, typer.Option(help="The owner whose rows may lose no more than this.")] = None,
+    store: Store = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Limit a group or an owner further, or lower a limit. Without either: lower the total."""
+    from veil.budget_store import BudgetStore, Limit
+
+    place = BudgetStore.open(store)
+    place.add_limit(dataset, Limit(epsilon, delta, group, owner))
+    _show(place, [dataset], json)
+
+
+@budget_app.command("show")
+def show(
+    dataset: Annotated[str | None, typer.Argument(help="A data set; by default all.")] = None,
+    store: Store = DEFAULT,
+    json: Json = False,
+) -> None:
+    """What every limit allows, what is charged and what is left."""
+    from veil.budget_store import BudgetStore
+
+    place = BudgetStore.open(store)
+    _show(place, place.names() if dataset is None else [dataset], json)
+
+
+@budget_app.command("reserve")
+def reserve(
+    dataset: Name,
+    run: Annotated[str, typer.Option(help="A name for what will read the rows; each name is used once.")],
+    epsilon: Annotated[float, typer.Option(help="ε that it may cost any row.")],
+    delta: Annotated[float, typer.Option(help="δ of it.")] = 0.0,
+    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    store: Store = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Charge something that reads the rows outside of `veil train`, before it starts."""
+    from veil.budget_store import BudgetStore, Request
+    from veil.budget_store.costs import amount
+
+    place = BudgetStore.open(store)
+    cost = amount(epsilon, delta, place.dataset(dataset))
+    entry = place.reserve(dataset, Request(run, cost, note=note))
+    if json:
+        print_json(entry.as_json())
+        return
+    _show(place, [dataset], json)
+
+
+@budget_app.command("cancel")
+def cancel(
+    dataset: Name,
+    run: Annotated[str, typer.Option(help="The run whose reservation is given back.")],
+    no_row_was_read: Annotated[
+        bool, typer.Option("--no-row-was-read", help="Say that it is so; needed for what `reserve` charged.")
+    ] = False,
+    store: Store = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Give back a reservation of which no row was read. A run that has begun stays charged for good."""
+    from veil.budget_store import BudgetStore
+
+    place = BudgetStore.open(store)
+    entry = _entry(place, dataset, run)
+    require(
+        bool(entry.method) or no_row_was_read,
+        f'run "{run}" is not a run of Veil, so only you know: if no row was read, add --no-row-was-read',
+    )
+    place.cancel(dataset, run)
+    if json:
+        print_json(_entry(place, dataset, run).as_json())
+        return
+    _show(place, [dataset], json)
+
+
+@budget_app.command("history")
+def history(dataset: Name, store: Store = DEFAULT, json: Json = False) -> None:
+    """Every reservation: when, for what, how much, and what became of it."""
+    from veil.budget_store import BudgetStore
+
+    entries = BudgetStore.open(store).history(dataset)
+    if json:
+        print_json({"dataset": dataset, "runs": [entry.as_json() for entry in entries]})
+        return
+    table = Table(title=Text(f"Runs charged to {dataset}"), title_justify="left")
+    for heading in ("run", "method", "state", "reserved"):
+        table.add_column(heading)
+    table.add_column("ε", justify="right")
+    table.add_column("δ", justify="right")
+    table.add_column("note")
+    for entry in entries:
+        cost = (f"{entry.most.epsilon:.4g}", f"{entry.most.delta:.3g}") if entry.charged else ("–", "–")
+        words = (entry.run, entry.method or "–", entry.state, entry.reserved, *cost, entry.note)
+        table.add_row(*(Text(word) for word in words))
+    stdout.print(table)
+
+
+def _entry(store: BudgetStore, dataset: str, run: str) -> Entry:
+    found = next((entry for entry in store.history(dataset) if entry.run == run), None)
+    if found is None:
+        raise InputError(f'there is no run "{run}" in the budget of "{dataset}": see veil budget history')
+    return found
+
+
+def _show(store: BudgetStore, names: list[str], json: bool) -> None:
+    found = [(store.dataset(name), store.balances(name)) for name in names]
+    if json:
+        print_json({"store": store.place, "datasets": [_as_json(*item) for item in found]})
+        return
+    for dataset, balances in found:
+        stdout.print(_table(dataset, balances))
+    if not found:
+        stdout.print("There is no data set yet: veil budget create makes one.")
+
+
+def _as_json(dataset: DataSet, balances: list[Balance]) -> dict[str, Any]:
+    return {
+        "name": dataset.name,
+        "relation": dataset.relation.value,
+        "groups": list(dataset.groups),
+        "owner": dataset.owner or None,
+        "composition": dataset.composition,
+        "order": dataset.order,
+        "limits": [balance.as_json() for balance in balances],
+    }
+
+
+def _table(dataset: DataSet, balances: list[Balance]) -> Table:
+    how = "sums of ε and δ" if dataset.order is None else f"Rényi costs at order {dataset.order:.3g}"
+    title = Text(f"Budget of {dataset.name} ({dataset.relation}, {how})")
+    table = Table(title=title, title_justify="left")
+    table.add_column("rows of")
+    for heading in ("ε", "charged", "left", "δ", "charged", "left"):
+        table.add_column(heading, justify="right")
+    table.add_column("share left", justify="right")
+    for balance in balances:
+        limit = balance.limit
+        table.add_row(
+            Text(limit.name()),
+            f"{limit.epsilon:g}",
+            f"{balance.spent_epsilon:.4g}",
+            f"{balance.left_epsilon:.4g}",
+            f"{limit.delta:g}",
+            f"{balance.spent_delta:.3g}",
+            f"{balance.left_delta:.3g}",
+            f"{100 * balance.left:.0f} %",
+        )
+    return table

@@ -1,0 +1,37 @@
+"""What the shell offers when a person presses the tab key."""
+
+from __future__ import annotations
+
+SIGNS = (">=", "<=")
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Methods whose name begins so."""
+    from veil.methods import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """A list by commas: what is there, with each way to go on.
+
+    >>> complete_methods("erm,dp-sg")
+    ['erm,dp-sgd']
+    """
+    before, comma, last = incomplete.rpartition(",")
+    chosen = before.split(",")
+    return [before + comma + name for name in complete_method(last) if name not in chosen]
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Built-in models whose name begins so."""
+    from veil.models import MODELS
+
+    return [name for name in MODELS if name.startswith(incomplete)]
+
+
+def complete_requirement(incomplete: str) -> list[str]:
+    """Figures that can be required."""
+    from veil.metrics.definitions import judged_names
+
+    return [name + sign for name in judged_names() for sign in SIGNS if name.startswith(incomplete)]

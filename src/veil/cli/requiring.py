@@ -1,0 +1,50 @@
+"""`--require`: read before anything runs, judged at the end, and said in the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from veil.cli.console import stdout
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What was required and what was measured; nothing required is met."""
+
+    subject: str
+    requirements: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def met(self) -> bool:
+        """Whether all of it holds."""
+        return all(check["met"] for check in self.requirements)
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys for `--json`; nothing where nothing was required."""
+        keys = ("metric", "op", "threshold", "value", "met")
+        found = [{key: check[key] for key in keys} for check in self.requirements]
+        return {"requirements": found, "met": self.met, "judged": self.subject} if found else {}
+
+
+def checked_requirements(texts: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Each of `--require`, refused with one sentence where it is wrong."""
+    from veil.report.requirements import parse_requirements
+
+    return [requirement.as_json() for requirement in parse_requirements(texts or [])]
+
+
+def judge(facts: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> Checks:
+    """The verdict of the report, without the page."""
+    from veil.report import judge_requirements
+
+    subject, checks = judge_requirements(facts, wanted)
+    return Checks(subject, tuple(checks))
+
+
+def print_verdict(checks: Checks) -> None:
+    """One line for each requirement."""
+    for check in checks.requirements:
+        mark = "[bold green]✓ met:[/]" if check["met"] else "[bold red]✕ not met:[/]"
+        stdout.print(f"\n{mark} {check['name']} {check['shown']} ({checks.subject})", soft_wrap=True, highlight=False)

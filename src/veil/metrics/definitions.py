@@ -1,0 +1,208 @@
+"""The table of figures: what is measured of one group, and what is said across groups. Everything else reads it.
+
+A figure of a group is a function of its confusion counts, `[..., true class, predicted class]`, or of its rows' losses
+and probabilities. A figure across groups is a function of one value per group. NaN means that it cannot be said:
+there is no row (or no row of the class that it is about). It is never written as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Better = Literal["higher", "lower"]
+LEAST_ROWS = 5
+BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigure:
+    """A figure of one group, from its confusion counts. `two_classes`: class 1 is the positive one."""
+
+    name: str
+    meaning: str
+    of: Callable[[Floats], Floats]
+    two_classes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowFigure:
+    """A figure of one group, from classes, probabilities of the positive (or chosen) class, and losses of its rows."""
+
+    name: str
+    meaning: str
+    of: Callable[[NDArray[np.int64], Floats], float]
+    reads: Literal["losses", "positive", "confidence"]
+    two_classes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AcrossGroups:
+    """A figure across groups: a function of one value per group (last axis), of each of the figures it `reads`."""
+
+    name: str
+    meaning: str
+    reads: tuple[str, ...]
+    over: Callable[..., Floats]
+    better: Better
+    parity: bool = False
+
+
+def share(part: Floats, whole: Floats) -> Floats:
+    """part / whole, NaN where there is nothing.
+
+    >>> share(np.array([1.0, 0.0]), np.array([2.0, 0.0])).tolist()
+    [0.5, nan]
+    """
+    there = np.asarray(whole) > 0
+    return np.where(there, part / np.where(there, whole, 1.0), np.nan)
+
+
+def mean_of_known(values: Floats) -> Floats:
+    """The mean over the last axis of what is not NaN; NaN where nothing is known."""
+    known = ~np.isnan(values)
+    return share(np.where(known, values, 0.0).sum(-1), known.sum(-1).astype(np.float64))
+
+
+def lowest(values: Floats) -> Floats:
+    """The smallest known value over the last axis."""
+    return _or_nan(np.where(np.isnan(values), np.inf, values).min(-1))
+
+
+def highest(values: Floats) -> Floats:
+    """The largest known value over the last axis."""
+    return _or_nan(np.where(np.isnan(values), -np.inf, values).max(-1))
+
+
+def difference(values: Floats) -> Floats:
+    """Largest minus smallest known value."""
+    return highest(values) - lowest(values)
+
+
+def difference_of_two(values: Floats) -> Floats:
+    """Largest minus smallest, where at least two groups can be compared.
+
+    >>> float(difference_of_two(np.array([0.2, np.nan])))
+    nan
+    """
+    comparable = (~np.isnan(values)).sum(-1) >= 2
+    return np.where(comparable, difference(values), np.nan)
+
+
+def largest_difference(*several: Floats) -> Floats:
+    """The largest of the differences in several figures."""
+    return highest(np.stack([difference_of_two(values) for values in several], axis=-1))
+
+
+def ratio(values: Floats) -> Floats:
+    """Smallest over largest known value: 1 where all groups fare the same."""
+    return share(lowest(values), highest(values))
+
+
+def _or_nan(values: Floats) -> Floats:
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def accuracy(counts: Floats) -> Floats:
+    """The share of rows that are predicted right."""
+    return share(np.trace(counts, axis1=-2, axis2=-1), counts.sum((-2, -1)))
+
+
+def balanced_accuracy(counts: Floats) -> Floats:
+    """The mean, over the classes that the group has, of the share that is predicted right."""
+    return mean_of_known(share(np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(-1)))
+
+
+def selection_rate(counts: Floats) -> Floats:
+    """The share of rows that are given the positive class."""
+    return share(counts[..., :, 1].sum(-1), counts.sum((-2, -1)))
+
+
+def true_positive_rate(counts: Floats) -> Floats:
+    """The share of positive rows that are given the positive class."""
+    return share(counts[..., 1, 1], counts[..., 1, :].sum(-1))
+
+
+def false_positive_rate(counts: Floats) -> Floats:
+    """The share of negative rows that are given the positive class."""
+    return share(counts[..., 0, 1], counts[..., 0, :].sum(-1))
+
+
+def mean_loss(targets: NDArray[np.int64], losses: Floats) -> float:
+    """The mean loss of the rows."""
+    return float(losses.mean()) if len(losses) else np.nan
+
+
+def auroc(targets: NDArray[np.int64], scores: Floats) -> float:
+    """The chance that a positive row has a higher score than a negative one; NaN where one of them is absent."""
+    from sklearn.metrics import roc_auc_score
+
+    present = 0 < int((targets == 1).sum()) < len(targets)
+    return float(roc_auc_score(targets == 1, scores)) if present else np.nan
+
+
+def ece(right: NDArray[np.int64], confidence: Floats) -> float:
+    """How far confidence is from the share that is right, in `BINS` equal bins, weighted by rows.
+
+    >>> ece(np.array([1, 0]), np.array([0.75, 0.75]))
+    0.25
+    """
+    if not len(right):
+        return np.nan
+    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    return float(np.abs(np.bincount(bins, confidence - right, BINS)).sum() / len(right))
+
+
+BY_COUNTS = (
+    GroupFigure("accuracy", "share of rows predicted right", accuracy),
+    GroupFigure("balanced_accuracy", "mean over classes of the share predicted right", balanced_accuracy),
+    GroupFigure("selection_rate", "share given the positive class", selection_rate, two_classes=True),
+    GroupFigure("tpr", "share of positive rows given the positive class", true_positive_rate, two_classes=True),
+    GroupFigure("fpr", "share of negative rows given the positive class", false_positive_rate, two_classes=True),
+)
+BY_ROWS = (
+    RowFigure("loss", "mean cross-entropy", mean_loss, "losses"),
+    RowFigure("auroc", "area under the ROC curve", auroc, "positive", two_classes=True),
+    RowFigure("ece", "expected calibration error in ten bins", ece, "confidence"),
+)
+ACROSS = (
+    AcrossGroups("worst_group_accuracy", "accuracy of the worst group", ("accuracy",), lowest, "higher"),
+    AcrossGroups("average_group_accuracy", "mean over groups, each alike", ("accuracy",), mean_of_known, "higher"),
+    AcrossGroups("disparity", "accuracy of the best group − of the worst", ("accuracy",), difference, "lower"),
+    AcrossGroups("ratio", "accuracy of the worst group / of the best", ("accuracy",), ratio, "higher"),
+    AcrossGroups(
+        "demographic_parity", "difference in selection rate", ("selection_rate",), difference_of_two, "lower", True
+    ),
+    AcrossGroups("equal_opportunity", "difference in true positive rate", ("tpr",), difference_of_two, "lower", True),
+    AcrossGroups(
+        "equalised_odds",
+        "larger difference in true or false positive rate",
+        ("tpr", "fpr"),
+        largest_difference,
+        "lower",
+        True,
+    ),
+)
+PRIVACY_COST_GAP = AcrossGroups(
+    "privacy_cost_gap", "difference in what privacy costs a group against erm", ("privacy_cost",), difference, "lower"
+)
+OVERALL = ("accuracy", "balanced_accuracy", "loss", "auroc", "ece")
+
+
+def across(name: str) -> AcrossGroups:
+    """A figure across groups by its name.
+
+    >>> float(across("disparity").over(np.array([0.5, 0.75, np.nan])))
+    0.25
+    """
+    return next(figure for figure in (*ACROSS, PRIVACY_COST_GAP) if figure.name == name)
+
+
+def judged_names() -> tuple[str, ...]:
+    """Every figure of a run that a requirement can name."""
+    return tuple(dict.fromkeys([*(f.name for f in ACROSS), *OVERALL, PRIVACY_COST_GAP.name, "epsilon"]))

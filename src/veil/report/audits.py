@@ -1,0 +1,32 @@
+"""Audits of a run: what `veil audit` left in the run's folder, for the audit panel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from veil.errors import InputError
+
+NAME = "audit.json"
+
+
+def read_audits(folders: Iterable[Path]) -> list[dict[str, Any]]:
+    """Every audit of these runs; with several runs each says which one it is about."""
+    places = list(folders)
+    several = len(places) > 1
+    return [{**audit, "run": folder.name} if several else audit for folder in places for audit in _read(folder / NAME)]
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not a JSON file: {error}") from error
+    entries = record if isinstance(record, list) else [record]
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise InputError(f"{path} is not a list of audits")
+    return entries

@@ -1,0 +1,132 @@
+"""Comparisons: equal settings or nothing, budgets beside each other, and a failure of any kind stays with its run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import veil.comparing
+from veil.comparing import WORKER_DIED, Comparison, compare
+from veil.datasets import GroupSpec, generate
+from veil.errors import InputError
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.report import build_facts
+from veil.training.fitting import fit
+
+GROUPS = [GroupSpec("large", 300), GroupSpec("small", 80, angle=1.0)]
+
+
+def linear(problem: Problem, seed: Seed) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Linear(10, 2)
+
+
+def compared(out: Path, **changes: Any) -> Comparison:
+    asked: dict[str, Any] = {"methods": ["erm", "dp-sgd"], "seeds": 2, "backend": "threading"}
+    asked |= {"steps": 5, "batch_size": 40, **changes}
+    return compare(generate(GROUPS), generate(GROUPS, seed=1), out=out, model=linear, **asked)
+
+
+def test_budgets_stand_beside_each_other_and_no_privacy_needs_one_budget_only(tmp_path: Path) -> None:
+    found = compared(tmp_path, epsilons=[1.0, 4.0])
+    assert [(row["name"], row["seeds"]) for row in found.summary()] == [
+        ("erm", 2),
+        ("dp-sgd, ε = 1", 2),
+        ("dp-sgd, ε = 4", 2),
+    ]
+    assert [round(row["epsilon"]) if row["epsilon"] else None for row in found.summary()] == [None, 1, 4]
+    assert sum(row["best"] for row in found.summary() if row["private"]) == 1
+
+
+def test_the_table_and_the_report_say_the_same(tmp_path: Path) -> None:
+    found = compared(tmp_path, methods=["erm", "dp-sgd", "dp-is-sgd"])
+    page = {row["name"]: row for row in build_facts(found.facts)["summary"]}
+    for row in found.summary():
+        for key in ("worst_group_accuracy", "average_group_accuracy", "p_value", "front", "privacy_cost_gap"):
+            assert row[key] == page[row["name"]][key]
+    kept = json.loads((tmp_path / "comparison.json").read_text())
+    assert kept["summary"] == found.summary()
+    values = [row["metrics"]["worst_group_accuracy"] for row in found.rows if row["method"] == "dp-sgd"]
+    summary = next(row for row in found.summary() if row["method"] == "dp-sgd")
+    assert summary["worst_group_accuracy"]["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+
+
+def test_a_stored_run_is_taken_when_its_settings_are_equal_and_refused_when_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared(tmp_path)
+    trained: list[str] = []
+
+    def watched(model: nn.Module, problem: Problem, **asked: Any) -> Any:
+        trained.append(Path(asked["out"]).name)
+        return fit(model, problem, **asked)
+
+    monkeypatch.setattr(veil.comparing, "fit", watched)
+    again = compared(tmp_path, methods=["erm", "dp-sgd", "dp-is-sgd"], seeds=2)
+    assert trained == ["dp-is-sgd-eps1-seed1", "dp-is-sgd-eps1-seed2"]
+    assert len(again.rows) == 6
+    for change in ({"learning_rate": 0.1}, {"options": {"dp-sgd": {"clip": 2.0}}}, {"config": {"model": "other"}}):
+        with pytest.raises(InputError, match=r"with other settings .* choose another folder"):
+            compared(tmp_path, **change)
+    assert len(trained) == 2
+
+
+def test_any_error_of_a_run_is_told_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: nn.Module, problem: Problem, **asked: Any) -> Any:
+        if asked["method"] == "erm":
+            raise KeyError("nobody expects this")
+        return fit(model, problem, **asked)
+
+    monkeypatch.setattr(veil.comparing, "fit", broken)
+    found = compared(tmp_path, seeds=1)
+    assert found.failures == {"erm-eps1-seed1": "KeyError: 'nobody expects this'"}
+    assert [row["method"] for row in found.rows] == ["dp-sgd"]
+
+
+def test_a_worker_that_dies_leaves_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying:
+        def __init__(self, **_: Any) -> None:
+            pass
+
+        def __call__(self, work: Any) -> Iterator[str | None]:
+            function, words, names = next(iter(work))
+            yield function(*words, **names)
+            raise BrokenExecutor
+
+    monkeypatch.setattr(veil.comparing.joblib, "Parallel", Dying)
+    found = compared(tmp_path)
+    assert len(found.rows) == 1
+    assert set(found.failures.values()) == {WORKER_DIED}
+    assert len(found.failures) == 3
+
+
+def test_a_run_that_was_cut_short_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = compared(tmp_path / "whole", methods=["dp-sgd"], seeds=1, steps=230)
+
+    class PowerCut(BaseException):
+        pass
+
+    batch, left = Problem.batch, [150]
+
+    def failing(self: Problem, rows: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise PowerCut
+        return batch(self, rows)
+
+    monkeypatch.setattr(Problem, "batch", failing)
+    with pytest.raises(PowerCut):
+        compared(tmp_path / "cut", methods=["dp-sgd"], seeds=1, steps=230)
+    monkeypatch.setattr(Problem, "batch", batch)
+    found = compared(tmp_path / "cut", methods=["dp-sgd"], seeds=1, steps=230)
+    assert found.rows[0]["metrics"] == whole.rows[0]["metrics"]
+    assert found.rows[0]["privacy"] == whole.rows[0]["privacy"]

@@ -1,0 +1,44 @@
+"""Ctrl-C and SIGTERM leave a run that goes on, with a sentence and an exit code."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "veil.cli", "train", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
+def test_an_interrupted_run_goes_on_from_its_own_configuration(tmp_path: Path, number: int, code: int) -> None:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": generator.normal(size=600), "sex": ["f", "m"] * 300})
+    frame["rich"] = np.where(frame["a"] > 0, "yes", "no")
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    out = tmp_path / "run"
+    words = ["--target", "rich", "--group", "sex", "--model", "logistic", "--batch-size", "20", "--epochs", "60"]
+    words += ["--out", str(out), "--seed", "1", "--quiet"]
+    process = start(str(tmp_path / "people.csv"), *words)
+    limit = time.monotonic() + 120
+    while not (out / "ledger.jsonl").exists() and time.monotonic() < limit:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == code, said
+    assert "--resume goes on with the run" in said
+    assert "Traceback" not in said
+    assert not (out / "certificate.json").exists()
+    again = start("--config", str(out / "config.toml"), "--out", str(out), "--resume", "--quiet")
+    _, said = again.communicate(timeout=240)
+    assert again.returncode == 0, said
+    assert (out / "certificate.json").exists()

@@ -1,0 +1,88 @@
+"""`--require`: refused before training where it is wrong, exit code 1 where it is not met, and shown on the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_commands import TRAIN, people, veil  # noqa: F401  (the fixture is used by name)
+
+from veil.errors import InputError
+from veil.report import parse_requirement
+
+WRONG = {
+    "worst_group_acuracy>=0.6": 'did you mean "worst_group_accuracy"',
+    "worst_group_accuracy": "not of the form METRIC>=VALUE",
+    "worst_group_accuracy>=high": "which is no number",
+    "worst_group_accuracy>=nan": "give a finite number",
+    "happiness>=1": "known are worst_group_accuracy",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_requirement_is_refused_with_one_sentence(text: str) -> None:
+    with pytest.raises(InputError, match=WRONG[text].replace("(", r"\(")):
+        parse_requirement(text)
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_wrong_requirement_stops_before_anything_is_trained(
+    command: str,
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = [command, str(people), "--target", "rich", "--group", "sex", "--test", str(people)]
+    code, _, err = veil(capsys, monkeypatch, *words, "--require", "acuracy>=1", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert 'did you mean "accuracy"' in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_exit_code_of_train_and_report_says_whether_the_requirement_is_met(
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "run"
+    words = ("train", str(people), *TRAIN, "--test", str(people), "--out", str(out), "--quiet")
+    required = ("--require", "worst_group_accuracy>=1.01", "--require", "epsilon<=1.01")
+    code, text, _ = veil(capsys, monkeypatch, *words, *required)
+    assert code == 1
+    assert "not met: Worst-group accuracy" in text
+    assert "met: ε" in text
+    twin = json.loads((out / "report.json").read_text())
+    assert [check["met"] for check in twin["verdict"]["requirements"]] == [False, True]
+    assert twin["verdict"]["met"] is False
+    assert "NOT met: Worst-group accuracy" in (out / "MODEL_CARD.md").read_text()
+    page = str(tmp_path / "page.html")
+    for threshold, expected in (("1.01", 1), ("0", 0)):
+        asked = ("--require", f"worst_group_accuracy>={threshold}")
+        code, text, _ = veil(capsys, monkeypatch, "report", str(out), "-o", page, *asked, "--json")
+        assert code == expected
+        answer = json.loads(text)
+        assert answer["met"] is (expected == 0)
+        assert answer["requirements"][0]["threshold"] == float(threshold)
+        assert ("✓" in Path(page).read_text()) is (expected == 0)
+
+
+def test_a_comparison_judges_its_best_private_method(
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["compare", str(people), "--test", str(people), "--target", "rich", "--group", "sex", "--batch-size", "40"]
+    words += ["--epochs", "1", "--out", str(tmp_path / "all"), "--jobs", "1", "--backend", "threading", "--json"]
+    words += ["--methods", "erm,dp-sgd", "--seeds", "1"]
+    code, text, _ = veil(capsys, monkeypatch, *words, "--require", "worst_group_accuracy>=1.01")
+    assert code == 1
+    answer = json.loads(text)
+    assert answer["judged"] == "dp-sgd"
+    assert answer["met"] is False
+    code, text, _ = veil(capsys, monkeypatch, *words, "--require", "privacy_cost_gap<=1")
+    assert code == 0
+    assert json.loads(text)["requirements"][0]["value"] is not None

@@ -1,0 +1,171 @@
+"""The model card, audits from a run's folder, expected excess risk, notebooks, and pages from real runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from report_facts import SEX_INCOME, make_audit, make_run
+from test_report_facts import unknown_numbers
+
+import veil
+from veil.cli.report import _run_folders
+from veil.datasets import GroupSpec, generate
+from veil.errors import InputError
+from veil.report import build_facts, judge_requirements, read_audits, render_card, render_page, write_report
+from veil.report.model_card import plain_markdown
+from veil.report.wording import percent
+
+GROUPS = [GroupSpec("large", 300), GroupSpec("small", 80, angle=1.0)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> veil.Run:
+    return veil.fit(
+        torch.nn.Linear(10, 2),
+        generate(GROUPS),
+        method="dp-sgd",
+        evaluation=generate(GROUPS, seed=1),
+        out=tmp_path_factory.mktemp("runs") / "run",
+        config={"require": ["worst_group_accuracy>=0.99"], "data": "made up"},
+        steps=20,
+        batch_size=40,
+        seed=1,
+    )
+
+
+def test_the_card_has_the_figures_of_the_report() -> None:
+    facts = make_run("asc", extras=True)
+    card, twin = render_card(facts, audits=[make_audit()]), build_facts([facts])
+    rows = [line for line in card.splitlines() if " × " in line and line.startswith("| ") and line.count("|") == 7]
+    for group, row in zip(twin["groups"], rows, strict=True):
+        assert row.startswith(f"| {plain_markdown(group['name'])} | {percent(group['accuracy'])} |")
+        assert f"{percent(group['low'])} to {percent(group['high'])}" in row
+    assert facts["certificate"]["statement"].split("(")[0].strip() in card
+    assert "Demographic parity" in card
+    assert "ε ≥ 0.73" in card
+    for line in facts["certificate"]["not_covered"]:
+        assert line in card
+
+
+def test_hostile_names_stay_text_in_the_card() -> None:
+    names = ("<script>alert(1)</script> × a|b", "*x* × [y](javascript:1)", "plain × one", "plain × two")
+    card = render_card(make_run("asc", groups=names))
+    assert "<script>" not in card
+    assert r"\*x\* × \[y\](javascript:1)" in card
+    table = [line for line in card.splitlines() if line.startswith("| ") and "plain × one" in line]
+    assert all(re.sub(r"\\\|", "", line).count("|") == 7 for line in table)
+
+
+def test_a_run_without_figures_or_privacy_still_has_a_card() -> None:
+    assert "not private" in render_card(make_run("erm"))
+    assert "No row was there to measure on" in render_card(make_run("dp-sgd", evaluated=False))
+    assert render_card({"method": "dp-sgd"}).startswith("# Model card")
+
+
+def test_a_run_writes_its_card_and_judges_what_was_required_of_it(run: veil.Run) -> None:
+    assert run.folder is not None
+    assert "NOT met: Worst-group accuracy" in (run.folder / "MODEL_CARD.md").read_text(encoding="utf-8")
+    twin = json.loads((run.folder / "report.json").read_text(encoding="utf-8"))
+    assert twin["verdict"]["met"] is False
+
+
+def test_what_a_real_run_says_fills_the_panels(run: veil.Run) -> None:
+    twin = build_facts([run.facts()])
+    assert {"parity-run0", "calibration-run0", "roc-run0", "confusion-0-run0", "confusion-1-run0"} <= set(
+        twin["figures"]
+    )
+    assert twin["interval"]["kind"] == "by bootstrap"
+    own = run.facts()["metrics"]["by_group"]["small"]
+    assert {"auroc", "ece", "loss", "balanced_accuracy", "confusion", "roc", "calibration"} <= set(own)
+    shown = next(group for group in twin["groups"] if group["name"] == "small")
+    assert [shown["low"], shown["high"]] == own["accuracy_interval"]
+
+
+def test_every_number_on_the_page_of_a_real_run_is_in_the_twin(run: veil.Run) -> None:
+    assert unknown_numbers([run.facts()], audits=[make_audit(("large", "small"))]) == {}
+
+
+def test_history_is_a_table_and_a_run_shows_itself_in_a_notebook(run: veil.Run) -> None:
+    assert run.folder is not None
+    assert isinstance(run.history, pd.DataFrame)
+    assert list(run.history["step"]) == list(range(20))
+    loaded = veil.load(run.folder)
+    assert isinstance(loaded.history, pd.DataFrame)
+    for shown in (run._repr_html_(), loaded._repr_html_()):
+        assert "small" in shown
+        assert "<script" not in shown
+
+
+def test_audits_of_the_folder_are_on_the_page(run: veil.Run, tmp_path: Path) -> None:
+    assert run.folder is not None
+    (run.folder / "audit.json").write_text(json.dumps([make_audit(("large", "small"))]))
+    try:
+        assert "audit-0" in json.loads(run.report(tmp_path / "a.html").with_suffix(".json").read_text())["figures"]
+        audits = read_audits([run.folder])
+        assert "What the attack canary could show" in render_page([run.facts()], audits=audits)
+        assert read_audits([run.folder, tmp_path])[0]["run"] == "run"
+        (run.folder / "audit.json").write_text("{")
+        with pytest.raises(InputError, match="not a JSON file"):
+            read_audits([run.folder])
+    finally:
+        (run.folder / "audit.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"details": {"expected_excess_risk": 0.125, "expected_excess_risk_sentence": "By the theorem."}},
+        {"details": {"expected_excess_risk": {"value": 0.125, "sentence": "By the theorem."}}},
+        {"findings": {"bound": {"expected_excess_risk": 0.125, "expected_excess_risk_sentence": "By the theorem."}}},
+        {"findings": {"expected_excess_risk": {"value": 0.125, "sentence": "By the theorem."}}},
+    ],
+)
+def test_expected_excess_risk_is_shown_with_its_sentence(change: dict[str, Any]) -> None:
+    facts = {**make_run("dp-sgd"), **change}
+    assert build_facts([facts])["verdict"]["expected_excess_risk"] == {"value": 0.125, "sentence": "By the theorem."}
+    for text in (render_page([facts]), render_card(facts)):
+        assert "By the theorem." in text
+    assert build_facts([make_run()])["verdict"]["expected_excess_risk"] is None
+
+
+def test_several_requirements_stand_on_one_card_with_each_verdict() -> None:
+    asked = [
+        {"metric": "worst_group_accuracy", "op": ">=", "threshold": 0.1},
+        {"metric": "demographic_parity", "op": "<=", "threshold": 0.1},
+    ]
+    subject, checks = judge_requirements([make_run("asc", extras=True)], asked)
+    assert subject == "asc"
+    assert [check["met"] for check in checks] == [True, False]
+    page = render_page([make_run("asc", extras=True)], requirements=asked)
+    assert page.count('class="card check') == 1
+    assert "not met" in page
+
+
+def test_the_privacy_cost_gap_is_the_range_of_losses_against_erm() -> None:
+    erm, asc = make_run("erm"), make_run("asc")
+    costs = [erm["metrics"]["by_group"][n]["accuracy"] - asc["metrics"]["by_group"][n]["accuracy"] for n in SEX_INCOME]
+    row = next(row for row in build_facts([erm, asc])["summary"] if row["name"] == "asc")
+    assert row["privacy_cost_gap"] == pytest.approx(max(costs) - min(costs))
+    assert build_facts([asc])["summary"][0]["privacy_cost_gap"] is None
+
+
+def test_a_tiny_group_is_named_with_its_rows() -> None:
+    facts = make_run("asc")
+    facts["metrics"]["by_group"][SEX_INCOME[3]] = {"n": 3, "accuracy": None}
+    facts["metrics"]["tiny_groups"] = {SEX_INCOME[3]: 3}
+    page = render_page([facts])
+    assert "Too few evaluation rows to say anything of: Male × &gt;50K (3)" in page
+
+
+def test_the_folder_of_a_comparison_stands_for_its_runs(tmp_path: Path) -> None:
+    rows = [{"run": "elsewhere/b"}, {"run": "elsewhere/a"}]
+    (tmp_path / "comparison.json").write_text(json.dumps({"rows": rows}))
+    assert _run_folders(tmp_path) == [tmp_path / "b", tmp_path / "a"]
+    write_report([make_run()], tmp_path / "c" / "report.html")
+    assert _run_folders(tmp_path / "c") == [tmp_path / "c"]
