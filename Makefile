@@ -21,6 +21,7 @@ demo: $(STAMP)  ## train on the bundled data; ends with a table and the path of 
 
 test: $(STAMP)  ## every test that fits a laptop (slow and browser ones included)
 	PYTHON=$(BIN)/python sh tests/chromium.sh
+	PYTHON=$(BIN)/python sh tests/postgresql.sh
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term
 
 quick: $(STAMP)  ## the tests to run after every change

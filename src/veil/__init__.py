@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from veil import accounting, methods
+    from veil.auditing import audit
     from veil.comparing import compare
     from veil.problem import Problem
     from veil.training import Run, fit, load, session
@@ -26,11 +27,12 @@ _HOMES = {
     "load": "veil.training",
     "session": "veil.training",
     "compare": "veil.comparing",
+    "audit": "veil.auditing",
     "accounting": "veil.accounting",
     "methods": "veil.methods",
 }
 
-__all__ = ["Problem", "Run", "__version__", "accounting", "compare", "fit", "load", "methods", "session"]
+__all__ = ["Problem", "Run", "__version__", "accounting", "audit", "compare", "fit", "load", "methods", "session"]
 
 
 def __getattr__(name: str) -> Any:

@@ -51,7 +51,7 @@ def checked_budget(value: Any, what: str) -> float:
     """A budget ε as a number above 0; anything else raises `InputError` that begins with `what`."""
     try:
         number = float("nan") if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     require(math.isfinite(number) and number > 0, f'{what} is "{value}": ε must be a finite number above 0')
     return number
@@ -148,20 +148,24 @@ def level_table_text(rows: Sequence[LevelRow]) -> str:
 
 def _from_csv(text: str, where: str) -> list[tuple[str, Any]]:
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
-    columns = {str(name).strip().lower(): name for name in reader.fieldnames or ()}
+    try:
+        records, names = list(reader), reader.fieldnames or ()
+    except csv.Error as error:
+        raise InputError(f"{where} is not a CSV file: {error}") from error
+    columns = {str(name).strip().lower(): name for name in names}
     owner = next((columns[name] for name in _OWNER_COLUMNS if name in columns), None)
     budget = next((columns[name] for name in _BUDGET_COLUMNS if name in columns), None)
     if owner is None or budget is None:
         found = ", ".join(columns) or "nothing"
         raise InputError(f"{where}: the first line must name the columns owner and epsilon, it has {found}")
-    return [(str(record[owner]).strip(), record[budget]) for record in reader]
+    return [(str(record[owner]).strip(), record[budget]) for record in records]
 
 
 def _from_toml(text: str, where: str) -> list[tuple[str, Any]]:
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where} is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not TOML: {str(error)[:200]}") from error
     table = content.get("budgets", content)
     require(isinstance(table, dict), f"{where}: budgets must be a table of owner = epsilon")
     return list(table.items())

@@ -1,11 +1,25 @@
-"""Writing TOML: the standard library reads it but does not write it."""
+"""Reading TOML with errors in one sentence, and writing it, which the standard library does not."""
 
 from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from veil.errors import InputError, require
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a file; what is not TOML, in whichever way, raises `InputError`."""
+    require(path.exists(), f"there is no file {path}")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of its own
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"{path} is not a TOML file: {reason}") from error
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
@@ -23,7 +37,7 @@ def to_toml(table: Mapping[str, Any]) -> str:
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     plain = {k: v for k, v in table.items() if v is not None and not isinstance(v, Mapping)}
     lines = [f"{_key(name)} = {_value(value)}" for name, value in plain.items()]
-    if path and lines:
+    if path and (lines or not table):
         lines = ["", f"[{'.'.join(map(_key, path))}]", *lines]
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -33,7 +47,7 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
 
 def _key(name: str) -> str:
     bare = name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
-    return name if bare else json.dumps(name)
+    return name if bare else _text(name)
 
 
 def _value(value: Any) -> str:
@@ -47,4 +61,10 @@ def _value(value: Any) -> str:
         )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(item) for item in value) + "]"
-    return repr(value) if isinstance(value, int) else json.dumps(str(value))
+    return repr(value) if isinstance(value, int) else _text(str(value))
+
+
+def _text(value: str) -> str:
+    """A text in quotes. JSON's escapes are TOML's, but for characters outside the first 65,536 and for DEL."""
+    whole = value.encode("utf-8", "replace").decode("utf-8")
+    return json.dumps(whole, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -83,10 +83,10 @@ class Run:
         }
 
     def report(self, path: Path | str) -> Path:
-        """Write the HTML page and return its path."""
-        from veil.report import write_report
+        """Write the HTML page (with the audits of the run's folder, if it has any) and return its path."""
+        from veil.report import read_audits, write_report
 
-        return write_report([self.facts()], Path(path))
+        return write_report([self.facts()], Path(path), audits=read_audits([self.folder] if self.folder else []))
 
     def _repr_html_(self) -> str:
         from veil.report import render_summary
@@ -94,7 +94,9 @@ class Run:
         return render_summary(self.facts())
 
     def save(self, folder: Path | str) -> Path:
-        """Write model, certificate, history, metrics, configuration and report into a folder."""
+        """Write model, certificate, history, metrics, configuration, report and model card into a folder."""
+        from veil.report import read_audits, write_card
+
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -106,6 +108,7 @@ class Run:
         (folder / "config.toml").write_text(to_toml(self.configuration()), encoding="utf-8")
         _write_json(folder / "run.json", self.facts())
         self.report(folder / "report.html")
+        write_card(self.facts(), folder, read_audits([folder]))
         return folder
 
     def configuration(self) -> dict[str, Any]:
@@ -122,6 +125,17 @@ class LoadedRun:
     facts: Mapping[str, Any]
     certificate: Certificate
     history: pd.DataFrame
+
+    def report(self, path: Path | str) -> Path:
+        """Write the HTML page (with the audits of the run's folder, if it has any) and return its path."""
+        from veil.report import read_audits, write_report
+
+        return write_report([dict(self.facts)], Path(path), audits=read_audits([self.folder]))
+
+    def _repr_html_(self) -> str:
+        from veil.report import render_summary
+
+        return render_summary(self.facts)
 
     def load_weights(self, model: nn.Module) -> nn.Module:
         """Put the run's weights into a module of the same shape."""

@@ -1,0 +1,246 @@
+"""Canaries: made-up rows, each with a direction of its own, that go through the real loop of a plan.
+
+Row i moves nothing but coordinate i of two parameter tensors, by all that its bound allows. A fair coin decides
+whether it is there (add-remove) or which way it points (replace-one). What is released at coordinate i is then one
+independent game about one row, and a single run plays it thousands of times. Draw, bound, noise, controller and ledger
+are those of the plan, not copies: what is wrong with them shows in the scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from veil.accounting import Ledger, Relation, Repeated
+from veil.accounting.events import Event, Mixture
+from veil.draws import OneGroup, Poisson
+from veil.errors import require
+from veil.plan import Plan
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.release import GradientRelease, PrivateView, Released
+from veil.sampling import OneGroupSampler, Sampler
+from veil.training.loop import Loop
+
+Floats = NDArray[np.float64]
+MakeLoop = Callable[..., Loop]
+TENSORS = ("first", "second")
+NORM = 100.0
+BASE_LOSS = 0.5
+
+
+class CanaryModel(nn.Module):
+    """Two tables with one number per canary; the last entry of each belongs to rows that say nothing."""
+
+    def __init__(self, canaries: int) -> None:
+        super().__init__()
+        self.first = nn.Embedding(canaries + 1, 1)
+        self.second = nn.Embedding(canaries + 1, 1)
+        for table in (self.first, self.second):
+            nn.init.zeros_(table.weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The sum of the canary's two numbers."""
+        both: Tensor = (self.first(ids) + self.second(ids)).flatten(1).sum(1)
+        return both
+
+
+def canary_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """A loss whose gradient is the canary's direction, `NORM` long, times the sign that stands in the target."""
+    ids, signs = batch
+    losses: Tensor = BASE_LOSS + NORM / math.sqrt(2.0) * signs * model(ids)
+    return losses
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """Who plays: the cell and the coin of each canary, and the rows that they are."""
+
+    cells: NDArray[np.int64]
+    coins: NDArray[np.bool_]
+    problem: Problem
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+
+def make_canaries(plan: Plan, per_group: int, seed: Seed) -> Canaries:
+    """At least `per_group` canaries in every group of the plan's facts, in and out by fair coins.
+
+    Where rows are drawn independently there may be as many canaries as one likes, as every row plays alone. Batches
+    without replacement need exactly the declared rows: there some are canaries and the others have a gradient of 0.
+    """
+    require(plan.relation is not None, f"{plan.method} is not private: there is no promise that an audit could test")
+    require(plan.solver is None, f"{plan.method} does not train in steps that canaries could go through")
+    require(per_group >= 2, f"{per_group} canaries per group: an audit needs at least 2")
+    cells = plan.facts.cells
+    free = drawn_alone(plan.controller.release(plan.controller.start(), 0))
+    in_group = [sum(1 for other in cells if other.group == cell.group) for cell in cells]
+    wanted = [-(-per_group // count) for count in in_group]
+    rows = wanted if free else [cell.rows for cell in cells]
+    playing = [min(own, total) for own, total in zip(wanted, rows, strict=True)]
+    cell_of = np.repeat(np.arange(len(cells)), rows)
+    plays = np.concatenate([np.arange(total) < own for own, total in zip(playing, rows, strict=True)])
+    count = int(plays.sum())
+    ids = np.full(len(cell_of), count, dtype=np.int64)
+    ids[plays] = np.arange(count)
+    coins = seed.generator("canary coins", 0).random(count) < 0.5
+    signs, present = plays.astype(np.float32), np.ones(len(cell_of), dtype=bool)
+    if plan.relation is Relation.ADD_REMOVE:
+        present[plays] = coins
+    else:
+        signs[plays] = np.where(coins, 1.0, -1.0)
+    problem = Problem(torch.from_numpy(ids)[:, None], torch.from_numpy(signs), cell_of, plan.facts, present)
+    return Canaries(cell_of[plays], coins, problem)
+
+
+def drawn_alone(release: GradientRelease) -> bool:
+    """Whether rows take part independently of each other (Poisson), as against subsets of a fixed size."""
+    draw = release.draw
+    return isinstance(draw.within if isinstance(draw, OneGroup) else draw, Poisson)
+
+
+@dataclass(frozen=True)
+class CanaryStep:
+    """What one step showed: released values in units of the noise, and what a canary of each cell does to them.
+
+    `shift` is limit over noise, `rate` the public chance to take part in this very step, both by canary. `values` has
+    one line for each of the two tensors. `view` is private: it serves the tests of the mechanism, never a score.
+    `statistics` are the further values that were released.
+    """
+
+    step: int
+    release: GradientRelease
+    shift: Floats
+    rate: Floats
+    values: Floats
+    statistics: Mapping[str, Floats]
+    view: PrivateView
+
+
+def canary_loop(plan: Plan, canaries: Canaries, seed: Seed, make_loop: MakeLoop = Loop) -> Loop:
+    """The plan's own loop over the canaries; weights hardly move, so that every canary keeps its loss."""
+    quiet = {"learning_rate": 1e-12, "momentum": 0.0, "l2": 0.0, "ema": 0.0, "noise_filter": "none"}
+    still = replace(plan, settings=plan.settings.model_copy(update=quiet))
+    model = CanaryModel(len(canaries))
+    return make_loop(model, canaries.problem, still, canary_loss, seed, Ledger(plan.terms()))
+
+
+def run_watched(loop: Loop, canaries: Canaries, look: Callable[[CanaryStep], None]) -> None:
+    """Let the loop run as it always does, and show what each step released at the canaries' coordinates."""
+    prepare, absorb = loop.prepare, loop.absorb
+    latest: dict[int, tuple[GradientRelease, Sampler]] = {}
+
+    def remember(step: int) -> tuple[GradientRelease, Sampler]:
+        latest.clear()
+        latest[step] = prepare(step)
+        return latest[step]
+
+    def show(step: int, released: Released) -> None:
+        look(_seen(loop, canaries, step, *latest[step], released))
+        absorb(step, released)
+
+    # The loop's own `run` calls these two around every release: nothing of the release itself is replaced.
+    loop.prepare, loop.absorb = remember, show  # type: ignore[method-assign]
+    loop.run()
+
+
+def _seen(
+    loop: Loop, canaries: Canaries, step: int, release: GradientRelease, sampler: Sampler, released: Released
+) -> CanaryStep:
+    divisor = released.divisor if release.divisor is None else release.divisor
+    shift = (np.array(release.bound.limits) / release.sigma)[canaries.cells]
+    rate = _rates(release, sampler, loop, step)[canaries.cells]
+    tensors = [released.gradient[f"{name}.weight"][: len(canaries), 0].double().numpy() for name in TENSORS]
+    values = np.stack(tensors) * (divisor / release.sigma)
+    return CanaryStep(step, release, shift, rate, values, released.statistics, released.view)
+
+
+def _rates(release: GradientRelease, sampler: Sampler, loop: Loop, step: int) -> Floats:
+    """The chance of each cell's rows to take part that the ledger is charged for; a lottery has been drawn already."""
+    facts, events = loop.plan.facts, release.events(loop.plan.facts)
+    rates = np.array([rate_of(events.get(cell)) for cell in range(len(facts.cells))])
+    if isinstance(sampler, OneGroupSampler):
+        chosen = sampler.chosen(loop.seed, step)
+        rates *= np.array([cell.group == chosen for cell in facts.cells])
+    return rates
+
+
+def rate_of(event: Event | None) -> float:
+    """The chance to take part that an event speaks of.
+
+    >>> from veil.accounting import Gaussian, PoissonGaussian
+    >>> rate_of(PoissonGaussian(1.0, 0.25)), rate_of(Gaussian(1.0)), rate_of(None)
+    (0.25, 1.0, 0.0)
+    """
+    if event is None:
+        return 0.0
+    inner = event.event if isinstance(event, Mixture) else event
+    return float(getattr(inner, "rate", 1.0))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One run over canaries: what an attacker who knows the plan believes about each, and what each cell was charged.
+
+    `values` are log-likelihood ratios of "in" against "out" (or of one way against the other): above 0 means in.
+    """
+
+    canaries: Canaries
+    values: Floats
+    charged: tuple[tuple[Repeated, ...], ...]
+
+
+class Likelihood:
+    """Adds up, step by step, the log-likelihood ratio of a canary's two stories: the most powerful score there is."""
+
+    def __init__(self, canaries: Canaries, relation: Relation) -> None:
+        self._relation = relation
+        self.values = np.zeros(len(canaries))
+
+    def add(self, step: CanaryStep) -> None:
+        """log(1−q+q·e^(xμ−μ²/2)), minus the same for the other direction where rows are replaced."""
+        seen = step.values.sum(axis=0) / math.sqrt(2.0)
+        self.values += _log_ratio(seen, step.shift, step.rate)
+        if self._relation is Relation.REPLACE_ONE:
+            self.values -= _log_ratio(seen, -step.shift, step.rate)
+
+
+def _log_ratio(seen: Floats, shift: Floats, rate: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        log_rate, log_rest = np.log(rate), np.log1p(-rate)
+    ratio: Floats = np.logaddexp(log_rest, log_rate + seen * shift - shift**2 / 2)
+    return ratio
+
+
+def play(
+    plan: Plan,
+    *,
+    per_group: int = 20_000,
+    seed: Seed | None = None,
+    make_loop: MakeLoop = Loop,
+    watch: Sequence[Callable[[CanaryStep], None]] = (),
+    canaries: Canaries | None = None,
+) -> Scores:
+    """Run the plan once over canaries and score them. `watch` sees every step, for tests of the mechanism."""
+    source = seed or Seed.from_system()
+    players = canaries or make_canaries(plan, per_group, source)
+    loop = canary_loop(plan, players, source, make_loop)
+    assert plan.relation is not None
+    likelihood = Likelihood(players, plan.relation)
+
+    def look(step: CanaryStep) -> None:
+        likelihood.add(step)
+        for one in watch:
+            one(step)
+
+    run_watched(loop, players, look)
+    assert loop.ledger is not None
+    charged = tuple(loop.ledger.spent(cell) for cell in range(len(plan.facts.cells)))
+    return Scores(players, likelihood.values, charged)

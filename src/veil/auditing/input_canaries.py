@@ -1,0 +1,77 @@
+"""Input canaries: rows with a wrong target among the real ones, trained once on the real model.
+
+They test the whole way from inputs to weights, the gradient engine on the user's own model included, and see the final
+model only. That attacker is weaker than one who sees every gradient, so bounds are lower than those of `canaries`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from veil.accounting import Ledger
+from veil.auditing.shadow_models import BuildModel, score_rows
+from veil.errors import require
+from veil.plan import LossFunction, Plan
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.training.fitting import row_losses
+from veil.training.loop import Loop
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class InputScores:
+    """The canaries' cells and coins, and how much surer of its wrong target training made the model (median 0)."""
+
+    cells: NDArray[np.int64]
+    coins: NDArray[np.bool_]
+    values: Floats
+
+
+def put_among(problem: Problem, per_group: int, seed: Seed) -> tuple[Problem, NDArray[np.int64], NDArray[np.bool_]]:
+    """A problem in which some rows of every group are canaries, each there or not by a fair coin.
+
+    At most half of a group's rows are taken, so that the model still learns. A canary keeps the inputs of the row that
+    it replaces and has another class; every public constant stays as it was.
+    """
+    classes = len(problem.public.classes)
+    require(classes >= 2, "input canaries have a wrong class: the task must be classification")
+    generator = seed.generator("input canaries", 0)
+    chosen = []
+    for group in range(len(problem.public.groups)):
+        rows = np.flatnonzero((problem.group_of == group) & problem.present)
+        chosen.append(generator.permutation(rows)[: min(per_group, len(rows) // 2)])
+    rows = np.sort(np.concatenate(chosen))
+    require(len(rows) >= 2, "there are too few rows to put canaries among them")
+    targets = problem.targets.clone()
+    shift = torch.from_numpy(generator.integers(1, classes, len(rows)))
+    targets[torch.from_numpy(rows)] = (targets[torch.from_numpy(rows)] + shift) % classes
+    coins = generator.random(len(rows)) < 0.5
+    present = problem.present.copy()
+    present[rows] = coins
+    return replace(problem, targets=targets, present=present), rows, coins
+
+
+def play_inputs(
+    plan: Plan,
+    problem: Problem,
+    model: BuildModel,
+    *,
+    per_group: int = 1_000,
+    seed: Seed | None = None,
+    loss: LossFunction = row_losses,
+) -> InputScores:
+    """Train once with canaries among the rows and score them by what training did to each."""
+    require(plan.solver is None, f"{plan.method} is not trained in steps: input canaries are not supported for it")
+    source = seed or Seed.from_system()
+    changed, rows, coins = put_among(problem, per_group, source)
+    trained = model(changed, source)
+    before = score_rows(trained, changed, loss)[0][rows]
+    Loop(trained, changed, plan, loss, source, Ledger(plan.terms())).run()
+    gained = score_rows(trained, changed, loss)[0][rows] - before
+    return InputScores(problem.cell_of[rows], coins, gained - np.median(gained))

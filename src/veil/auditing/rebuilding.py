@@ -1,0 +1,164 @@
+"""Rebuilding: the plan, the rows and the model of a finished run, from its folder and the table it was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from veil import methods
+from veil.accounting import Ledger
+from veil.auditing.shadow_models import BuildModel
+from veil.budgets import read_budgets
+from veil.datasets.images import holds_images
+from veil.errors import require
+from veil.models import build_model, load_public_weights, train_only
+from veil.plan import Plan, Settings
+from veil.problem import Cell, Problem, PublicFacts
+from veil.randomness import Seed
+from veil.tabular.encoding import Encoding
+from veil.tabular.mapped import is_large
+from veil.tabular.preparing import Request, columns_of, model_options, plain_encoding, read_and_check, set_rows_apart
+from veil.tabular.table import table_problem
+from veil.training.run import LoadedRun, load
+
+
+@dataclass(frozen=True)
+class SameModel:
+    """Builds the run's kind of model with a fresh start; a class, so that other processes can receive it."""
+
+    request: Request
+    encoding: Encoding
+
+    def __call__(self, problem: Problem, seed: Seed) -> nn.Module:
+        """A model for the problem whose weights follow from the seed."""
+        options = model_options(self.request, self.encoding)
+        model = build_model(self.request.model, problem.public, seed, **options)
+        if self.request.init is not None:
+            load_public_weights(model, self.request.init)
+        if self.request.train_only:
+            train_only(model, self.request.train_only)
+        return model
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """Training rows of a run, rows that took no part, and how to build its model."""
+
+    problem: Problem
+    others: Problem | None
+    build: BuildModel
+
+    def trained(self, run: LoadedRun) -> nn.Module:
+        """The run's model with its weights."""
+        return run.load_weights(self.build(self.problem, Seed.from_int(0)))
+
+
+def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) -> RunRows:
+    """Read the table again and split it as the run did: for runs of `veil train` without private preprocessing."""
+    config = run.facts.get("config") or {}
+    require(
+        bool(config.get("data")) and Path(str(config.get("data"))).exists(),
+        "the rows of this run cannot be read again: this attack needs a run of `veil train` whose table is still there",
+    )
+    request = request_from(config, model_values or {})
+    plain = not holds_images(request.data) and not is_large(request.data)
+    require(
+        plain and request.private_preprocessing is None,
+        "this attack takes tables in memory without private preprocessing: call veil.audit with your own problem",
+    )
+    columns = columns_of(request)
+    table, public = read_and_check(request, columns)
+    apart = set_rows_apart(request, len(table))
+    encoding = plain_encoding(request, columns, table[~apart])
+    budgets = None if request.budgets is None else read_budgets(request.budgets)
+    problem = table_problem(
+        table[~apart],
+        encoding,
+        columns.target,
+        columns.groups,
+        owner=columns.owner,
+        budgets=budgets,
+        schema=columns.schema,
+        group_sizes=columns.schema.group_sizes if columns.schema is not None else None,
+    )
+    rest = public if public is not None else table[apart]
+    others = None
+    if len(rest) > 0:
+        others = table_problem(
+            rest, encoding, columns.target, columns.groups, like=problem.public, schema=columns.schema
+        )
+    return RunRows(problem, others, SameModel(request, encoding))
+
+
+def request_from(config: Mapping[str, Any], model_values: Mapping[str, Any]) -> Request:
+    """What the user asked for, from the configuration that the run kept."""
+
+    def path(name: str) -> Path | None:
+        return Path(str(config[name])) if config.get(name) else None
+
+    return Request(
+        data=Path(str(config["data"])),
+        target=config.get("target"),
+        groups=tuple(config.get("group") or ()),
+        test=path("test"),
+        holdout=config.get("holdout"),
+        schema=path("schema"),
+        private_preprocessing=config.get("private_preprocessing"),
+        owner=config.get("owner"),
+        budgets=path("budgets"),
+        ignore=frozenset(config.get("ignore") or ()),
+        model=str(config.get("model") or "mlp"),
+        model_options=dict(model_values),
+        init=path("init"),
+        train_only=tuple(config.get("train_only") or ()),
+    )
+
+
+def rebuild_plan(run: LoadedRun, options: Mapping[str, Any] | None = None, problem: Problem | None = None) -> Plan:
+    """The run's plan, made again from public facts and checked against the rules in its ledger.
+
+    `options` are those of the method. Where a group has rows of several owners their numbers stand only in the table:
+    give `problem`.
+    """
+    facts, name = run.facts, str(run.facts["method"])
+    require(bool(run.certificate.private), f"{name} is not private: there is no promise that an audit could test")
+    public = problem.public if problem is not None else facts_from(facts)
+    given = {key: value for key, value in facts["settings"].items() if key in Settings.model_fields}
+    known = {field.name for field in fields(methods.create(name))}  # type: ignore[arg-type]
+    config = {key: value for key, value in (facts.get("config") or {}).items() if key in known and value is not None}
+    chosen = methods.create(name, config | dict(options or {}))
+    plan = chosen.plan(public, Settings.checked(**given))
+    ledger = Ledger.open(run.folder / "ledger.jsonl")
+    require(
+        plan.terms().accounts == ledger.terms.accounts,
+        "the plan of this run cannot be made again from its folder: name the method's options with --option, or call "
+        "veil.audit(run) in the program that trained it",
+    )
+    return plan
+
+
+def facts_from(facts: Mapping[str, Any]) -> PublicFacts:
+    """Public facts of a run with one owner, from what its folder says."""
+    require(
+        len(facts["owners"]) == 1,
+        "the folder of a run with several owners does not say how many rows each has in a group: its table is needed",
+    )
+    groups = facts["groups"]
+    cells = tuple(Cell(index, 0, int(group["rows"])) for index, group in enumerate(groups))
+    names = tuple(str(group["name"]) for group in groups)
+    owners = (str(facts["owners"][0]["name"]),)
+    return PublicFacts(names, owners, cells, (1,), facts["task"], tuple(facts["classes"]), None, True)
+
+
+def reload(folder: Path) -> LoadedRun:
+    """A finished run whose ledger is there."""
+    run = load(folder)
+    require(
+        not run.certificate.private or (folder / "ledger.jsonl").exists(),
+        f"{folder} has no ledger.jsonl: the promise of this run cannot be checked",
+    )
+    return run

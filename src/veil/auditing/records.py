@@ -1,0 +1,122 @@
+"""Records: what an audit found, in the form that `audit.json` and the report have it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from veil.auditing.attack_curves import AttackCurve
+from veil.auditing.lower_bounds import LowerBound
+from veil.errors import InputError
+
+FILE = "audit.json"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an attack shows about the rows of one group, one owner, or all: bounds on ε, a curve, or both."""
+
+    rows: int
+    epsilon: float
+    bounds: tuple[LowerBound, ...] = ()
+    curve: AttackCurve | None = None
+
+    def bound(self, name: str) -> float:
+        """The ε of a bound by its name.
+
+        >>> Finding(10, 1.0, (LowerBound("one-run", 0.4, 0.95, "…"),)).bound("one-run")
+        0.4
+        """
+        return next(bound.epsilon for bound in self.bounds if bound.name == name)
+
+    def as_json(self, headline: str) -> dict[str, Any]:
+        """Plain JSON values."""
+        record: dict[str, Any] = {
+            "rows": self.rows,
+            "epsilon": self.epsilon,
+            "epsilon_lower": self.bound(headline) if self.bounds else None,
+            "bounds": {bound.name: bound.epsilon for bound in self.bounds},
+        }
+        return record | (self.curve.as_json() if self.curve is not None else {})
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One attack on one method or run. `headline` names the bound that stands for it."""
+
+    attack: str
+    method: str
+    delta: float
+    confidence: float
+    headline: str
+    overall: Finding
+    by_group: Mapping[str, Finding]
+    by_owner: Mapping[str, Finding]
+    seconds: float
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no bound lies above what is promised; a sound mechanism fails with at most the stated risk each."""
+        found = [self.overall, *self.by_group.values(), *self.by_owner.values()]
+        return all(bound.epsilon <= finding.epsilon for finding in found for bound in finding.bounds)
+
+    @property
+    def epsilon_lower(self) -> float | None:
+        """The headline bound for all rows."""
+        return self.overall.bound(self.headline) if self.overall.bounds else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON values; the keys that the report reads stand at the top."""
+        assumptions = {bound.name: bound.assumption for bound in self.overall.bounds}
+        record = {
+            "attack": self.attack,
+            "method": self.method,
+            "delta": self.delta,
+            "confidence": self.confidence,
+            "headline": self.headline,
+            **self.overall.as_json(self.headline),
+            "holds": self.holds,
+            "by_group": {name: one.as_json(self.headline) for name, one in self.by_group.items()},
+            "by_owner": {name: one.as_json(self.headline) for name, one in self.by_owner.items()},
+            "assumptions": assumptions,
+            "seconds": round(self.seconds, 2),
+            **self.details,
+        }
+        plain = _plain(record)
+        assert isinstance(plain, dict)
+        return plain
+
+    def save(self, folder: Path | str) -> Path:
+        """Add the audit to `audit.json` of a run folder; an earlier one of the same attack is replaced."""
+        path = Path(folder) / FILE
+        others = [one for one in read_audits(folder) if one.get("attack") != self.attack]
+        text = json.dumps({"audits": [*others, self.as_json()]}, indent=1, ensure_ascii=False, allow_nan=False)
+        path.write_text(text + "\n", encoding="utf-8")
+        return path
+
+
+def read_audits(folder: Path | str) -> Sequence[dict[str, Any]]:
+    """The audits in a run folder, as the report takes them; none where there was no audit."""
+    path = Path(folder) / FILE
+    if not path.exists():
+        return []
+    try:
+        return list(json.loads(path.read_text(encoding="utf-8"))["audits"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a file of audits: remove it and audit again") from error
+
+
+def _plain(value: Any) -> Any:
+    """What is not finite becomes None: JSON has no word for it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,343 @@
+"""`audit`: one call for every attack, on a plan, on a finished run, or on a method with its settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from veil import methods
+from veil.accounting import Repeated
+from veil.auditing.attack_curves import AttackCurve, Ceiling, attack_curve, ceiling, ceiling_from_pairs, curves_by
+from veil.auditing.canaries import MakeLoop, Scores, play
+from veil.auditing.input_canaries import play_inputs
+from veil.auditing.lira import Mode, lira
+from veil.auditing.loss_attack import loss_scores
+from veil.auditing.lower_bounds import LowerBound, clopper_pearson, fdp_fit, gdp_fit, one_run
+from veil.auditing.records import Audit, Finding
+from veil.auditing.shadow_models import BuildModel, train_shadows
+from veil.errors import InputError, require
+from veil.plan import LossFunction, Plan, Settings
+from veil.problem import Problem, PublicFacts
+from veil.randomness import Seed
+from veil.training.fitting import row_losses
+from veil.training.loop import Loop
+from veil.training.run import Run
+
+Attack = Literal["canary", "one-run", "input", "lira", "loss"]
+ATTACKS: tuple[str, ...] = ("canary", "one-run", "input", "lira", "loss")
+Mask = NDArray[np.bool_]
+NOT_COVERED = "These figures were computed from private rows without noise: the certificate does not cover them."
+
+
+def audit(
+    target: Plan | Run | str | methods.Method,
+    *,
+    attack: Attack = "canary",
+    facts: PublicFacts | None = None,
+    options: Mapping[str, Any] | None = None,
+    problem: Problem | None = None,
+    others: Problem | None = None,
+    model: BuildModel | nn.Module | None = None,
+    canaries: int = 20_000,
+    shadows: int = 16,
+    mode: Mode = "online",
+    jobs: int = 1,
+    backend: str = "loky",
+    out: Path | str | None = None,
+    confidence: float = 0.95,
+    audit_seed: int | None = None,
+    loss: LossFunction = row_losses,
+    **settings: Any,
+) -> Audit:
+    """What an attacker can really learn about the rows of each group and owner.
+
+    `target` is a plan, a run, or a method (by name, with `options` and `settings`, for the public facts of `problem` or
+    `facts`). Attacks: "canary" and "one-run" run the plan once over `canaries` made-up rows per group (in and out) and
+    need no data; their headlines are the f-DP fit and the bound without assumptions. "input" puts rows with a wrong
+    target among those of `problem` and trains once. "lira" trains `shadows` models on halves of `problem`, in parallel,
+    kept in `out`. For both `model(problem, seed)` builds a model. "loss" compares the losses of `problem` and of
+    `others` under the trained `model`.
+
+    >>> from veil.datasets import GroupSpec, generate
+    >>> small = generate([GroupSpec("a", 900), GroupSpec("b", 100)])
+    >>> found = audit("dp-sgd", problem=small, epsilon=4.0, steps=20, batch_size=100, canaries=2000, audit_seed=0)
+    >>> 2.0 < found.epsilon_lower < 4.0, found.holds, sorted(found.by_group)
+    (True, True, ['a', 'b'])
+    """
+    require(attack in ATTACKS, f'attack is "{attack}": it is one of {", ".join(ATTACKS)}')
+    require(0.5 <= confidence < 1, f"confidence is {confidence}: it must be at least 0.5 and below 1")
+    plan = _plan(target, facts or (problem.public if problem is not None else None), options, settings)
+    if isinstance(target, Run) and model is None:
+        model = target.model
+    if attack in ("canary", "one-run"):
+        seed = None if audit_seed is None else Seed.from_int(audit_seed)
+        return canary_audit(plan, attack, canaries, confidence, seed)
+    require(problem is not None, f'the attack "{attack}" needs the rows: give problem')
+    assert problem is not None
+    if attack == "loss":
+        require(isinstance(model, nn.Module), 'the attack "loss" needs the trained model: give model')
+        require(others is not None, 'the attack "loss" needs rows that took no part in training: give others')
+        assert isinstance(model, nn.Module)
+        assert others is not None
+        return loss_audit(plan, model, problem, others, confidence, loss)
+    require(
+        model is not None and not isinstance(model, nn.Module),
+        f'the attack "{attack}" trains models: give model as a function of problem and seed',
+    )
+    assert model is not None
+    assert not isinstance(model, nn.Module)
+    if attack == "input":
+        seed = None if audit_seed is None else Seed.from_int(audit_seed)
+        return input_audit(plan, problem, model, canaries, confidence, seed, loss)
+    number = 0 if audit_seed is None else audit_seed
+    return lira_audit(plan, problem, model, shadows, mode, jobs, backend, out, confidence, number, loss)
+
+
+def _plan(
+    target: Plan | Run | str | methods.Method,
+    facts: PublicFacts | None,
+    options: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+) -> Plan:
+    if isinstance(target, Plan | Run):
+        require(not settings and not options, "a plan and a run have their settings already: leave them out")
+        return target if isinstance(target, Plan) else target.plan
+    if facts is None:
+        raise InputError("an audit of a method needs public facts: give problem, or facts")
+    method = methods.create(target, options) if isinstance(target, str) else target
+    return method.plan(facts, Settings.checked(**settings))
+
+
+def canary_audit(
+    plan: Plan,
+    attack: str = "canary",
+    per_group: int = 20_000,
+    confidence: float = 0.95,
+    seed: Seed | None = None,
+    make_loop: MakeLoop = Loop,
+) -> Audit:
+    """One run of the plan's own loop over canaries, and lower bounds on ε for every group and owner."""
+    started = time.perf_counter()
+    scores = play(plan, per_group=per_group, seed=seed, make_loop=make_loop)
+    facts, cells = plan.facts, scores.canaries.cells
+    promised = promises(plan)
+
+    def finding(chosen: Sequence[int]) -> Finding:
+        mask = np.isin(cells, chosen)
+        bounds = canary_bounds(scores, chosen, plan.delta, confidence)
+        return Finding(int(mask.sum()), max(promised[cell] for cell in chosen), bounds)
+
+    return Audit(
+        attack=attack,
+        method=plan.method,
+        delta=plan.delta,
+        confidence=confidence,
+        headline="fdp-fit" if attack == "canary" else "one-run",
+        overall=finding(range(len(facts.cells))),
+        by_group={name: finding(cells_of(facts, "group", g)) for g, name in enumerate(facts.groups)},
+        by_owner={name: finding(cells_of(facts, "owner", o)) for o, name in enumerate(facts.owners)}
+        if len(facts.owners) > 1
+        else {},
+        seconds=time.perf_counter() - started,
+        details={"canaries": len(cells), "steps": plan.steps, "relation": str(plan.relation)},
+    )
+
+
+def canary_bounds(scores: Scores, chosen: Sequence[int], delta: float, confidence: float) -> tuple[LowerBound, ...]:
+    """All four bounds for the canaries of some cells.
+
+    The fit to the ledger's releases is made for cells that were charged alike; of several kinds the largest is taken,
+    each at its part of the risk.
+    """
+    cells, coins, values = scores.canaries.cells, scores.canaries.coins, scores.values
+    alike: dict[frozenset[Repeated], list[int]] = {}
+    for cell in chosen:
+        alike.setdefault(frozenset(scores.charged[cell]), []).append(cell)
+    each = 1.0 - (1.0 - confidence) / len(alike)
+    fits = []
+    for events, members in alike.items():
+        mask = np.isin(cells, members)
+        fits.append(fdp_fit(values[mask], coins[mask], tuple(events), delta, each))
+    best = max(fits, key=lambda bound: bound.epsilon)
+    mask = np.isin(cells, list(chosen))
+    mine, sides = values[mask], coins[mask]
+    return (
+        LowerBound(best.name, best.epsilon, confidence, best.assumption),
+        gdp_fit(mine, sides, delta, confidence),
+        clopper_pearson(mine, sides, delta, confidence),
+        one_run(mine, sides, delta, confidence),
+    )
+
+
+def input_audit(
+    plan: Plan,
+    problem: Problem,
+    model: BuildModel,
+    per_group: int = 1_000,
+    confidence: float = 0.95,
+    seed: Seed | None = None,
+    loss: LossFunction = row_losses,
+) -> Audit:
+    """One training with wrong rows among the real ones, and the bound that assumes nothing, as they share a model."""
+    started = time.perf_counter()
+    scores = play_inputs(plan, problem, model, per_group=per_group, seed=seed, loss=loss)
+    facts, promised = plan.facts, promises(plan)
+
+    def finding(chosen: Sequence[int]) -> Finding:
+        mask = np.isin(scores.cells, list(chosen))
+        bound = one_run(scores.values[mask], scores.coins[mask], plan.delta, confidence)
+        return Finding(int(mask.sum()), max(promised[cell] for cell in chosen), (bound,))
+
+    return Audit(
+        attack="input",
+        method=plan.method,
+        delta=plan.delta,
+        confidence=confidence,
+        headline="one-run",
+        overall=finding(range(len(facts.cells))),
+        by_group={name: finding(cells_of(facts, "group", g)) for g, name in enumerate(facts.groups)},
+        by_owner={name: finding(cells_of(facts, "owner", o)) for o, name in enumerate(facts.owners)}
+        if len(facts.owners) > 1
+        else {},
+        seconds=time.perf_counter() - started,
+        details={"canaries": len(scores.cells), "steps": plan.steps, "not_covered": NOT_COVERED},
+    )
+
+
+def lira_audit(
+    plan: Plan,
+    problem: Problem,
+    model: BuildModel,
+    shadows: int = 16,
+    mode: Mode = "online",
+    jobs: int = 1,
+    backend: str = "loky",
+    out: Path | str | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+    loss: LossFunction = row_losses,
+) -> Audit:
+    """Shadow models, then LiRA and the loss threshold with every model as target once."""
+    started = time.perf_counter()
+    with TemporaryDirectory() as fallback:
+        found = train_shadows(
+            plan,
+            problem,
+            model=model,
+            shadows=shadows,
+            out=out or fallback,
+            jobs=jobs,
+            backend=backend,
+            seed=seed,
+            loss=loss,
+        )
+    there = problem.present
+    scores, inside = lira(found.scores, found.inside, mode)[:, there], found.inside[:, there]
+    by_loss = attack_curve(-found.losses[:, there], inside, None, confidence)
+    details = {"shadows": shadows, "mode": mode, "auroc_of_the_loss_threshold": by_loss.auroc}
+    return _curve_audit("lira", plan, scores, inside, problem.cell_of[there], confidence, started, details)
+
+
+def loss_audit(
+    plan: Plan,
+    model: nn.Module,
+    problem: Problem,
+    others: Problem,
+    confidence: float = 0.95,
+    loss: LossFunction = row_losses,
+) -> Audit:
+    """The loss threshold on one trained model: training rows against rows that took no part.
+
+    Rows of both must come from the same source, else the attack tells the sources apart instead of the members.
+    """
+    started = time.perf_counter()
+    scores, inside = loss_scores(model, problem, others, loss)
+    places = {(c.group, c.owner): index for index, c in enumerate(plan.facts.cells)}
+    names = {name: index for index, name in enumerate(plan.facts.groups)}
+    first_owner = {c.group: c.owner for c in reversed(plan.facts.cells)}
+    # Rows outside may name no owner: each counts with the first owner that its group has.
+    groups = [names.get(others.public.groups[group], -1) for group in others.group_of]
+    outside = np.array([places.get((g, first_owner.get(g, -1)), -1) for g in groups], dtype=np.int64)
+    cells = np.concatenate([problem.cell_of, outside])
+    known = cells >= 0
+    return _curve_audit("loss", plan, scores[known], inside[known], cells[known], confidence, started, {})
+
+
+def _curve_audit(
+    attack: str,
+    plan: Plan,
+    scores: NDArray[np.float64],
+    inside: Mask,
+    cells: NDArray[np.int64],
+    confidence: float,
+    started: float,
+    details: Mapping[str, Any],
+) -> Audit:
+    facts, promised, limits = plan.facts, promises(plan), ceilings(plan)
+    scores, inside = np.atleast_2d(scores), np.atleast_2d(inside)
+    # Coins are fair and independent within one target only where shadows drew them: there one model is one run.
+    tossed = attack == "lira"
+
+    def finding(curve: AttackCurve, chosen: Sequence[int]) -> Finding:
+        mask = np.isin(cells, list(chosen))
+        bounds = (one_run(scores[0, mask], inside[0, mask], plan.delta, confidence),) if tossed else ()
+        return Finding(int(mask.sum()), max(promised[cell] for cell in chosen), bounds, curve)
+
+    def by(kind: Literal["group", "owner"], names: Sequence[str]) -> dict[str, Finding]:
+        parts = {name: cells_of(facts, kind, index) for index, name in enumerate(names)}
+        labels = np.array([getattr(cell, kind) for cell in facts.cells])[cells]
+        bounds = {name: _highest([limits[cell] for cell in own]) for name, own in parts.items() if own}
+        curves = curves_by(scores, inside, labels, names, bounds, confidence)
+        return {name: finding(curve, parts[name]) for name, curve in curves.items()}
+
+    everything = range(len(facts.cells))
+    return Audit(
+        attack=attack,
+        method=plan.method,
+        delta=plan.delta,
+        confidence=confidence,
+        headline="one-run",
+        overall=finding(attack_curve(scores, inside, _highest(limits), confidence), everything),
+        by_group=by("group", facts.groups),
+        by_owner=by("owner", facts.owners) if len(facts.owners) > 1 else {},
+        seconds=time.perf_counter() - started,
+        details={**details, "not_covered": NOT_COVERED},
+    )
+
+
+def cells_of(facts: PublicFacts, kind: Literal["group", "owner"], index: int) -> list[int]:
+    """The cells of one group or one owner."""
+    return [number for number, cell in enumerate(facts.cells) if getattr(cell, kind) == index]
+
+
+def promises(plan: Plan) -> list[float]:
+    """The ε of every cell's rule; infinite where nothing is promised."""
+    if plan.rules is None:
+        return [float("inf")] * len(plan.facts.cells)
+    accountant, known = plan.settings.accountant_for(), {}
+    for rule in plan.rules:
+        if rule not in known:
+            known[rule] = rule.guarantee(plan.delta, accountant)
+    return [known[rule] for rule in plan.rules]
+
+
+def ceilings(plan: Plan) -> list[Ceiling]:
+    """The highest curve that every cell's rule allows; no limit where nothing is promised."""
+    if plan.rules is None:
+        return [ceiling_from_pairs([])] * len(plan.facts.cells)
+    accountant, known = plan.settings.accountant_for(), dict[Any, Ceiling]()
+    for rule in plan.rules:
+        if rule not in known:
+            known[rule] = ceiling(rule, accountant)
+    return [known[rule] for rule in plan.rules]
+
+
+def _highest(limits: Sequence[Ceiling]) -> Ceiling:
+    return Ceiling(np.max([limit.tpr for limit in limits], axis=0))

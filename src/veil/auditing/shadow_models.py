@@ -1,0 +1,163 @@
+"""Shadow models: the same plan on random halves of the rows, in parallel, each kept on disk as soon as it is done.
+
+A shadow leaves each row out by a fair coin. Rows that are left out are holes, so that every public constant (rates,
+bounds, noise, divisor) is that of the plan and each row plays exactly the game that the guarantee speaks of.
+Shadow models are trained on private rows and nothing of them may be released.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import joblib
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from veil.accounting import Ledger
+from veil.errors import InputError, require
+from veil.plan import LossFunction, Plan
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.training.fitting import row_losses
+from veil.training.loop import Loop
+
+Floats = NDArray[np.float64]
+BuildModel = Callable[[Problem, Seed], nn.Module]
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Shadows:
+    """Scores of every row under every shadow, (shadows, rows), and which rows each was trained on."""
+
+    scores: Floats
+    inside: NDArray[np.bool_]
+    losses: Floats
+
+
+def train_shadows(
+    plan: Plan,
+    problem: Problem,
+    *,
+    model: BuildModel,
+    shadows: int = 16,
+    out: Path | str,
+    jobs: int = 1,
+    backend: str = "loky",
+    seed: int = 0,
+    loss: LossFunction = row_losses,
+    finished: Callable[[int], None] | None = None,
+) -> Shadows:
+    """Train what is missing in `out` and read all of it back.
+
+    `backend` is any that joblib knows: loky, threading, and ray or dask where they are registered. Shadow number i
+    depends on the seed and i alone, so more of them can be added later, and a stopped audit goes on where it was.
+    """
+    require(shadows >= 3, f"{shadows} shadow models: an attack needs at least 3")
+    require(plan.solver is None, f"{plan.method} is not trained in steps: shadow models are not supported for it")
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_same(folder, _description(plan, problem, seed))
+    missing = [index for index in range(shadows) if not _file(folder, index).exists()]
+    call = joblib.delayed(train_shadow)
+    work = (call(plan, problem, model, loss, folder, seed, index) for index in missing)
+    for index in joblib.Parallel(n_jobs=jobs, backend=backend, return_as="generator")(work):
+        if finished is not None:
+            finished(index)
+    return read_shadows(folder, shadows)
+
+
+def train_shadow(
+    plan: Plan, problem: Problem, model: BuildModel, loss: LossFunction, folder: Path, seed: int, index: int
+) -> int:
+    """One shadow: coins, training, scores of all rows, and a file that is whole or not there."""
+    torch.set_num_threads(1)
+    source = Seed(Seed.from_int(seed).key("shadow model", index))
+    inside = problem.present & (source.generator("shadow rows", 0).random(len(problem.cell_of)) < 0.5)
+    trained = model(problem, source)
+    ledger = Ledger(plan.terms()) if plan.private else None
+    Loop(trained, replace(problem, present=inside), plan, loss, source, ledger).run()
+    scores, losses = score_rows(trained, problem, loss)
+    target = _file(folder, index)
+    partial = target.with_suffix(f".{os.getpid()}.part")
+    with partial.open("wb") as file:
+        np.savez_compressed(file, scores=scores, losses=losses, inside=inside)
+    partial.replace(target)
+    return index
+
+
+def read_shadows(folder: Path, shadows: int) -> Shadows:
+    """The first `shadows` files of a folder."""
+    found = []
+    for index in range(shadows):
+        path = _file(folder, index)
+        require(path.exists(), f"shadow model {index} is missing in {folder}: run the audit again to train it")
+        with np.load(path) as record:
+            found.append((record["scores"], record["inside"], record["losses"]))
+    scores, inside, losses = (np.stack(part) for part in zip(*found, strict=True))
+    return Shadows(scores, inside, losses)
+
+
+def score_rows(model: nn.Module, problem: Problem, loss: LossFunction = row_losses) -> tuple[Floats, Floats]:
+    """How sure a model is of each row's target (the log-odds; for numbers minus the loss), and each row's loss."""
+    training = model.training
+    model.eval()
+    sure, losses = [], []
+    with torch.no_grad():
+        for start in range(0, len(problem.cell_of), ROWS_AT_ONCE):
+            batch = problem.batch(np.arange(start, min(start + ROWS_AT_ONCE, len(problem.cell_of))))
+            lost = loss(model, batch).double()
+            losses.append(lost)
+            sure.append(log_odds(model(batch[0]).double(), batch[1]) if problem.public.classes else -lost)
+    model.train(training)
+    return torch.cat(sure).numpy(), torch.cat(losses).numpy()
+
+
+def log_odds(outputs: Tensor, targets: Tensor) -> Tensor:
+    """log p/(1 − p) of each row's own class, stable at both ends.
+
+    >>> log_odds(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor([2.])
+    """
+    own = outputs.gather(1, targets[:, None])[:, 0]
+    others = outputs.scatter(1, targets[:, None], float("-inf"))
+    return own - torch.logsumexp(others, dim=1)
+
+
+def _file(folder: Path, index: int) -> Path:
+    return folder / f"shadow-{index:04d}.npz"
+
+
+def _description(plan: Plan, problem: Problem, seed: int) -> dict[str, str]:
+    """What makes shadow models comparable: the plan, the rows, the seed."""
+    constants = plan.terms().as_json() if plan.private else {"method": plan.method, **plan.details}
+    terms = json.dumps(constants, sort_keys=True, default=str)
+    training = plan.settings.model_dump_json(exclude={"seed"})
+    rows = hashlib.blake2b(problem.targets.numpy().tobytes(), digest_size=16)
+    rows.update(problem.cell_of.tobytes())
+    rows.update(problem.present.tobytes())
+    rows.update(problem.inputs.numpy().tobytes())
+    plan_sum = hashlib.blake2b((terms + training).encode(), digest_size=16).hexdigest()
+    return {"method": plan.method, "plan": plan_sum, "rows": rows.hexdigest(), "seed": str(seed)}
+
+
+def _check_same(folder: Path, description: dict[str, str]) -> None:
+    path = folder / "shadows.json"
+    if not path.exists():
+        path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        return
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not readable: choose another folder for the shadow models") from error
+    require(
+        known == description,
+        f"{folder} holds shadow models of another plan, other rows or another seed: choose another folder",
+    )

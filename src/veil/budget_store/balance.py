@@ -1,0 +1,145 @@
+"""Balance: how much of each limit is used, from the charges of all runs. Nothing here touches a database."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from veil.accounting.conversion import check_delta, epsilon_at_order, rho_for_budget
+from veil.budget_store.costs import Cost, DataSet
+from veil.errors import require
+
+Cell = tuple[str, str]
+# Plans are calibrated to within this of their ε (`veil.accounting.certificate.check_budgets`).
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a row may lose in all runs together; of one group or one owner where they are named."""
+
+    epsilon: float
+    delta: float
+    group: str | None = None
+    owner: str | None = None
+
+    def __post_init__(self) -> None:
+        require(0 < self.epsilon < math.inf, f"epsilon is {self.epsilon}: it must be above 0 and finite")
+        require(0 <= self.delta < 1, f"delta is {self.delta}: it must be at least 0 and below 1")
+
+    def covers(self, cell: Cell) -> bool:
+        """Whether the rows of a cell are under this limit."""
+        return self.group in (None, cell[0]) and self.owner in (None, cell[1])
+
+    def name(self) -> str:
+        """The limit in words."""
+        parts = [f'group "{self.group}"' if self.group else "", f'owner "{self.owner}"' if self.owner else ""]
+        return ", ".join(part for part in parts if part) or "every row"
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One run: the largest cost of any of its cells, and the cost of each cell where its groups are the budget's.
+
+    A cell that the run does not name pays the largest: rows may have been there under another name.
+    """
+
+    most: Cost
+    cells: Mapping[Cell, Cost] = field(default_factory=dict)
+
+    def to(self, cell: Cell) -> Cost:
+        """What the rows of a cell pay."""
+        return self.cells.get(cell, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A limit and what is charged against it. `left` is the share that is left, between 0 and 1."""
+
+    limit: Limit
+    spent_epsilon: float
+    spent_delta: float
+    left: float
+
+    @property
+    def left_epsilon(self) -> float:
+        """ε that is not charged yet."""
+        return max(self.limit.epsilon - self.spent_epsilon, 0.0)
+
+    @property
+    def left_delta(self) -> float:
+        """δ that is not charged yet."""
+        return max(self.limit.delta - self.spent_delta, 0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, with `null` for every group or owner."""
+        return {
+            "group": self.limit.group,
+            "owner": self.limit.owner,
+            "epsilon": self.limit.epsilon,
+            "delta": self.limit.delta,
+            "spent_epsilon": self.spent_epsilon,
+            "spent_delta": self.spent_delta,
+            "left_epsilon": self.left_epsilon,
+            "left_delta": self.left_delta,
+            "left": self.left,
+        }
+
+
+def balance(limit: Limit, charges: Sequence[Charge], dataset: DataSet) -> Balance:
+    """What the rows under a limit have paid: of all cells that a run has named, the one that paid most."""
+    totals = [_total(charge.to(cell) for charge in charges) for cell in _cells(limit, charges)]
+    totals = totals or [_total(charge.most for charge in charges)]
+    if dataset.order is not None:
+        room = rho_for_budget(limit.epsilon, limit.delta, dataset.order)
+        rho = max(total.rho for total in totals)
+        epsilon = float(epsilon_at_order(rho, dataset.order, limit.delta)) if rho > 0 else 0.0
+        return Balance(limit, epsilon, limit.delta if rho > 0 else 0.0, _share_left(rho, room))
+    epsilon, delta = max(total.epsilon for total in totals), max(total.delta for total in totals)
+    return Balance(limit, epsilon, delta, min(_share_left(epsilon, limit.epsilon), _share_left(delta, limit.delta)))
+
+
+def overrun(limit: Limit, before: Sequence[Charge], asked: Charge, dataset: DataSet) -> str | None:
+    """Why `asked` may not be added, or None if it may. Depends on charges only, never on a row."""
+    after, now = balance(limit, [*before, asked], dataset), balance(limit, before, dataset)
+    if after.spent_epsilon > limit.epsilon * (1 + TOLERANCE):
+        what = f"ε would be {after.spent_epsilon:.4g} of {limit.epsilon:g}, and {now.left_epsilon:.4g} is left"
+    elif after.spent_delta > limit.delta * (1 + TOLERANCE):
+        what = f"δ would be {after.spent_delta:.3g} of {limit.delta:g}, and {now.left_delta:.3g} is left"
+    else:
+        return None
+    return f'the budget of "{dataset.name}" does not allow it for {limit.name()}: {what}'
+
+
+def check_limit(limit: Limit, dataset: DataSet) -> None:
+    """Refuse a limit that the budget's way of adding up cannot keep."""
+    if dataset.order is not None:
+        check_delta(limit.delta)
+        rho_for_budget(limit.epsilon, limit.delta, dataset.order)
+
+
+def _cells(limit: Limit, charges: Iterable[Charge]) -> set[Cell]:
+    return {cell for charge in charges for cell in charge.cells if limit.covers(cell)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Total:
+    epsilon: float
+    delta: float
+    rho: float
+
+
+def _total(costs: Iterable[Cost]) -> _Total:
+    listed = list(costs)
+    # A cost without a Rényi part never enters a budget that adds those: an endless cost refuses it.
+    return _Total(
+        math.fsum(cost.epsilon for cost in listed),
+        math.fsum(cost.delta for cost in listed),
+        math.fsum(math.inf if cost.rho is None else cost.rho for cost in listed),
+    )
+
+
+def _share_left(used: float, of: float) -> float:
+    return max(0.0, 1.0 - used / of) if of > 0 else (0.0 if used > 0 else 1.0)

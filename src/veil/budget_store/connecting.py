@@ -1,0 +1,153 @@
+"""Connecting: an SQLite file or a PostgreSQL server, transactions that wait for each other, and errors in one sentence.
+
+A commit is on disk when it returns, whatever the server's or the file's defaults are. A connection that breaks is tried
+again for a while; every action is written such that doing it twice is the same as doing it once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
+
+from veil.errors import InputError, require
+
+T = TypeVar("T")
+PATIENCE = 60.0
+_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+_READING = "veil_reading"
+
+
+class StoreUnreachable(InputError):
+    """The store did not answer. What was asked may or may not have been written."""
+
+
+def store_url(place: str | Path) -> URL:
+    """A file as SQLite, a URL as PostgreSQL.
+
+    >>> store_url("budget.sqlite").get_backend_name(), store_url("postgres://team@db/veil").drivername
+    ('sqlite', 'postgresql+psycopg')
+    """
+    text_ = str(place)
+    require(bool(text_), "no budget store is named: give a file or a postgresql:// URL")
+    if "://" not in text_:
+        return URL.create("sqlite", database=str(Path(text_).expanduser()))
+    try:
+        url = make_url(text_)
+    except (ArgumentError, ValueError) as error:
+        # The URL itself is not repeated: it may hold a password.
+        raise InputError("the address of the budget store is not a URL that can be read") from error
+    kind = url.drivername.partition("+")[0]
+    if kind == "sqlite":
+        require(
+            bool(url.database) and url.database != ":memory:", "a budget store in memory would be lost: name a file"
+        )
+        return URL.create("sqlite", database=url.database)
+    require(kind in ("postgresql", "postgres"), f"a budget store is an SQLite file or PostgreSQL, not {kind}")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def shown(url: URL) -> str:
+    """The place of the store without its password."""
+    return str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
+
+
+def engine_for(url: URL, patience: float = PATIENCE) -> Engine:
+    """An engine whose transactions are durable and, on SQLite, hold the write lock from their first moment."""
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": patience})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_at_once)
+        return engine
+    try:
+        engine = create_engine(
+            url, poolclass=NullPool, isolation_level="READ COMMITTED", connect_args={"connect_timeout": 10}
+        )
+    except ModuleNotFoundError as error:
+        raise InputError("a budget store on PostgreSQL needs psycopg: pip install 'veil[postgres]'") from error
+    event.listen(engine, "begin", _commit_on_disk)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    connection.isolation_level = None  # transactions are begun by us
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = EXTRA")
+
+
+def _begin_at_once(connection: Connection) -> None:
+    reading = connection.get_execution_options().get(_READING, False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def _commit_on_disk(connection: Connection) -> None:
+    connection.execute(text("SET LOCAL synchronous_commit TO on"))
+
+
+def reading(engine: Engine) -> Engine:
+    """The same engine for transactions that change nothing: they need no right to write."""
+    return engine.execution_options(**{_READING: True})
+
+
+def patiently(engine: Engine, action: Callable[[Connection], T], patience: float = PATIENCE) -> T:
+    """Do `action` in one transaction; where the connection breaks or the store is busy, do it again for a while."""
+    end, pause = time.monotonic() + patience, _PAUSE
+    while True:
+        try:
+            with engine.begin() as connection:
+                return action(connection)
+        except DBAPIError as error:
+            if not _may_pass(error) or time.monotonic() + pause > end:
+                raise _in_words(error, engine.url) from error
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+@contextmanager
+def in_words(url: URL) -> Iterator[None]:
+    """Turn a database's error into one sentence."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise _in_words(error, url) from error
+
+
+def _may_pass(error: DBAPIError) -> bool:
+    if "sqlite" in type(error.orig).__module__:
+        return "locked" in str(error.orig)
+    return error.connection_invalidated or isinstance(error, OperationalError)
+
+
+def _in_words(error: DBAPIError, url: URL) -> InputError:
+    """One sentence. The database's own words are cut to their first line; values that were sent never appear."""
+    place, reason = shown(url), (str(error.orig).splitlines() or [type(error.orig).__name__])[0].strip()
+    if url.get_backend_name() == "sqlite" and "not a database" in reason:
+        return InputError(f"{place} is not a budget store")
+    if isinstance(error, OperationalError) or error.connection_invalidated:
+        return StoreUnreachable(
+            f"the budget store {place} did not answer ({reason}): if a reservation was under way it may have been "
+            "written, and then stays charged (see veil budget history)"
+        )
+    if isinstance(error, DatabaseError):
+        return InputError(f"{place} is not a budget store that can be used: {reason}")
+    return InputError(f"the budget store {place} failed: {reason}")
+
+
+def new_file(url: URL) -> None:
+    """Make the empty SQLite file, and its place on disk durable, before a table is made in it."""
+    path = Path(str(url.database))
+    require(path.parent.is_dir(), f"there is no folder {path.parent} for the budget store")
+    if not path.exists():
+        path.touch()
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

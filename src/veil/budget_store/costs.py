@@ -1,0 +1,158 @@
+"""Costs: what a run takes from a budget, and how the costs of several runs are put together.
+
+Runs are chosen one after another, each after a look at what the earlier ones released; some go on at the same time.
+Two ways of adding up are sound then: sums of ε and of δ, and sums of Rényi costs at one order that was fixed before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from veil.accounting.conversion import rho_for_budget
+from veil.accounting.events import AccountingError, Relation, Repeated
+from veil.accounting.filters import Filter, RenyiFilter, TokenBucket
+from veil.accounting.rdp import rdp
+from veil.errors import InputError, require
+
+Composition = Literal["sum", "renyi"]
+NAME_LENGTH = 500
+
+
+def checked_name(name: str, what: str) -> str:
+    """A name that every store can hold; anything else raises `InputError`."""
+    require(0 < len(name) <= NAME_LENGTH, f"{what} must have between 1 and {NAME_LENGTH} characters")
+    require(name.isprintable(), f"{what} holds a character that cannot be printed: choose another name")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run takes from every row of a cell: (ε, δ), and its Rényi cost where the budget is kept in those."""
+
+    epsilon: float
+    delta: float
+    rho: float | None = None
+
+    def __post_init__(self) -> None:
+        require(0 <= self.epsilon < math.inf, f"epsilon is {self.epsilon}: it must be 0 or more and finite")
+        require(0 <= self.delta < 1, f"delta is {self.delta}: it must be at least 0 and below 1")
+        require(self.rho is None or 0 <= self.rho < math.inf, f"a Rényi cost of {self.rho} is not finite")
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """What is fixed about a budget when it is made.
+
+    `groups` and `owner` name the columns that make its groups and owners: only a run that has the same ones is charged
+    group by group. `order` is that of the Rényi costs, chosen when the budget is made.
+    """
+
+    name: str
+    relation: Relation = Relation.ADD_REMOVE
+    groups: tuple[str, ...] = ()
+    owner: str = ""
+    composition: Composition = "sum"
+    order: float | None = None
+
+    def __post_init__(self) -> None:
+        checked_name(self.name, "the name of a data set")
+        for column in (*self.groups, *([self.owner] if self.owner else [])):
+            checked_name(column, "the name of a column")
+        require(
+            self.composition in get_args(Composition),
+            f'composition is "{self.composition}": it is {" or ".join(get_args(Composition))}',
+        )
+
+
+def order_for(epsilon: float, delta: float) -> float:
+    """The order at which (ε, δ) has room for the most Gaussian noise: their Rényi cost grows in proportion to it.
+
+    >>> order_for(1.0, 1e-5) > order_for(8.0, 1e-5)
+    True
+    """
+    best, room = 0.0, 0.0
+    for order in np.geomspace(1.05, 4096.0, 400).tolist():
+        try:
+            found = rho_for_budget(epsilon, delta, order) / order
+        except AccountingError:
+            continue
+        if found > room:
+            best, room = order, found
+    require(best > 0, f"no order leaves room for ε = {epsilon:g} at δ = {delta:g}: compose by sum instead")
+    return best
+
+
+def cost_of(rule: Filter, epsilon: float, delta: float, dataset: DataSet, relation: Relation) -> Cost:
+    """What a run's rule costs a budget; `epsilon` is what the rule guarantees at `delta`."""
+    if dataset.order is not None:
+        _require_same(relation, dataset)
+        return Cost(epsilon, delta, renyi_cost(rule, dataset.order))
+    return translated(Cost(epsilon, delta), relation, dataset)
+
+
+def amount(epsilon: float, delta: float, dataset: DataSet, relation: Relation | None = None) -> Cost:
+    """The cost of something of which nothing is known but its (ε, δ)."""
+    cost = Cost(epsilon, delta)
+    if dataset.order is None:
+        return translated(cost, relation or dataset.relation, dataset)
+    _require_same(relation or dataset.relation, dataset)
+    require(
+        delta == 0,
+        f'the budget of "{dataset.name}" adds Rényi costs: an amount with δ above 0 has none, so only δ = 0 is taken',
+    )
+    # Pure ε is at most ε, and at most αε²/2, at any order.
+    return Cost(epsilon, 0.0, min(epsilon, dataset.order * epsilon**2 / 2))
+
+
+def translated(cost: Cost, relation: Relation, dataset: DataSet) -> Cost:
+    """A cost under the budget's relation: replacing a row is removing one and adding one."""
+    if relation is dataset.relation:
+        return cost
+    if dataset.relation is Relation.REPLACE_ONE:
+        return Cost(2 * cost.epsilon, (1 + math.exp(min(cost.epsilon, 700.0))) * cost.delta)
+    _require_same(relation, dataset)
+    return cost
+
+
+def renyi_cost(rule: Filter, order: float) -> float:
+    """The Rényi cost of all that a rule admits, at one order."""
+    if isinstance(rule, TokenBucket):
+        return events_cost(rule.tokens, order)
+    if isinstance(rule, RenyiFilter):
+        # A Rényi cost at one order bounds the cost at every smaller one.
+        require(
+            rule.order >= order,
+            f"the run keeps its costs at order {rule.order:g}, below the budget's {order:g}: it cannot be added up",
+        )
+        return rule.rho
+    raise InputError(f"a {type(rule).__name__} has no Rényi cost: keep this budget by sum")
+
+
+def events_cost(events: Sequence[Repeated], order: float) -> float:
+    """The summed Rényi cost of events at one order."""
+    return math.fsum(item.times * float(rdp(item.event, np.array([order]))[0]) for item in events)
+
+
+def largest(costs: Iterable[Cost]) -> Cost:
+    """The largest of each part: what any row pays at most."""
+    found = list(costs)
+    require(len(found) > 0, "there is no cell to charge")
+    rhos = [cost.rho for cost in found if cost.rho is not None]
+    return Cost(
+        max(cost.epsilon for cost in found),
+        max(cost.delta for cost in found),
+        max(rhos) if len(rhos) == len(found) else None,
+    )
+
+
+def _require_same(relation: Relation, dataset: DataSet) -> None:
+    require(
+        relation is dataset.relation,
+        f'the budget of "{dataset.name}" is kept for {dataset.relation} and the run is {relation}: '
+        "make the budget with --relation replace-one and composition by sum, which takes both",
+    )

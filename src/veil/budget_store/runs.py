@@ -1,0 +1,188 @@
+"""Runs: what a plan costs a budget, and a run's way from its reservation to its end, with a copy in its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from veil.accounting.accountant import Accountant
+from veil.accounting.calibration import noise_multiplier
+from veil.accounting.events import Gaussian, Relation, Repeated
+from veil.accounting.filters import TokenBucket
+from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of, largest
+from veil.budget_store.records import Request
+from veil.budget_store.store import BudgetStore, new_claim
+from veil.errors import InputError, require
+
+if TYPE_CHECKING:
+    from veil.plan import Plan
+
+SNAPSHOT = "budget.json"
+
+
+@dataclass(frozen=True)
+class RunReservation:
+    """A run's own reservation: `begin` before the first row is read, `finish` at the end, `cancel` if none was read."""
+
+    store: BudgetStore
+    dataset: str
+    request: Request
+    claim: str
+    folder: Path | None = None
+
+    def begin(self) -> None:
+        """Rows are read from now on: what was reserved stays charged, whatever happens."""
+        self.store.begin(self.dataset, self.claim)
+        self.keep("running")
+
+    def finish(self) -> None:
+        """The run is done."""
+        self.store.finish(self.dataset, self.claim)
+        self.keep("finished")
+
+    def cancel(self) -> None:
+        """No row was read: give the reservation back."""
+        self.store.cancel(self.dataset, self.request.run)
+        self.keep("cancelled")
+
+    def snapshot(self, state: str) -> dict[str, Any]:
+        """What a report shows: what this run took, and how the budget stands at this moment."""
+        most = self.request.most
+        return {
+            "store": self.store.place,
+            "dataset": self.dataset,
+            "run": self.request.run,
+            "claim": self.claim,
+            "state": state,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "charged": {"epsilon": most.epsilon, "delta": most.delta, "rho": most.rho},
+            "charged_by_cell": [
+                {"group": group, "owner": owner, "epsilon": cost.epsilon, "delta": cost.delta}
+                for (group, owner), cost in self.request.cells.items()
+            ],
+            "limits": [balance.as_json() for balance in self.store.balances(self.dataset)],
+        }
+
+    def keep(self, state: str) -> None:
+        """Write the snapshot into the run's folder, where there is one."""
+        if self.folder is not None:
+            _write(self.folder / SNAPSHOT, self.snapshot(state))
+
+
+def reserve_for(
+    plan: Plan,
+    store: BudgetStore | str | Path,
+    dataset: str,
+    run_id: str,
+    *,
+    groups: Sequence[str] = (),
+    owner: str | None = None,
+    held_out: bool = False,
+    folder: Path | None = None,
+) -> RunReservation:
+    """Reserve what a plan may spend, before any row is read; refused with `BudgetExceeded` if a limit is overrun.
+
+    `groups` and `owner` are the columns that make the run's groups and owners: if they are the budget's, every cell is
+    charged its own cost, else every row the largest. `held_out` says that rows which take no part in training are
+    measured with noise at the run's own (ε, δ): a row then pays for the dearer of the two. With `folder`, the run's
+    mark and name are kept there, so that a resumed run is not charged again.
+    """
+    place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
+    terms = place.dataset(dataset)
+    costs = _costs(plan, terms, held_out)
+    same = tuple(groups) == terms.groups and (owner or "") == terms.owner and bool(terms.groups or terms.owner)
+    request = Request(run_id, largest(costs.values()), costs if same else {}, plan.method)
+    return _reserved(place, dataset, request, folder)
+
+
+def reserve_amount(
+    store: BudgetStore | str | Path,
+    dataset: str,
+    run_id: str,
+    *,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    method: str = "",
+    folder: Path | None = None,
+) -> RunReservation:
+    """Reserve an (ε, δ) for every row: for a run whose plan is not known before it reads rows."""
+    place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
+    cost = amount(epsilon, delta, place.dataset(dataset), relation)
+    return _reserved(place, dataset, Request(run_id, cost, method=method), folder)
+
+
+def _costs(plan: Plan, terms: DataSet, held_out: bool) -> dict[tuple[str, str], Cost]:
+    """The cost of each cell; equal rules are worked out once."""
+    if plan.rules is None or plan.relation is None:
+        raise InputError(f"{plan.method} is not private: no budget is large enough for it")
+    accountant, facts = plan.settings.accountant_for(), plan.facts
+    besides = [_measurement(plan, terms, accountant)] if held_out else []
+    known: dict[Any, Cost] = {}
+    for rule in plan.rules:
+        if rule not in known:
+            own = cost_of(rule, rule.guarantee(plan.delta, accountant), plan.delta, terms, plan.relation)
+            known[rule] = largest([own, *besides])
+    return {
+        (facts.groups[cell.group], facts.owners[cell.owner]): known[rule]
+        for cell, rule in zip(facts.cells, plan.rules, strict=True)
+    }
+
+
+def _measurement(plan: Plan, terms: DataSet, accountant: Accountant) -> Cost:
+    """What a held-out row pays: one Gaussian release at the run's smallest ε (`veil.metrics.noisy_confusion`)."""
+    relation = plan.relation or Relation.ADD_REMOVE
+    budget = min((plan.settings.epsilon, *(plan.facts.budgets or ())))
+    kappa = noise_multiplier(lambda k: [Gaussian(k, relation, one_sided=True)], budget, plan.delta, accountant)
+    rule = TokenBucket((Repeated(Gaussian(kappa, relation, one_sided=True)),))
+    return cost_of(rule, budget, plan.delta, terms, relation)
+
+
+def _reserved(store: BudgetStore, dataset: str, request: Request, folder: Path | None) -> RunReservation:
+    mark = new_claim()
+    if folder is not None:
+        mark, name = _mark(folder, request.run)
+        request = replace(request, run=name)
+    reservation = RunReservation(store, dataset, request, mark, folder)
+    reservation.keep(store.reserve(dataset, request, mark).state)
+    return reservation
+
+
+def _mark(folder: Path, run: str) -> tuple[str, str]:
+    """The run's mark and name: those of an earlier attempt, or new ones, on disk before anything is reserved."""
+    path = folder / SNAPSHOT
+    if path.exists():
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            claim, name, state = record["claim"], record["run"], record["state"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InputError(f"{path} is damaged: the run cannot show what it has reserved") from error
+        text = all(isinstance(value, str) and 0 < len(value) <= NAME_LENGTH for value in (claim, name))
+        require(text and len(claim) <= 64, f"{path} is damaged: it has no mark of the run")
+        if state != "cancelled":
+            return str(claim), str(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    claim = new_claim()
+    _write(path, {"claim": claim, "run": run, "state": "asked"})
+    return claim, run
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    """Whole or not at all, and on disk when this returns."""
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump(record, file, indent=2, ensure_ascii=False, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    number = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
