@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format type bench docs clean
+.PHONY: help demo test quick long lint format type bench docs clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
@@ -25,7 +25,10 @@ test: $(STAMP)  ## every test that fits a laptop (slow and browser ones included
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term
 
 quick: $(STAMP)  ## the tests to run after every change
-	$(BIN)/python -m pytest -m "not slow and not browser and not statistical" --exitfirst --quiet
+	$(BIN)/python -m pytest -m "not long and not slow and not browser and not statistical" --exitfirst --quiet
+
+long: $(STAMP)  ## the same promises at sizes that CI has no time for
+	$(BIN)/python -m pytest -m long --numprocesses 2
 
 lint: $(STAMP)  ## formatting and lint
 	$(BIN)/ruff format --check .

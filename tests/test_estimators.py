@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars
+import pyarrow
 import pytest
 import sklearn
 from numpy.typing import NDArray
@@ -171,10 +173,10 @@ def test_groups_are_routed_through_pipelines_and_cross_validation() -> None:
 
 
 def test_polars_and_arrow_tables_are_taken() -> None:
-    pyarrow = pytest.importorskip("pyarrow")
     table, labels, _ = people(200)
-    arrow = pyarrow.Table.from_pandas(table)
-    assert np.array_equal(quick().fit(arrow, labels).predict(arrow), quick().fit(table, labels).predict(table))
+    expected = quick().fit(table, labels).predict(table)
+    for other in (pyarrow.Table.from_pandas(table), polars.from_pandas(table)):
+        assert np.array_equal(quick().fit(other, labels).predict(other), expected)
 
 
 @pytest.mark.parametrize(

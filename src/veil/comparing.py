@@ -8,27 +8,26 @@ settings. Comparing is tuning: each certificate says that it is not covered.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import joblib
 import torch
 from torch import nn
 
 from veil import methods as registry
 from veil.errors import InputError, require
+from veil.parallel import WORKER_DIED, in_order
 from veil.plan import Settings
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.training import fit
 from veil.training.run import load
-from veil.training.run_folder import CHECKPOINT, reserved_in
+from veil.training.run_folder import CHECKPOINT, finished_in, reserved_in
 
 Finished = Callable[[str, int, int], None]
-WORKER_DIED = "its worker process ended (out of memory?): start the same comparison again to go on"
 
 
 @dataclass(frozen=True)
@@ -146,10 +145,10 @@ def compare(
         _check_stored(trial, work)
     work.folder.mkdir(parents=True, exist_ok=True)
     rows, failures, facts = [], dict[str, str](), []
-    runner = joblib.Parallel(n_jobs=jobs, backend=backend, return_as="generator")
-    outcomes = _outcomes(trials, runner(joblib.delayed(run_trial)(trial, work) for trial in trials))
-    for done, (trial, failure) in enumerate(outcomes, start=1):
-        if failure is not None:
+    outcomes = in_order(partial(run_trial, work=work), trials, jobs=jobs, backend=backend)
+    for done, (trial, outcome) in enumerate(outcomes, start=1):
+        failure = WORKER_DIED if outcome is None else outcome
+        if failure:
             failures[trial.label] = failure
         else:
             found = load(work.folder / trial.label).facts
@@ -157,31 +156,17 @@ def compare(
             keys = ("run", "method", "metrics", "privacy", "seconds", "stopped")
             rows.append({**{k: found[k] for k in keys}, "seed": trial.seed, "budget": trial.epsilon})
         if finished is not None:
-            finished(trial.label if failure is None else f"{trial.label} failed: {failure}", done, len(trials))
+            finished(trial.label if not failure else f"{trial.label} failed: {failure}", done, len(trials))
     comparison = Comparison(rows, failures, facts)
     _write(work.folder / "comparison.json", comparison.as_json())
     return comparison
 
 
-def _outcomes(trials: Sequence[Trial], results: Iterable[str | None]) -> Iterator[tuple[Trial, str | None]]:
-    """Each run with the sentence of its failure, if it failed; a dead worker fails what was left, and nothing else."""
-    waiting = iter(results)
-    dead = False
-    for trial in trials:
-        failure: str | None = WORKER_DIED
-        if not dead:
-            try:
-                failure = next(waiting)
-            except BrokenExecutor:
-                dead = True
-        yield trial, failure
-
-
-def run_trial(trial: Trial, work: Work) -> str | None:
-    """One run into its folder, unless it is there already; returns the sentence of what went wrong, if it did."""
+def run_trial(trial: Trial, work: Work) -> str:
+    """One run into its folder, unless it is there already; returns the sentence of what went wrong, "" if nothing."""
     target = work.folder / trial.label
-    if (target / "certificate.json").exists():
-        return None
+    if finished_in(target):
+        return ""
     going_on = (target / CHECKPOINT).exists() and _stored(trial, work) is not None
     if not going_on and reserved_in(target):
         _set_aside(target)
@@ -203,7 +188,7 @@ def run_trial(trial: Trial, work: Work) -> str | None:
         sentence = str(error).strip().splitlines()
         known = isinstance(error, InputError) and sentence
         return sentence[0] if known else ": ".join([type(error).__name__, *sentence[:1]])
-    return None
+    return ""
 
 
 def _set_aside(target: Path) -> None:

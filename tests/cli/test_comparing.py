@@ -13,9 +13,11 @@ import torch
 from torch import nn
 
 import veil.comparing
-from veil.comparing import WORKER_DIED, Comparison, compare
+import veil.parallel
+from veil.comparing import Comparison, compare
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
+from veil.parallel import WORKER_DIED
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.report import build_facts
@@ -92,21 +94,33 @@ def test_any_error_of_a_run_is_told_and_the_others_go_on(tmp_path: Path, monkeyp
     assert [row["method"] for row in found.rows] == ["dp-sgd"]
 
 
-def test_a_worker_that_dies_leaves_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dying:
-        def __init__(self, **_: Any) -> None:
-            pass
+class Dying:
+    """Stands for joblib: every pool gives some results, then its workers die."""
 
-        def __call__(self, work: Any) -> Iterator[str | None]:
-            function, words, names = next(iter(work))
+    before_death = 1
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+    def __call__(self, work: Any) -> Iterator[str | None]:
+        for function, words, names in list(work)[: self.before_death]:
             yield function(*words, **names)
-            raise BrokenExecutor
+        raise BrokenExecutor
 
-    monkeypatch.setattr(veil.comparing.joblib, "Parallel", Dying)
+
+def test_work_of_a_worker_that_dies_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(veil.parallel.joblib, "Parallel", Dying)
     found = compared(tmp_path)
-    assert len(found.rows) == 1
+    assert len(found.rows) == 4
+    assert found.failures == {}
+
+
+def test_work_that_kills_its_workers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dying, "before_death", 0)
+    monkeypatch.setattr(veil.parallel.joblib, "Parallel", Dying)
+    found = compared(tmp_path)
+    assert found.rows == []
     assert set(found.failures.values()) == {WORKER_DIED}
-    assert len(found.failures) == 3
 
 
 def test_a_run_that_was_cut_short_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_a_spoilt_file_is_read_or_refused_with_a_sentence(name: str, quick_folde
     assert faults(name, FEW[name], quick_folder, seed=1) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", hostile.READERS)
 def test_a_hundred_thousand_spoilt_files_are_read_or_refused(name: str, quick_folder: Path) -> None:
     assert sum(MANY.values()) >= 100_000

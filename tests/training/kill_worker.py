@@ -23,6 +23,7 @@ from veil.noise import GaussianNoise
 from veil.plan import Settings
 from veil.tabular.preparing import Request
 from veil.tabular.running import train_table
+from veil.training.run_folder import finished_in
 
 FILES = ("model.safetensors", "ledger.jsonl", "certificate.json", "preprocessing.jsonl", "evaluation.jsonl")
 OF_PURPOSE = {"gradient": ("ledger.jsonl", "gradient"), "statistic": ("ledger.jsonl", "gradient")}
@@ -128,7 +129,7 @@ def main() -> None:
             faults += [f"{out.name}: {line} was released and not reserved" for line in uncovered(out, log)]
             if os.WIFSIGNALED(status):
                 kills += 1
-                if (out / "certificate.json").exists() and not (out / "seed.key").exists():
+                if finished_in(out):
                     break  # killed after its last write
                 continue
             if os.waitstatus_to_exitcode(status) != 0:

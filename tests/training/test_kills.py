@@ -32,7 +32,7 @@ def test_fifteen_kills_lose_nothing_and_leave_nothing_unreserved(tmp_path: Path)
     assert int(str(outcome["kills"])) >= 15
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fifty_kills_lose_nothing_and_leave_nothing_unreserved(tmp_path: Path) -> None:
     outcome = killed(tmp_path, 50, seed=2)
     assert outcome["faults"] == []

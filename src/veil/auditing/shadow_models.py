@@ -12,9 +12,9 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-import joblib
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from veil.accounting import Ledger
 from veil.errors import InputError, require
+from veil.parallel import WORKER_DIED, in_order
 from veil.plan import LossFunction, Plan
 from veil.problem import Problem
 from veil.randomness import Seed
@@ -66,9 +67,9 @@ def train_shadows(
     folder.mkdir(parents=True, exist_ok=True)
     _check_same(folder, _description(plan, problem, seed))
     missing = [index for index in range(shadows) if not _file(folder, index).exists()]
-    call = joblib.delayed(train_shadow)
-    work = (call(plan, problem, model, loss, folder, seed, index) for index in missing)
-    for index in joblib.Parallel(n_jobs=jobs, backend=backend, return_as="generator")(work):
+    work = partial(train_shadow, plan, problem, model, loss, folder, seed)
+    for index, outcome in in_order(work, missing, jobs=jobs, backend=backend):
+        require(outcome is not None, f"shadow model {index} failed: {WORKER_DIED}")
         if finished is not None:
             finished(index)
     return read_shadows(folder, shadows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from veil.cli.budget import DEFAULT, Store
 from veil.cli.config_file import config_text, further_settings
 from veil.cli.console import print_json, results_table, stderr, stdout
 from veil.cli.options import (
@@ -66,6 +68,10 @@ WeakerMinority = Annotated[
 ]
 ModelOptions = Annotated[list[str] | None, typer.Option(help="An option of the model, as name=value.")]
 SeedNumber = Annotated[int | None, typer.Option(help="For tests only; stated on the certificate.")]
+DataSetName = Annotated[
+    str | None,
+    typer.Option(help="Charge the run to this data set's budget; see `veil budget`. Refused if it overruns."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out that was cut short.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan per group (rates, clips, noise, cost) and stop.")
@@ -101,6 +107,8 @@ def train(
     allow_weaker_minority_privacy: WeakerMinority = False,
     model_option: ModelOptions = None,
     seed: SeedNumber = None,
+    dataset: DataSetName = None,
+    store: Store = DEFAULT,
     require: Require = None,
     show_private: ShowPrivate = False,
     json: Json = False,
@@ -141,9 +149,14 @@ def _train(
         out=asked["out"],
         resume=asked["resume"],
         callbacks=[ProgressBar(quiet=silent)],
-        config={"command": shlex.join(["veil", *sys.argv[1:]]), **{name: asked[name] or None for name in kept}},
+        config={"command": _command(), **{name: asked[name] or None for name in kept}},
         say=None if silent else lambda sentence: stderr.print(sentence, soft_wrap=True, highlight=False),
     )
+
+
+def _command() -> str:
+    """What was typed, without the password that a server's address may hold."""
+    return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:…@", shlex.join(["veil", *sys.argv[1:]]))
 
 
 def _settings(asked: Mapping[str, Any], further: Mapping[str, Any]) -> Settings:
@@ -172,7 +185,19 @@ def _request(asked: Mapping[str, Any]) -> Request:
         not asked["dry_run"] or asked["private_preprocessing"] is None,
         "a dry run reads no row: leave --private-preprocessing out",
     )
-    same = ("target", "test", "holdout", "schema", "private_preprocessing", "owner", "budgets", "model", "init")
+    same = (
+        "target",
+        "test",
+        "holdout",
+        "schema",
+        "private_preprocessing",
+        "owner",
+        "budgets",
+        "model",
+        "init",
+        "dataset",
+        "store",
+    )
     return Request(
         data=Path(asked["data"]),
         groups=listed(asked["group"] or ""),

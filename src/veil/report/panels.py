@@ -44,6 +44,17 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
             value_label="Guaranteed ε",
             mark_label="Budget" if budgets else "",
         )
+    limits = (run.get("budget") or {}).get("limits") or []
+    if limits:
+        figures["epsilon-budget"] = Bars(
+            title="The data set's budget after this run",
+            bars=tuple(Bar(_whose(limit), limit["spent_epsilon"], limit["epsilon"]) for limit in limits),
+            x_label="ε charged by all runs on the data set",
+            row_label="Rows",
+            value_label="Charged ε",
+            mark_label="Budget",
+            note="As it stood when this run was saved; `veil budget show` tells how it stands now.",
+        )
     history = run.get("history") or {}
     spending = _points(history, "epsilon")
     if len(spending) > 1:
@@ -58,6 +69,11 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
             note="A reading of the ledger, the largest over all groups; the promise is the guaranteed ε.",
         )
     return figures
+
+
+def _whose(limit: Facts) -> str:
+    """The rows that a limit of the budget store is about."""
+    return " / ".join(str(limit[key]) for key in ("group", "owner") if limit.get(key)) or "every row"
 
 
 def training_figures(run: Facts) -> dict[str, Figure]:

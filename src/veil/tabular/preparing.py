@@ -46,6 +46,8 @@ class Request:
     model_options: Mapping[str, Any] = field(default_factory=dict)
     init: Path | None = None
     train_only: tuple[str, ...] = ()
+    dataset: str | None = None
+    store: str | None = None
     show_private: bool = False
 
 

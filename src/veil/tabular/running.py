@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -27,6 +27,7 @@ from veil.plan import Settings
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.tabular import private
+from veil.tabular.charging import Charge, ChargedMethod
 from veil.tabular.encoding import Encoding
 from veil.tabular.mapped import first_rows, is_large, parquet_problem, table_rows
 from veil.tabular.predictor import save_preprocessing
@@ -73,15 +74,32 @@ def train_table(
         return _train(request, columns, method, settings, None, callbacks, whole, say)
     record = {"method": method.name, **whole, "settings": settings.model_dump(exclude_none=True)}
     folder = RunFolder.open(out, settings, resume, record)
+    charge = _charge(request, columns, folder)
     try:
-        run = _train(request, columns, method, settings, folder, callbacks, whole, say)
+        if charge is not None:
+            callbacks = [*callbacks, charge]
+            if request.private_preprocessing is None:  # else everything is reserved before the first row is read
+                method = cast(Method, ChargedMethod(method, charge))
+        run = _train(request, columns, method, settings, folder, callbacks, whole, say, charge)
+        if charge is not None:
+            charge.finish()
         folder.complete()
         return run
     except BaseException:
+        if charge is not None:
+            charge.give_back()
         folder.abandon()
         raise
     finally:
         folder.close()
+
+
+def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Charge | None:
+    """The data set's own budget, where the user named one; in a team the first process pays."""
+    if request.dataset is None or request.store is None or not folder.leads:
+        return None
+    groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
+    return Charge(request.store, request.dataset, folder.path, groups, owner, request.test is None)
 
 
 def _train(
@@ -93,6 +111,7 @@ def _train(
     callbacks: Sequence[Callback],
     config: Mapping[str, Any],
     say: Say | None,
+    charge: Charge | None = None,
 ) -> Run:
     if columns is None:
         return _train_images(request, method, settings, folder, callbacks, config)
@@ -107,7 +126,7 @@ def _train(
     if request.private_preprocessing is None:
         encoding = plain_encoding(request, columns, training)
     else:
-        found = _privately(request, columns, training, method, settings, budgets, seed, folder)
+        found = _privately(request, columns, training, method, settings, budgets, seed, folder, charge)
         encoding = found.encoding
         method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
     _say_columns(say, encoding, table, columns)
@@ -258,6 +277,7 @@ def _privately(
     budgets: Mapping[str, float] | None,
     seed: Seed,
     folder: RunFolder | None,
+    charge: Charge | None,
 ) -> private.Preprocessing:
     require(
         request.model not in SEQUENCE_MODELS,
@@ -265,6 +285,9 @@ def _privately(
     )
     names, group_of = group_names(table, columns)
     relation, fixed = private.relation_of(method, names)
+    delta = settings.delta if settings.delta is not None else 1.0 / (2 * len(table))
+    if charge is not None:
+        charge.reserve_whole(max((settings.epsilon, *(budgets or {}).values())), delta, relation, method.name)
     release_sizes = fixed and columns.owner is None and not (columns.schema and columns.schema.group_sizes)
     return private.find_encoding(
         table,
@@ -273,7 +296,7 @@ def _privately(
         group_of=group_of if release_sizes else None,
         budget=settings.epsilon if budgets is None else min(budgets.values()),
         share=float(request.private_preprocessing or 0.0),
-        delta=settings.delta if settings.delta is not None else 1.0 / (2 * len(table)),
+        delta=delta,
         relation=relation,
         settings=settings,
         noise=GaussianNoise(seed, secure=settings.secure_noise),
@@ -333,6 +356,9 @@ def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
         "private_preprocessing": request.private_preprocessing,
         "ignore": sorted(request.ignore) or None,
         "train_only": list(request.train_only) or None,
+        "dataset": request.dataset,
+        # The address of a server may hold a password: it is given anew.
+        "store": request.store if request.dataset is not None and "://" not in str(request.store) else None,
         **{name: None if path is None else str(path) for name, path in paths.items()},
     }
 

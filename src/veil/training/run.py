@@ -78,9 +78,18 @@ class Run:
             "details": dict(plan.details),
             "findings": dict(self.findings),
             "config": dict(self.config),
+            "budget": self._budget(),
             "parameters": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
             "versions": {"veil": veil.__version__, "torch": torch.__version__, "python": platform.python_version()},
         }
+
+    def _budget(self) -> dict[str, Any] | None:
+        """How the data set's budget stood, where the run was charged to one; where the store is stays out of it."""
+        path = None if self.folder is None else self.folder / "budget.json"
+        if path is None or not path.exists():
+            return None
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return {name: record[name] for name in ("dataset", "run", "charged", "limits") if name in record}
 
     def report(self, path: Path | str) -> Path:
         """Write the HTML page (with the audits of the run's folder, if it has any) and return its path."""

@@ -47,8 +47,7 @@ class RunFolder:
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         with _checking(path) as lock:
-            finished = (path / "metrics.json").exists() or (path / "certificate.json").exists()
-            require(not finished, f"{path} holds a run already: choose another folder")
+            require(not finished_in(path), f"{path} holds a run already: choose another folder")
             require(
                 not reserved_in(path),
                 f"{path} holds a run that was cut short: continue it by --resume, or choose another folder",
@@ -129,6 +128,12 @@ class Follower(RunFolder):
 
     def abandon(self) -> None:
         """The first process does it."""
+
+
+def finished_in(folder: Path) -> bool:
+    """Whether this folder holds a run that is complete: saved, and its seed destroyed afterwards."""
+    saved = (folder / "certificate.json").exists() or (folder / "metrics.json").exists()
+    return saved and not (folder / _SEED).exists()
 
 
 def reserved_in(folder: Path) -> bool:

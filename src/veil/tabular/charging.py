@@ -1,0 +1,90 @@
+"""Charging: a run on a table pays from its data set's budget, which outlives the run (`veil.budget_store`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from veil.accounting import Relation
+from veil.budget_store import RunReservation, reserve_amount, reserve_for
+from veil.errors import require
+from veil.methods import Method
+from veil.plan import Plan, Settings
+from veil.problem import PublicFacts
+from veil.training import Callback
+
+
+class Charge(Callback):
+    """Reserves what the plan may spend as soon as there is a plan; from the first step on it stays charged."""
+
+    def __init__(
+        self, store: str, dataset: str, folder: Path, groups: Sequence[str], owner: str | None, held_out: bool
+    ) -> None:
+        self._store, self._dataset, self._folder = store, dataset, folder
+        self._groups, self._owner, self._held_out = tuple(groups), owner, held_out
+        self._reservation: RunReservation | None = None
+        self._begun = False
+
+    def reserve_whole(self, epsilon: float, delta: float, relation: Relation, method: str) -> None:
+        """For a run that reads rows before it has a plan (private preprocessing): all that it may ever spend."""
+        self._reservation = reserve_amount(
+            self._store,
+            self._dataset,
+            self._name(),
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            method=method,
+            folder=self._folder,
+        )
+        self.on_start()
+
+    def reserve(self, plan: Plan) -> None:
+        """What a plan may spend, unless everything was reserved before."""
+        if self._reservation is None:
+            self._reservation = reserve_for(
+                plan,
+                self._store,
+                self._dataset,
+                self._name(),
+                groups=self._groups,
+                owner=self._owner,
+                held_out=self._held_out,
+                folder=self._folder,
+            )
+
+    def on_start(self, plan: Plan | None = None) -> None:
+        """Rows are read from now on."""
+        if self._reservation is not None and not self._begun:
+            self._reservation.begin()
+            self._begun = True
+
+    def finish(self) -> None:
+        """The run is done."""
+        if self._reservation is not None:
+            self._reservation.finish()
+
+    def give_back(self) -> None:
+        """The run ended: what it reserved is given back only if it read no row."""
+        if self._reservation is not None and not self._begun:
+            self._reservation.cancel()
+
+    def _name(self) -> str:
+        return f"{self._folder.name}, {datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}"
+
+
+class ChargedMethod:
+    """A method whose plan is paid for before anybody else sees it."""
+
+    def __init__(self, method: Method, charge: Charge) -> None:
+        self._method, self._charge = method, charge
+        self.name, self.family, self.private = method.name, method.family, method.private
+        self.relation, self.summary = method.relation, method.summary
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """The method's plan; refused if the data set's budget does not allow it."""
+        plan = self._method.plan(facts, settings)
+        require(plan.private, f"{plan.method} is not private: no budget is large enough for it")
+        self._charge.reserve(plan)
+        return plan

@@ -1,0 +1,96 @@
+"""A run that is charged to a data set's budget: refused when it overruns, charged once however often it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from veil import methods
+from veil.budget_store import BudgetStore, DataSet
+from veil.budget_store.store import BudgetExceeded
+from veil.errors import InputError
+from veil.plan import Plan, Settings
+from veil.tabular.preparing import Request
+from veil.tabular.running import train_table
+from veil.training import Callback, StepReport
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": generator.normal(size=600), "sex": ["f", "m"] * 300})
+    frame["rich"] = np.where(frame["a"] > 0, "yes", "no")
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    store = BudgetStore.create(str(tmp_path / "budget.sqlite"))
+    store.add_dataset(DataSet("people", groups=("sex",)), epsilon=1.5, delta=1e-3)
+    return tmp_path
+
+
+class Crash(Callback):
+    def on_step(self, report: StepReport) -> None:
+        raise RuntimeError("cut short")
+
+
+def train(place: Path, out: str, method: str = "dp-sgd", share: float | None = None, **more: Any) -> Any:
+    request = Request(
+        data=place / "people.csv",
+        target="rich",
+        groups=("sex",),
+        model=more.pop("model", "logistic"),
+        private_preprocessing=share,
+        dataset="people",
+        store=str(place / "budget.sqlite"),
+    )
+    settings = Settings.checked(epsilon=1.0, delta=1e-5, steps=5, batch_size=50, seed=1)
+    return train_table(request, methods.create(method, {}), settings, out=place / out, **more)
+
+
+def spent(place: Path) -> float:
+    return BudgetStore.open(str(place / "budget.sqlite")).balances("people")[0].spent_epsilon
+
+
+def test_what_overruns_the_budget_is_refused_before_a_row_is_drawn(place: Path) -> None:
+    run = train(place, "first")
+    assert spent(place) == pytest.approx(1.0, rel=1e-3)
+    assert run.facts()["budget"]["limits"][0]["epsilon"] == 1.5
+    assert "budget after this run" in (place / "first" / "report.html").read_text()
+    with pytest.raises(BudgetExceeded, match="does not allow it"):
+        train(place, "second")
+    assert spent(place) == pytest.approx(1.0, rel=1e-3)
+    assert not (place / "second" / "ledger.jsonl").exists()
+
+
+def test_a_run_that_goes_on_is_charged_once(place: Path) -> None:
+    with pytest.raises(RuntimeError, match="cut short"):
+        train(place, "run", callbacks=[Crash()])
+    assert spent(place) == pytest.approx(1.0, rel=1e-3)
+    train(place, "run", resume=True)
+    assert spent(place) == pytest.approx(1.0, rel=1e-3)
+    assert json.loads((place / "run" / "budget.json").read_text())["state"] == "finished"
+
+
+def test_private_preprocessing_is_paid_for_before_it_reads_a_row(place: Path) -> None:
+    train(place, "run", share=0.2)
+    assert spent(place) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_run_that_never_read_a_row_gives_its_reservation_back(place: Path) -> None:
+    class Refuses(Callback):
+        def on_start(self, plan: Plan) -> None:
+            raise RuntimeError("not today")
+
+    with pytest.raises(RuntimeError, match="not today"):
+        train(place, "run", callbacks=[Refuses()])
+    assert spent(place) == 0.0
+    train(place, "run", resume=True)
+    assert spent(place) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_method_without_privacy_has_no_budget(place: Path) -> None:
+    with pytest.raises(InputError, match="no budget is large enough"):
+        train(place, "run", method="erm")

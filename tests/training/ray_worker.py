@@ -1,0 +1,39 @@
+"""A small comparison with the backend named: `ray_worker.py OUT BACKEND`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))
+
+import torch
+from method_cases import small_problem
+
+from veil.comparing import compare
+from veil.problem import Problem
+from veil.randomness import Seed
+
+
+def linear(problem: Problem, seed: Seed) -> torch.nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return torch.nn.Linear(4, 2)
+
+
+if __name__ == "__main__":
+    out, backend = Path(sys.argv[1]), sys.argv[2]
+    problem = small_problem()
+    found = compare(
+        problem,
+        problem,
+        methods=["dp-sgd", "asc"],
+        out=out,
+        model=linear,
+        seeds=2,
+        jobs=2,
+        backend=backend,
+        steps=5,
+        batch_size=24,
+    )
+    assert not found.failures, found.failures
