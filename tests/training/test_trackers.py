@@ -51,7 +51,7 @@ def test_tensorboard_gets_every_curve(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     tracked(TensorBoard(tmp_path))
     scalars = writer.named("add_scalar")
-    assert {name for name, _, _ in scalars} >= {"epsilon/large", "epsilon/small", "accuracy/small", "disparity"}
+    assert {name for name, _, _ in scalars} >= {"epsilon/large", "epsilon/small", "group_accuracy/small", "disparity"}
     assert [step for name, _, step in scalars if name == "epsilon/large"] == [0, 1, 2, 3]
     assert len(writer.named("close")) == 1
 

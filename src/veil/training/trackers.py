@@ -76,7 +76,7 @@ def values_of(report: StepReport) -> Iterator[tuple[str, float]]:
         for name in ("worst_group_accuracy", "average_group_accuracy", "accuracy", "disparity"):
             yield name, float(getattr(report.metrics, name))
         for group, score in report.metrics.by_group.items():
-            yield f"accuracy/{group}", score.accuracy
+            yield f"group_accuracy/{group}", score.accuracy
     for name, values in {**report.state, **report.statistics}.items():
         parts = np.atleast_1d(np.asarray(values, dtype=np.float64)).ravel()
         groups = report.plan.facts.groups
