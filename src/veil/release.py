@@ -66,20 +66,6 @@ class PrivateView:
     weights: Tensor
 
 
-Drawn = tuple[NDArray[np.int64], tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Ready:
-    """What was begun before the step: its rows with their batch, and its standard normals; None where nothing was."""
-
-    drawn: Callable[[], Drawn] | None = None
-    normals: Callable[[], dict[str, Tensor]] | None = None
-
-
-NOTHING = Ready()
-
-
 @dataclass(frozen=True)
 class GradientRelease:
     """One step: draw rows, bound each, add noise of standard deviation `sigma` once, divide by the public `divisor`.
@@ -123,21 +109,17 @@ class GradientRelease:
         step: int,
         noise: GaussianNoise,
         team: Team | None = None,
-        ready: Ready = NOTHING,
     ) -> Released:
         """Touch the rows, those of a team's other processes excepted. The caller has reserved `events` before."""
-        drawn = ready.drawn() if ready.drawn is not None else None
-        rows = sampler.draw(seed, step) if drawn is None else drawn[0]
+        rows = sampler.draw(seed, step)
         weigh = self.weigh(problem, rows)
         if team is not None:
             result = team.weighted_sum(engine, problem, rows, weigh)
+        elif self.bound.needs_norms or self.relation is not None:
+            result = engine.weighted_sum(problem.batch(rows), weigh, rows=len(rows))
         else:
-            batch = problem.batch(rows) if drawn is None else drawn[1]
-            if self.bound.needs_norms or self.relation is not None:
-                result = engine.weighted_sum(batch, weigh, rows=len(rows))
-            else:
-                result = _sum_without_norms(engine, batch, weigh)
-        return self.complete(result, problem, rows, sampler, seed, step, noise, ready)
+            result = _sum_without_norms(engine, problem.batch(rows), weigh)
+        return self.complete(result, problem, rows, sampler, seed, step, noise)
 
     def weigh(self, problem: Problem, rows: NDArray[np.int64]) -> Weigh:
         """The weights of drawn rows within their limits, as the gradient engine wants them."""
@@ -152,14 +134,10 @@ class GradientRelease:
         seed: Seed,
         step: int,
         noise: GaussianNoise,
-        ready: Ready = NOTHING,
     ) -> Released:
         """Noise, once, on the bounded sum and on the statistics of the same rows."""
         cells = torch.from_numpy(problem.cell_of[rows])
-        if ready.normals is None:
-            noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
-        else:
-            noisy = noise.add(step, result.sums[0], self.sigma, "gradient", ready.normals())
+        noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
         divisor = self._divisor(sampler, seed, step)
         gradient = {name: value / divisor for name, value in noisy.items()}
         statistics = {

@@ -92,25 +92,13 @@ class GaussianNoise:
             for name, shape in shapes.items()
         }
 
-    def add(
-        self,
-        step: int,
-        values: Mapping[str, Tensor],
-        std: float,
-        purpose: str = "gradient",
-        ready: Mapping[str, Tensor] | None = None,
-    ) -> dict[str, Tensor]:
-        """`values` plus the noise of this step: the release itself, and the only float-safe way to make it.
-
-        `ready` is what `draw` gave for this step, these values and this purpose at std = 1; it is used up.
-        """
+    def add(self, step: int, values: Mapping[str, Tensor], std: float, purpose: str = "gradient") -> dict[str, Tensor]:
+        """`values` plus the noise of this step: the release itself, and the only float-safe way to make it."""
         check_std(std)
         if std == 0.0:
             return {name: value.detach().to(_dtype(value), copy=True) for name, value in values.items()}
         if self.secure:
             return {name: self._add_secure(step, name, value, std, purpose) for name, value in values.items()}
-        if ready is not None:
-            return {name: ready[name].mul_(std).add_(value.detach()) for name, value in values.items()}
         noise = self.draw(step, values, std, purpose)
         return {name: noise[name].add_(value.detach()) for name, value in values.items()}
 

@@ -28,7 +28,6 @@ from veil.randomness import Seed
 from veil.release import GradientRelease, Released
 from veil.sampling import Sampler
 from veil.teams import Team
-from veil.training.ahead import Ahead
 from veil.training.callbacks import Callback, StepReport, StopTraining
 from veil.training.checkpoints import Progress
 
@@ -79,22 +78,12 @@ class Loop:
 
     def run(self) -> None:
         """All steps of the plan, or until a callback stops it."""
-        shapes = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
-        with self.around(), torch.random.fork_rng(devices=[]), Ahead(self.problem, self.seed, self.noise) as ahead:
+        with self.around(), torch.random.fork_rng(devices=[]):
             for step in range(self.first, self.plan.steps):
                 release, sampler = self.prepare(step)
-                ready = ahead.take(step, sampler)
-                if step + 1 < self.plan.steps:
-                    ahead.announce(step + 1, shapes, sampler if self._rows_may_come(step + 1) else None)
                 with self._filter.ahead(self.model) if self._filter else nullcontext():
-                    released = release.make(
-                        self.engine, self.problem, sampler, self.seed, step, self.noise, self.team, ready
-                    )
+                    released = release.make(self.engine, self.problem, sampler, self.seed, step, self.noise, self.team)
                 self.absorb(step, released)
-
-    def _rows_may_come(self, step: int) -> bool:
-        """Whether a step's rows may be fetched before it begins: alone, and with its release reserved or free."""
-        return self.team is None and (self.ledger is None or step < self._reserved["gradient"][0])
 
     @contextmanager
     def around(self) -> Iterator[None]:
