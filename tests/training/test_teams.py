@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -72,3 +73,27 @@ def test_a_process_that_dies_ends_the_run_and_it_goes_on_with_another_number(
     torch.testing.assert_close(found, weights(runs[1] / "asc-0.pt"), rtol=1e-6, atol=1e-6)
     ledgers = [(place / "asc" / "ledger.jsonl").read_bytes() for place in (runs[1], tmp_path / "cut")]
     assert ledgers[0] == ledgers[1]
+
+
+def test_the_command_line_trains_in_a_team(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 7 - 3},{'fm'[i % 2]},{'no' if i % 7 < 3 else 'yes'}\n" for i in range(600))
+    (tmp_path / "people.csv").write_text("a,sex,rich\n" + rows)
+    words = [str(tmp_path / "people.csv"), "--target", "rich", "--group", "sex", "--model", "logistic", "--seed", "1"]
+    words += ["--epochs", "2", "--batch-size", "50", "--private-preprocessing", "0.1", "--json"]
+    team = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    answers = []
+    for name, launcher in (("one", []), ("two", team)):
+        found = subprocess.run(
+            [sys.executable, *launcher, "-m", "veil.cli", "train", *words, "--out", str(tmp_path / name)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert found.returncode == 0, found.stderr
+        answers.append(json.loads(found.stdout))
+    assert answers[0]["metrics"] == answers[1]["metrics"]
+    assert answers[0]["privacy"] == answers[1]["privacy"]
+    for name in ("ledger.jsonl", "preprocessing.jsonl", "evaluation.jsonl", "certificate.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

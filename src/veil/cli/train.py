@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -127,8 +128,15 @@ def train(
     if dry_run:
         _show_plan(request, chosen, settings, json)
         return
-    run = _train(asked, request, chosen, settings, silent=json or quiet)
-    _show(run, out, json, wanted)
+    leads = _leads()
+    run = _train(asked, request, chosen, settings, silent=json or quiet or not leads)
+    if leads:
+        _show(run, out, json, wanted)
+
+
+def _leads() -> bool:
+    """Whether this process speaks: under torchrun only the first one does."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _train(

@@ -225,7 +225,7 @@ class Preparation:
             seconds=seconds,
             stopped=loop.stopped,
             config=dict(self.config),
-            folder=None if self.folder is None else self.folder.path,
+            folder=self.folder.path if self.folder is not None and self.folder.leads else None,
         )
         if self.folder is not None and self.folder.leads:
             run.save(self.folder.path)
