@@ -16,9 +16,10 @@ from method_cases import CASES, small_problem
 from veil import methods
 from veil.accounting import AccountingError, Ledger
 from veil.errors import InputError
+from veil.files import write_whole
 from veil.problem import Problem
 from veil.training import Callback, EarlyStopping, StepReport, fit, session
-from veil.training.run_folder import RunFolder, write_whole
+from veil.training.run_folder import RunFolder
 
 FILES = ("model.safetensors", "ledger.jsonl", "certificate.json")
 CONVEX = ("phased-erm", "dp-oco", "noisy-sgd-mgr", "noisy-sgd-ags")

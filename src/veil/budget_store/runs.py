@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of,
 from veil.budget_store.records import Request
 from veil.budget_store.store import BudgetStore, new_claim
 from veil.errors import InputError, require
+from veil.files import write_whole
 
 if TYPE_CHECKING:
     from veil.plan import Plan
@@ -174,15 +174,5 @@ def _mark(folder: Path, run: str) -> tuple[str, str]:
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     """Whole or not at all, and on disk when this returns."""
-    part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(record, file, indent=2, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    number = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, f"{text}\n".encode(), mode=0o644)

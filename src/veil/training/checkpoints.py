@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from veil.accounting import Event
 from veil.accounting.events import from_json, to_json
 from veil.errors import InputError
+from veil.files import write_whole
 from veil.plan import Plan
-from veil.training.run_folder import write_whole
 
 # Counted up whenever a change of the code gives the same plan other draws or other updates.
 MEANING = 1

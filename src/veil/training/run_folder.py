@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import IO, Any
 
 from veil.accounting import Ledger, Terms
 from veil.errors import InputError, require
+from veil.files import write_whole
 from veil.plan import Settings
 from veil.randomness import Seed
 from veil.teams import Team
@@ -27,7 +27,6 @@ LEDGERS = (LEDGER, "preprocessing.jsonl", "evaluation.jsonl")
 CHECKPOINT = "checkpoint.safetensors"
 _SEED = "seed.key"
 _LOCK = ".lock"
-_OWNER_ONLY = 0o600
 
 
 class RunFolder:
@@ -150,26 +149,6 @@ def _checking(path: Path) -> Iterator[IO[str]]:
     except BaseException:
         lock.close()
         raise
-
-
-def write_whole(path: Path, content: bytes, mode: int = _OWNER_ONLY) -> None:
-    """All of it or nothing: written beside, flushed to disk, then renamed over what was there."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _locked(folder: Path) -> IO[str]:
