@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -96,5 +97,8 @@ def main() -> None:
         say_error("memory ran out: set micro_batch in a --config file, and go on with the run by --resume")
         sys.exit(2)
     except OSError as error:
-        say_error(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+        said = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror or error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            said += "; what was reserved stands in the ledger: make room, then --resume goes on with the run"
+        say_error(said)
         sys.exit(2)
