@@ -41,10 +41,16 @@ class Arm:
 
 
 PAPER_ASC = {"sampling": "wor", "paper_losses": True, "loss_noise": 25.0}
+PAPER = "59.2 / 84.5"
 REPLACE = {"neighbours": "replace-one"}
 UMNIST = (
     Arm("dp-sgd, as the paper", "dp-sgd", {"sampling": "wor"}, {"accountant": "rdp"}, "20.4 / 84.8"),
-    Arm("asc, as the paper", "asc", PAPER_ASC, {"accountant": "rdp"}, "59.2 / 84.5"),
+    *(
+        Arm(
+            f"asc, as the paper, step size {eta:g}", "asc", PAPER_ASC | {"step_size": eta}, {"accountant": "rdp"}, PAPER
+        )
+        for eta in (1.0, 0.5, 0.2)
+    ),
     Arm("dp-sgd, wor by PLD", "dp-sgd", {"sampling": "wor"}),
     Arm("asc, wor by PLD", "asc", {"sampling": "wor"}),
     Arm("dp-sgd, poisson", "dp-sgd", REPLACE),
