@@ -41,10 +41,10 @@ class Arm:
 
 
 PAPER_ASC = {"sampling": "wor", "paper_losses": True, "loss_noise": 25.0}
-PAPER = "59.2 / 84.5"
+RDP = {"accountant": "rdp"}
 REPLACE = {"neighbours": "replace-one"}
 UMNIST = (
-    Arm("dp-sgd, as the paper", "dp-sgd", {"sampling": "wor"}, {"accountant": "rdp"}, "20.4 / 84.8"),
+    Arm("dp-sgd, as the paper", "dp-sgd", {"sampling": "wor"}, RDP, "20.4 / 84.8"),
     *(
         Arm(
             f"asc, as the paper, step size {eta:g}", "asc", PAPER_ASC | {"step_size": eta}, {"accountant": "rdp"}, PAPER
@@ -56,8 +56,8 @@ UMNIST = (
     Arm("dp-sgd, poisson", "dp-sgd", REPLACE),
     Arm("asc, poisson", "asc", REPLACE),
     Arm("asc, poisson, batch 1024", "asc", REPLACE, {"batch_size": 1024}),
-    Arm("azb, as the paper", "azb", {"sampling": "wor"}, {"accountant": "rdp"}, "0.8 / 11.6"),
-    Arm("azb-prop, as the paper", "azb-prop", {"sampling": "wor"}, {"accountant": "rdp"}, "3.6 / 17.0"),
+    Arm("azb, as the paper", "azb", {"sampling": "wor"}, RDP, "0.8 / 11.6"),
+    Arm("azb-prop, as the paper", "azb-prop", {"sampling": "wor"}, RDP, "3.6 / 17.0"),
 )
 ADULT = (
     Arm("erm", "erm"),

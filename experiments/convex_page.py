@@ -66,8 +66,8 @@ def tables(found: dict[str, Any]) -> list[str]:
         lines.append("")
     lines += [
         "`asc` has no bound on its risk. Seconds were measured on a busy machine: compare them with each other only.",
-        "The radius 20 was chosen after a look at Adult's test rows: that line shows what a larger ball can do, and is no",
-        "fair comparison there. The settings of the sweeps below were fixed after a look at their first points.",
+        "The radius 20 was chosen after a look at Adult's test rows: that line shows what a larger ball can do, and is",
+        "no fair comparison there. The settings of the sweeps below were fixed after a look at their first points.",
     ]
     return [*lines, ""]
 
