@@ -42,3 +42,24 @@ def test_an_interrupted_run_goes_on_from_its_own_configuration(tmp_path: Path, n
     _, said = again.communicate(timeout=240)
     assert again.returncode == 0, said
     assert (out / "certificate.json").exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes")])
+def test_running_out_of_memory_is_one_sentence(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from veil.cli import app
+
+    def fails() -> None:
+        raise error
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(app, "app", fails)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ended.value.code == 2
+    assert "memory ran out" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 import typer
@@ -62,6 +63,9 @@ def _root(
     """Train models with differential privacy that leave no group behind."""
 
 
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+
+
 class Stopped(BaseException):
     """A signal asked the program to end. The command framework would catch a KeyboardInterrupt on its way."""
 
@@ -76,8 +80,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the program. Exit code 0: done; 1: a check failed; 2: wrong input, said in one sentence."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python lets nobody set a handler
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _stop)
     try:
         app()
     except (InputError, AccountingError) as error:
@@ -92,7 +97,7 @@ def main() -> None:
         sys.exit(reason.code)
     except (MemoryError, RuntimeError) as error:
         # torch reports a failed allocation as a RuntimeError; anything else is a fault that must be seen whole.
-        if not isinstance(error, MemoryError) and "not enough memory" not in str(error):
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
         say_error("memory ran out: set micro_batch in a --config file, and go on with the run by --resume")
         sys.exit(2)
