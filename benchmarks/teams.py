@@ -29,8 +29,27 @@ def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
             "ms_alone": 1e3 * seconds[1],
             "ms_two": 1e3 * seconds[2],
             "efficiency": seconds[1] / (2 * seconds[2]),
-        }
+        },
+        *(communication(name, parameters, rows) for name, parameters, rows in LARGER),
     ]
+
+
+LARGER = (
+    ("MLP 60-256-256-2", 81_922, 1_000),
+    ("CNN of the ASC paper", 8_954, 256),
+    ("100 million parameters", 100_000_000, 4_096),
+)
+
+
+def communication(name: str, parameters: int, rows: int, machines: int = 64) -> dict[str, Any]:
+    """What a step costs each of many machines by ring all-reduce: computed, at 10 Gbit/s and 50 µs per message."""
+    sent = 2 * (machines - 1) / machines * (4 * parameters + 3 * 8 * rows)
+    return {
+        "workload": f"{name}, {rows:,} rows, {machines} machines (computed)",
+        "megabytes": sent / 1e6,
+        "ms_bandwidth": 1e3 * 8 * sent / 1e10,
+        "ms_latency": 1e3 * 2 * 2 * (machines - 1) * 50e-6,
+    }
 
 
 def _seconds(processes: int, steps: int) -> float:

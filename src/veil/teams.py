@@ -88,6 +88,10 @@ class Team:
         pieces = torch.split(flat, [value.numel() for value in values.values()])
         return {name: piece.view(value.shape) for (name, value), piece in zip(values.items(), pieces, strict=True)}
 
+    def wait(self) -> None:
+        """Until every process has come here."""
+        dist.barrier()
+
     def told(self, record: bytes | None) -> bytes | None:
         """What the leader says, everywhere; None is None everywhere."""
         length = torch.tensor([-1 if record is None else len(record)])

@@ -42,12 +42,12 @@ def _agree(noise: float, rate: float, steps: int, delta: float, relation: Relati
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_dp_accounting_disagrees(seed: int) -> None:
+def test_dp_accounting_agrees(seed: int) -> None:
     for noise, rate, steps, delta, relation in _settings(15, seed):
         _agree(noise, rate, steps, delta, relation, interval=5e-4)
 
 
-def test_dp_accounting_disagrees_about_different_events() -> None:
+def test_dp_accounting_agrees_about_different_events() -> None:
     interval = 2e-4
     mixed = peer.from_gaussian_mechanism(1.0, sampling_prob=0.02, value_discretization_interval=interval).self_compose(
         80
@@ -64,7 +64,7 @@ def test_dp_accounting_disagrees_about_different_events() -> None:
 
 
 @pytest.mark.slow
-def test_dp_accounting_disagrees_somewhere_in_a_wide_sweep() -> None:
+def test_dp_accounting_agrees_everywhere_in_a_wide_sweep() -> None:
     for noise, rate, steps, delta, relation in _settings(200, seed=9):
         _agree(noise, rate, steps, delta, relation, interval=2e-4)
 
@@ -84,12 +84,12 @@ def _agree_with_opacus(rate: float, noise: float, steps: int, delta: float) -> N
 
 
 @pytest.mark.parametrize(("rate", "noise", "steps"), [(0.01, 1.0, 1000), (0.004, 0.8, 3000), (0.1, 3.0, 200)])
-def test_opacus_disagrees(rate: float, noise: float, steps: int) -> None:
+def test_opacus_agrees(rate: float, noise: float, steps: int) -> None:
     _agree_with_opacus(rate, noise, steps, 1e-5)
 
 
 @pytest.mark.slow
-def test_opacus_disagrees_somewhere_in_a_wide_sweep() -> None:
+def test_opacus_agrees_everywhere_in_a_wide_sweep() -> None:
     random = np.random.default_rng(4)
     for _ in range(200):
         rate, noise = 10 ** random.uniform(-3, -1), 10 ** random.uniform(0, 0.6)

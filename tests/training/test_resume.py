@@ -18,7 +18,7 @@ from veil.accounting import AccountingError, Ledger
 from veil.errors import InputError
 from veil.files import write_whole
 from veil.problem import Problem
-from veil.training import Callback, EarlyStopping, StepReport, fit, session
+from veil.training import Callback, EarlyStopping, StepReport, fit, load, session
 from veil.training.run_folder import RunFolder
 
 FILES = ("model.safetensors", "ledger.jsonl", "certificate.json")
@@ -250,3 +250,18 @@ def _settings() -> Any:
     from veil.plan import Settings
 
     return Settings.checked(**BASE)
+
+
+def test_a_file_that_the_user_keeps_in_the_folder_stays(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("mine")
+    folder = RunFolder.start(tmp_path, _settings(), {"method": "dp-sgd"})
+    folder.abandon()
+    folder.close()
+    assert (tmp_path / "config.toml").read_text() == "mine"
+    assert not (tmp_path / "seed.key").exists()
+
+
+def test_a_run_that_was_cut_short_while_it_was_saved_is_not_loaded(cut: Path) -> None:
+    (cut / "certificate.json").write_text("{}")
+    with pytest.raises(InputError, match="is not finished"):
+        load(cut)

@@ -22,6 +22,7 @@ from veil.errors import InputError, require
 from veil.metrics import GroupMetrics
 from veil.plan import Plan
 from veil.toml import to_toml
+from veil.training.run_folder import under_way
 
 
 @dataclass
@@ -156,6 +157,7 @@ def load(folder: Path | str) -> LoadedRun:
     """Read a run folder. The module itself is yours to build: weights come by `load_weights`."""
     folder = Path(folder)
     require((folder / "certificate.json").exists(), f"{folder} holds no finished run: certificate.json is missing")
+    require(not under_way(folder), f"the run in {folder} is not finished: go on with it by --resume")
     try:
         facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         history = pd.read_parquet(folder / "history.parquet")

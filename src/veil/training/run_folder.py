@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from veil.accounting import Ledger, Terms
+from veil.accounting import Event, Ledger, Terms
 from veil.errors import InputError, require
 from veil.files import write_whole
 from veil.plan import Settings
@@ -39,6 +39,7 @@ class RunFolder:
         self.seed = seed
         self.resumed = resumed
         self._lock = lock
+        self._made: tuple[str, ...] = (_SEED, CHECKPOINT, _LOCK)
 
     @classmethod
     def start(cls, path: Path | str, settings: Settings, config: Mapping[str, Any] | None = None) -> RunFolder:
@@ -51,11 +52,15 @@ class RunFolder:
                 not reserved_in(path),
                 f"{path} holds a run that was cut short: continue it by --resume, or choose another folder",
             )
+        # A file that the user keeps here stays as it is; one that an earlier attempt left is replaced.
+        own_config = (path / "config.toml").exists() and not under_way(path)
         seed = Seed.from_system() if settings.seed is None else Seed.from_int(settings.seed)
         write_whole(path / _SEED, json.dumps({"secret": seed.secret.hex(), "given": seed.given}).encode())
-        if config is not None:
+        folder = cls(path, seed, False, lock)
+        if config is not None and not own_config:
             write_whole(path / "config.toml", to_toml(config).encode(), mode=0o644)
-        return cls(path, seed, False, lock)
+            folder._made = (*folder._made, "config.toml")
+        return folder
 
     @classmethod
     def resume(cls, path: Path | str) -> RunFolder:
@@ -90,7 +95,8 @@ class RunFolder:
 
     def ledger(self, terms: Terms, name: str = LEDGER) -> Ledger:
         """One of the run's ledgers: new, or, in a run that goes on, the one it had."""
-        return Ledger.continued(terms, self.path / name) if self.resumed else Ledger(terms, self.path / name)
+        kind = Ledger if name == LEDGER or Team.joined() is None else WaitedFor
+        return kind.continued(terms, self.path / name) if self.resumed else kind(terms, self.path / name)
 
     def complete(self) -> None:
         """The run is finished and saved: nothing will be repeated, so the seed is destroyed, then the rest."""
@@ -102,7 +108,7 @@ class RunFolder:
         """Leave no trace of a run that ended before it reserved anything: the folder may be used again."""
         if self.resumed or reserved_in(self.path):
             return
-        for name in (_SEED, CHECKPOINT, "config.toml", _LOCK):
+        for name in self._made:
             (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):
             self.path.rmdir()
@@ -113,14 +119,30 @@ class RunFolder:
             self._lock.close()
 
 
+class WaitedFor(Ledger):
+    """A ledger whose reservations all processes of a team wait for: none reads a row before they are on disk.
+
+    The loop needs no waiting, because no sum is whole without the first process; preprocessing and the figures on
+    held-out rows are worked out by every process on its own.
+    """
+
+    def reserve(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> int:
+        """As ever, and then wait for the others."""
+        entries = super().reserve(purpose, first, count, events)
+        team = Team.joined()
+        if team is not None:
+            team.wait()
+        return entries
+
+
 class Follower(RunFolder):
     """The folder as the other processes of a team see it: they know the seed and write nothing."""
 
     leads = False
 
     def ledger(self, terms: Terms, name: str = LEDGER) -> Ledger:
-        """A ledger in memory: the first process writes the one that counts."""
-        return Ledger(terms)
+        """A ledger in memory: the first process writes the one that counts, and is waited for."""
+        return WaitedFor(terms)
 
     def complete(self) -> None:
         """The first process does it."""
@@ -132,7 +154,12 @@ class Follower(RunFolder):
 def finished_in(folder: Path) -> bool:
     """Whether this folder holds a run that is complete: saved, and its seed destroyed afterwards."""
     saved = (folder / "certificate.json").exists() or (folder / "metrics.json").exists()
-    return saved and not (folder / _SEED).exists()
+    return saved and not under_way(folder)
+
+
+def under_way(folder: Path) -> bool:
+    """Whether a run in this folder has still its seed: it is running, or was cut short."""
+    return (folder / _SEED).exists()
 
 
 def reserved_in(folder: Path) -> bool:
