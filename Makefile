@@ -20,8 +20,8 @@ demo: $(STAMP)  ## train on the bundled data; ends with a table and the path of 
 	$(BIN)/veil demo
 
 test: $(STAMP)  ## every test that fits a laptop (slow and browser ones included)
-	PYTHON=$(BIN)/python sh tests/chromium.sh
-	PYTHON=$(BIN)/python sh tests/postgresql.sh
+	PYTHON=$(BIN)/python sh tests/debian.sh chromium chromium playwright "browser tests"
+	PYTHON=$(BIN)/python sh tests/debian.sh postgresql initdb psycopg "PostgreSQL tests"
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term
 
 quick: $(STAMP)  ## the tests to run after every change

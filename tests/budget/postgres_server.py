@@ -14,7 +14,7 @@ from pathlib import Path
 def why_not() -> str | None:
     """Why there can be no server here, or None if there can."""
     if _program("initdb") is None:
-        return "no PostgreSQL is installed: tests/postgresql.sh installs it where it may"
+        return "no PostgreSQL is installed: `make test` installs it where it may"
     if importlib.util.find_spec("psycopg") is None:
         return "psycopg is not installed: pip install 'veil[postgres]'"
     if os.geteuid() == 0 and _user() is None:

@@ -17,7 +17,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="the playwright pac
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH: tests/chromium.sh installs it"),
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH: `make test` installs it where it may"),
 ]
 ARGUMENTS = (
     "--no-sandbox --disable-gpu --disable-background-networking "
