@@ -1,13 +1,10 @@
-"""Audits: canaries, ASC beside aZB-weak, LiRA per owner; `python -m experiments.audit` writes docs/results/audit.*"""
+"""Audits: canaries, ASC beside aZB-weak, LiRA per owner: the runner of `veil reproduce audit`."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import shlex
-import sys
+import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-import veil
 from experiments.audit_page import write_page
 from veil import methods
 from veil.auditing.running import canary_audit, lira_audit
@@ -26,8 +22,10 @@ from veil.models.images import papernot_mnist
 from veil.plan import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
 from veil.randomness import Seed
+from veil.reproduction import Asked
+from veil.reproduction.findings import open_findings, read_findings
 
-TRUE_EPSILONS = (1.0, 2.0, 4.0, 8.0)
+Options = Mapping[str, Any]
 WANTED = {1.0: 0.7, 2.0: 1.5, 4.0: 3.0, 8.0: 6.0}
 GROUPS = {"majority": 15_000, "minority": 1_500}
 ATTACKED = {
@@ -48,12 +46,12 @@ def plan_of(method: str, options: dict[str, Any], facts: PublicFacts, **settings
     return methods.create(method, options).plan(facts, Settings.checked(delta=1e-5, **settings))
 
 
-def canaries(repeats: int) -> list[dict[str, Any]]:
+def canaries(options: Options) -> list[dict[str, Any]]:
     """DP-SGD with q = .1 and T = 200, 20,000 canaries of which about half are in; every bound, every repeat."""
     found = []
-    for epsilon in TRUE_EPSILONS:
+    for epsilon in options["epsilons"]:
         plan = plan_of("dp-sgd", {}, facts_of({"everybody": 20_000}), epsilon=epsilon, steps=200, batch_size=2_000)
-        audits = [canary_audit(plan, seed=Seed.from_int(seed)) for seed in range(repeats)]
+        audits = [canary_audit(plan, seed=Seed.from_int(seed)) for seed in range(options["repeats"])]
         bounds = {
             name: [audit.overall.bound(name) for audit in audits]
             for name in ("fdp-fit", "gdp-fit", "clopper-pearson", "one-run")
@@ -64,12 +62,12 @@ def canaries(repeats: int) -> list[dict[str, Any]]:
     return found
 
 
-def groups(repeats: int) -> list[dict[str, Any]]:
-    """ASC and aZB-weak with a majority and a minority a tenth as large, 200,000 canaries each."""
-    found = []
-    for method, options in (("asc", {}), ("azb-weak", {"allow_weaker_minority_privacy": True})):
-        plan = plan_of(method, options, facts_of(GROUPS), epsilon=1.0, steps=200, batch_size=512)
-        audits = [canary_audit(plan, per_group=200_000, seed=Seed.from_int(seed)) for seed in range(repeats)]
+def groups(options: Options) -> list[dict[str, Any]]:
+    """ASC and aZB-weak with a majority and a minority a tenth as large, many canaries each."""
+    found, many = [], options["canaries"]
+    for method, chosen in (("asc", {}), ("azb-weak", {"allow_weaker_minority_privacy": True})):
+        plan = plan_of(method, chosen, facts_of(GROUPS), epsilon=1.0, steps=200, batch_size=512)
+        audits = [canary_audit(plan, per_group=many, seed=Seed.from_int(seed)) for seed in range(options["repeats"])]
         for name in GROUPS:
             found.append(
                 {
@@ -105,11 +103,11 @@ def build(problem: Problem, seed: Seed) -> nn.Module:
         return papernot_mnist(problem.public)
 
 
-def lira(attacked: list[str], rows: int, shadows: int, jobs: int, cache: Path) -> dict[str, Any]:
+def lira(options: Options, jobs: int, cache: Path) -> dict[str, Any]:
     """LiRA per owner at the paper's budgets; `erm`, ordinary training, shows that the attack can bite."""
-    problem, found = some_digits(rows), dict[str, Any]()
-    for method in attacked:
-        settings = ATTACKED[method]
+    problem, shadows, found = some_digits(options["rows"]), options["shadows"], dict[str, Any]()
+    for method in options["attacked"]:
+        settings = ATTACKED[method] | options.get("settings", {})
         plan = plan_of(method, {}, problem.public, batch_size=256, **settings)
         audits = {
             mode: lira_audit(plan, problem, build, shadows, mode, jobs, out=cache / method)  # type: ignore[arg-type]
@@ -122,39 +120,38 @@ def lira(attacked: list[str], rows: int, shadows: int, jobs: int, cache: Path) -
     return found
 
 
-def main() -> None:
-    """Do what is asked for, keep it in the JSON file, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="canaries,groups,lira", help="which parts, separated by commas")
-    parser.add_argument("--repeats", type=int, default=20, help="repeats of the canary audits (groups: at most 5)")
-    parser.add_argument("--rows", type=int, default=6_000, help="rows of MNIST")
-    parser.add_argument("--attacked", default="idp-sgd,ino-sgd", help="for lira; erm is ordinary training")
-    parser.add_argument("--shadows", type=int, default=32)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--cache", type=Path, default=cache_folder() / "audit-shadows", help="keeps shadow models")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    file = given.out / "audit.json"
-    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    work = {
-        "canaries": lambda: canaries(given.repeats),
-        "groups": lambda: groups(min(given.repeats, 5)),
-        "lira": lambda: lira(given.attacked.split(","), given.rows, given.shadows, given.jobs, given.cache),
-    }
-    for part in given.parts.split(",") if given.parts else ():
-        started = time.perf_counter()
-        known[part] = {
-            "found": work[part](),
-            "seconds": round(time.perf_counter() - started, 1),
-            "command": shlex.join(["python", "-m", "experiments.audit", *sys.argv[1:]]),
-            "versions": {"veil": veil.__version__, "torch": torch.__version__, "python": platform.python_version()},
-            "rows": given.rows,
-            "shadows": given.shadows,
+def settings_of(part: str, options: Options, seeds: int | None = None) -> dict[str, Any]:
+    """What the findings of a part depend on; more seeds are more repeats."""
+    chosen = dict(options[part])
+    return chosen | {"repeats": seeds} if seeds is not None and "repeats" in chosen else chosen
+
+
+def reproduce(asked: Asked) -> None:
+    """Do the parts that are asked for and not in the JSON file yet, and write the page.
+
+    Shadow models are kept in the cache folder at the scale of the paper: they take hours.
+    """
+    findings = open_findings(asked)
+    with tempfile.TemporaryDirectory() as scratch:
+        cache = cache_folder() / "audit-shadows" if asked.scale == "paper" else Path(scratch)
+        work: dict[str, Callable[[Options], Any]] = {
+            "canaries": canaries,
+            "groups": groups,
+            "lira": lambda options: lira(options, asked.jobs, cache),
         }
-        file.write_text(json.dumps(known, ensure_ascii=False) + "\n", encoding="utf-8")
-    write_page(known, given.out)
+        for name in asked.options:
+            settings = settings_of(name, asked.options, asked.seeds)
+            part = findings.part(name, settings, None)
+            if part["found"] is not None:
+                continue
+            started = time.perf_counter()
+            part["found"] = work[name](settings)
+            part["seconds"] = round(time.perf_counter() - started, 1)
+            findings.keep(asked)
+    rewrite(asked.name, asked.folder)
 
 
-if __name__ == "__main__":
-    main()
+def rewrite(name: str, folder: Path) -> None:
+    """The page and its figures from the JSON file alone."""
+    findings = read_findings(folder / f"{name}.json")
+    write_page(findings.found, findings.made_by(), folder)

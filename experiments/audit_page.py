@@ -13,22 +13,14 @@ from veil.auditing.curve_figure import roc_svg
 NAMES = {"fdp-fit": "f-DP fit", "gdp-fit": "GDP fit", "clopper-pearson": "Clopper–Pearson", "one-run": "one run"}
 
 
-def write_page(known: dict[str, Any], out: Path) -> None:
+def write_page(known: dict[str, Any], made_by: str, out: Path) -> None:
     """Write audit.md and one SVG per attacked method."""
     lines = ["# Audits: what an attacker can show", ""]
     lines += ["Every bound holds with 95 % confidence; docs/audits.md has what each assumes.", ""]
     for part, section in (("canaries", _canaries), ("groups", _groups), ("lira", _lira)):
         if part in known:
-            lines += [*section(known[part], out), "", *_made(known[part]), ""]
-    (out / "audit.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-
-
-def _made(part: dict[str, Any]) -> list[str]:
-    return [f"Made by `{part['command']}` in {part['seconds']:.0f} s, with {_versions(part['versions'])}."]
-
-
-def _versions(versions: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+            lines += [*section(known[part], out), "", f"It took {known[part]['seconds']:.0f} s.", ""]
+    (out / "audit.md").write_text("\n".join([*lines, made_by]) + "\n", encoding="utf-8")
 
 
 def _spread(values: list[float]) -> str:
@@ -59,11 +51,11 @@ def _tolerated(repeats: int) -> int:
 
 
 def _groups(part: dict[str, Any], out: Path) -> list[str]:
-    repeats = len(part["found"][0]["bounds"]["fdp-fit"])
+    many, repeats = part["settings"]["canaries"], len(part["found"][0]["bounds"]["fdp-fit"])
     lines = [
         "## By group: ASC and aZB-weak",
         "",
-        f"ε = 1 asked for, δ = 1e-5, 200 steps of 512 rows, 200,000 canaries in each group, {repeats} repeats: median",
+        f"ε = 1 asked for, δ = 1e-5, 200 steps of 512 rows, {many:,} canaries in each group, {repeats} repeats: median",
         "(smallest … largest). Canaries see the gradients only, not the released losses, which take a tenth of ASC's",
         "budget; and aZB is charged as if each group were chosen at every step.",
         "",
@@ -84,11 +76,12 @@ def _groups(part: dict[str, Any], out: Path) -> list[str]:
 
 
 def _lira(part: dict[str, Any], out: Path) -> list[str]:
+    rows, shadows = part["settings"]["rows"], part["settings"]["shadows"]
     lines = [
         "## LiRA per owner on MNIST",
         "",
-        f"{part['rows']:,} rows of MNIST, digits 0–4 at ε = 0.1 and 5–9 at ε = 1 (δ = 1e-5, add-remove), the tanh CNN",
-        f"of Papernot et al., {part['shadows']} models, each on a random half of the rows; every model is the target",
+        f"{rows:,} rows of MNIST, digits 0–4 at ε = 0.1 and 5–9 at ε = 1 (δ = 1e-5, add-remove), the tanh CNN",
+        f"of Papernot et al., {shadows} models, each on a random half of the rows; every model is the target",
         "once. The interval is Student's over target models. The ceiling is the area under the certificate's trade-off",
         "curve: no attack can have more. Models that were kept from an earlier call are not in the time below.",
         "",

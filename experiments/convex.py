@@ -1,16 +1,14 @@
-"""The convex solvers measured: `python -m experiments.convex [part ...]` writes docs/results/convex.md.
+"""The convex solvers measured: the runner of `veil reproduce convex`.
 
-Parts: solver, sensitivity, tree, rates, map, tables. Every finished figure is stored at once in the JSON file beside
-the page, so a stopped experiment goes on where it was. The page is made by `experiments.convex_page`.
+Every finished figure is stored at once in the JSON file, so a stopped experiment goes on where it was. The page is
+made by `experiments.convex_page`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,31 +24,23 @@ from veil.convex.inner import accelerated, by_best_response
 from veil.convex.losses import Logistic, Loss, SmoothedHinge, Squared
 from veil.convex.rows import LinearRows, into_ball
 from veil.convex.saddle import SaddleProblem, reach_of_one_row
-from veil.datasets import load_adult
-from veil.datasets.dutch import load_dutch
 from veil.models import build_model
 from veil.noise import TreeNoise
 from veil.problem import Problem
 from veil.randomness import Seed
-from veil.tabular import fit_encoding, table_problem
+from veil.reproduction import Asked
+from veil.reproduction.findings import open_findings, read_findings
+from veil.reproduction.problems import load_pair
 from veil.training import fit
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+Keep = Callable[[str, Callable[[], Any]], None]
+Options = Mapping[str, Any]
 METHODS = ("phased-erm", "dp-oco", "noisy-sgd-mgr", "noisy-sgd-ags")
 RADIUS = 0.5
 SIGNALS = (0.05, 0.2, 0.8)
-SEEDS = 3
-SEEDS_OF_MAP = 2
 # Steps of noisy SGD on made-up problems; the tables below leave the number to the plan.
 STEPS = 400
 BASE = {"p": 4, "d": 20, "K": 4000, "epsilon": 0.25}
-SWEEPS: dict[str, tuple[float, ...]] = {
-    "K": (1000, 2000, 4000, 8000),
-    "epsilon": (0.125, 0.25, 0.5, 1.0),
-    "d": (6, 12, 24, 48),
-    "p": (2, 4, 8, 16),
-}
-MAP = {"p": (2, 8), "d": (8, 64), "K": (1000, 8000), "epsilon": (0.25, 2.0)}
 
 
 @dataclass(frozen=True)
@@ -112,51 +102,40 @@ def measure(method: str, p: int, d: int, rows: int, epsilon: float, seeds: int) 
     return {"excess": max(worst), "bound": bound, "seconds": time.perf_counter() - seconds}
 
 
-def rates(keep: Callable[[str, Callable[[], Any]], None]) -> None:
+def rates(keep: Keep, options: Options) -> None:
     """Excess risk along K, ε, d and p, one at a time."""
-    for axis, values in SWEEPS.items():
+    for axis, values in options["axes"].items():
         for value in values:
             at = {**BASE, axis: value}
             for method in METHODS:
                 keep(
                     f"{axis}={value:g} {method}",
                     lambda at=at, method=method: measure(  # type: ignore[misc]
-                        method, int(at["p"]), int(at["d"]), int(at["K"]), float(at["epsilon"]), SEEDS
+                        method, int(at["p"]), int(at["d"]), int(at["K"]), float(at["epsilon"]), options["seeds"]
                     ),
                 )
 
 
-def grid() -> Iterator[dict[str, float]]:
+def grid(axes: Mapping[str, list[float]]) -> Iterator[dict[str, float]]:
     """The points of the map."""
-    for p in MAP["p"]:
-        for d in MAP["d"]:
-            for rows in MAP["K"]:
-                for epsilon in MAP["epsilon"]:
+    for p in axes["p"]:
+        for d in axes["d"]:
+            for rows in axes["K"]:
+                for epsilon in axes["epsilon"]:
                     yield {"p": p, "d": d, "K": rows, "epsilon": epsilon}
 
 
-def over_map(keep: Callable[[str, Callable[[], Any]], None]) -> None:
+def over_map(keep: Keep, options: Options) -> None:
     """Every method at every point of the map."""
-    for at in grid():
+    for at in grid(options["axes"]):
         for method in METHODS:
             name = " ".join(f"{axis}={value:g}" for axis, value in at.items())
             keep(
                 f"{name} {method}",
                 lambda at=at, method=method: measure(  # type: ignore[misc]
-                    method, int(at["p"]), int(at["d"]), int(at["K"]), float(at["epsilon"]), SEEDS_OF_MAP
+                    method, int(at["p"]), int(at["d"]), int(at["K"]), float(at["epsilon"]), options["seeds"]
                 ),
             )
-
-
-def table_data(name: str) -> tuple[Problem, Problem]:
-    """Training rows and public test rows."""
-    if name == "dutch":
-        split = load_dutch(seed=0)
-        return split.train, split.test
-    train, test = load_adult()
-    encoding = fit_encoding(train, {"income", "fnlwgt"})
-    problem = table_problem(train, encoding, "income", ["sex", "income"])
-    return problem, table_problem(test, encoding, "income", ["sex", "income"], like=problem.public)
 
 
 ARMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -170,28 +149,29 @@ ARMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def tables(keep: Callable[[str, Callable[[], Any]], None]) -> None:
+def tables(keep: Keep, options: Options) -> None:
     """All four beside asc with a logistic model at ε = 1, replace-one."""
-    for data in ("adult", "dutch"):
-        train, test = table_data(data)
-        for seed in range(SEEDS):
-            for arm, (method, options, settings) in ARMS.items():
+    for data in options["data"]:
+        for seed in range(options["seeds"]):
+            for arm, (method, chosen, settings) in ARMS.items():
+                if arm not in options.get("arms", ARMS):
+                    continue
 
                 def once(
                     method: str = method,
-                    options: dict[str, Any] = options,
+                    chosen: dict[str, Any] = chosen,
                     settings: dict[str, Any] = settings,
                     seed: int = seed,
-                    train: Problem = train,
-                    test: Problem = test,
+                    data: str = data,
                 ) -> dict[str, Any]:
+                    train, test = load_pair(data, options.get("data_options", {}), 0)
                     started = time.perf_counter()
                     model = build_model("logistic", train.public, Seed.from_int(seed))
                     run = fit(
                         model,
                         train,
                         method=method,
-                        options=options,
+                        options=chosen,
                         evaluation=test,
                         epsilon=1.0,
                         seed=seed,
@@ -258,13 +238,13 @@ def moved(generator: np.random.Generator, saddle: SaddleProblem) -> tuple[float,
     return float(gap / bound), float(gap / paper)
 
 
-def sensitivity(keep: Callable[[str, Callable[[], Any]], None]) -> None:
+def sensitivity(keep: Keep, options: Options) -> None:
     """The largest move over the bound, over thousands of random neighbouring problems, by loss."""
     for loss in LOSSES:
 
         def many(loss: Loss = loss) -> dict[str, float]:
             generator = np.random.default_rng(7)
-            ratios = [moved(generator, random_saddle(generator, loss, 2.0)) for _ in range(2000)]
+            ratios = [moved(generator, random_saddle(generator, loss, 2.0)) for _ in range(options["pairs"])]
             ours, paper = np.array(ratios).T
             return {"pairs": len(ratios), "largest": float(ours.max()), "q99": float(np.quantile(ours, 0.99)),
                     "largest_of_paper": float(paper.max())}  # fmt: skip
@@ -272,7 +252,7 @@ def sensitivity(keep: Callable[[str, Callable[[], Any]], None]) -> None:
         keep(loss.name, many)
 
 
-def solver(keep: Callable[[str, Callable[[], Any]], None]) -> None:
+def solver(keep: Keep, options: Options) -> None:
     """Certified and true gap of the paper's solver against its iterations, on a problem whose saddle is known."""
     generator = np.random.default_rng(1)
     features = into_ball(generator.standard_normal((400, 5)) * 3, 1.0)
@@ -281,7 +261,7 @@ def solver(keep: Callable[[str, Callable[[], Any]], None]) -> None:
     saddle = SaddleProblem(rows, np.full(4, 100.0), loss, loss.constants(1.0, 2.0), np.zeros((5, 1)), 0.05, 0.05, 2.0)
     exact = accelerated(saddle, 1e-9)
     for late in (False, True):
-        for iterations in (10, 30, 100, 300, 1000, 3000, 10000):
+        for iterations in options["iterations"]:
 
             def gaps(late: bool = late, iterations: int = iterations) -> dict[str, float]:
                 found = by_best_response(saddle, iterations, late=late)
@@ -298,18 +278,18 @@ def solver(keep: Callable[[str, Callable[[], Any]], None]) -> None:
         keep(f"fast {tolerance:g}", fast)
 
 
-def tree(keep: Callable[[str, Callable[[], Any]], None]) -> None:
-    """The noise of a million prefixes."""
+def tree(keep: Keep, options: Options) -> None:
+    """The noise of all prefixes of a long run."""
 
-    def million() -> dict[str, float]:
+    def prefixes() -> dict[str, float]:
         started = time.perf_counter()
-        noise = TreeNoise(Seed.from_int(0), 1, 1.0, 1_000_000).prefixes(1, 1_000_001)
+        noise = TreeNoise(Seed.from_int(0), 1, 1.0, options["steps"]).prefixes(1, options["steps"] + 1)
         return {"steps": len(noise), "seconds": time.perf_counter() - started, "largest": float(np.abs(noise).max())}
 
-    keep("prefixes", million)
+    keep("prefixes", prefixes)
 
 
-PARTS: dict[str, Callable[[Callable[[str, Callable[[], Any]], None]], None]] = {
+PARTS: dict[str, Callable[[Keep, Options], None]] = {
     "solver": solver,
     "sensitivity": sensitivity,
     "tree": tree,
@@ -319,28 +299,30 @@ PARTS: dict[str, Callable[[Callable[[str, Callable[[], Any]], None]], None]] = {
 }
 
 
-def main() -> None:
-    """Run what is missing and write the page."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.convex")
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    for part in asked.parts or list(PARTS):
-        store = RESULTS / f"convex-{part}.json"
-        known: dict[str, Any] = json.loads(store.read_text(encoding="utf-8")) if store.exists() else {}
+def settings_of(part: str, options: Options, seeds: int | None = None) -> dict[str, Any]:
+    """What the figures of a part depend on."""
+    chosen = dict(options[part])
+    return chosen | {"seeds": seeds} if seeds is not None and "seeds" in chosen else chosen
 
-        def keep(name: str, find: Callable[[], Any], known: dict[str, Any] = known, store: Path = store) -> None:
+
+def reproduce(asked: Asked) -> None:
+    """Run what is missing and write the page; the options are those of each part."""
+    findings = open_findings(asked)
+    for part in asked.options:
+        settings = settings_of(part, asked.options, asked.seeds)
+        known: dict[str, Any] = findings.part(part, settings, {})["found"]
+
+        def keep(name: str, find: Callable[[], Any], known: dict[str, Any] = known, part: str = part) -> None:
             if name not in known:
                 known[name] = find()
-                fresh = store.with_suffix(".tmp")
-                fresh.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-                fresh.replace(store)
-                print(store.stem, name, known[name], flush=True)
+                findings.keep(asked)
+                print(part, name, known[name], flush=True)
 
-        PARTS[part](keep)
-        convex_page.write(RESULTS)
+        PARTS[part](keep, settings)
+    rewrite(asked.name, asked.folder)
 
 
-if __name__ == "__main__":
-    main()
+def rewrite(name: str, folder: Path) -> None:
+    """The page from the JSON file alone."""
+    findings = read_findings(folder / f"{name}.json")
+    convex_page.write(findings.found, findings.made_by(), folder)

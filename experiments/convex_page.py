@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
-
-import veil
 
 THEORY = {
     "K": {"phased-erm": "−1 … −1/2", "dp-oco": "−1/2", "noisy-sgd-mgr": "−1", "noisy-sgd-ags": "−1 … −1/2"},
@@ -23,35 +20,30 @@ METHODS = ("phased-erm", "dp-oco", "noisy-sgd-mgr", "noisy-sgd-ags")
 RATES = """\
 Rows are sign vectors over √d; groups agree on half of the coordinates and lean apart on the rest. Within the ball the
 loss is a straight line and the optimum has a closed form. Every figure is the largest over three strengths of signal
-(0.05, 0.2, 0.8) of the mean over three seeds: a rate that holds for the hardest of them. Base: p = 4, d = 20,
+(0.05, 0.2, 0.8) of the mean over {seeds}: a rate that holds for the hardest of them. Base: p = 4, d = 20,
 K = 4,000, ε = 0.25, δ = 1e-5, replace-one; noisy SGD has 400 steps. Slopes: log excess against the log of an axis,
 with a 95 % interval of the fit. The theory's exponents are those of upper bounds; a flatter slope means that another
 term rules there (optimisation in few steps; or nothing is learned: w = 0 has an excess of 0.28). Theorems 10 and 14
 bound the risk on the training rows; here it is the population's."""
+WORDS = {1: "one seed", 2: "two seeds", 3: "three seeds"}
 NAMES = {"K": "K (rows)", "epsilon": "ε", "d": "d (weights)", "p": "p (groups)"}
 
 
-def write(folder: Path) -> None:
+def write(parts: Mapping[str, Any], made_by: str, folder: Path) -> None:
     """Write the page from what is there; parts that have not run are left out."""
-    parts = {
-        part: json.loads((folder / f"convex-{part}.json").read_text(encoding="utf-8"))
-        for part in ("solver", "sensitivity", "tree", "rates", "map", "tables")
-        if (folder / f"convex-{part}.json").exists()
-    }
-    lines = ["# The convex solvers, measured", "", "Written by `python -m experiments.convex`.", ""]
+    lines = ["# The convex solvers, measured", ""]
     for part, section in SECTIONS.items():
         if part in parts:
-            lines += section(parts[part])
-    lines += [f"Veil {veil.__version__}, Python {platform.python_version()}, {platform.machine()}, one thread.", ""]
-    (folder / "convex.md").write_text("\n".join(lines), encoding="utf-8")
+            lines += section(parts[part]["found"], parts[part]["settings"])
+    (folder / "convex.md").write_text("\n".join([*lines, made_by, ""]), encoding="utf-8")
 
 
-def tables(found: dict[str, Any]) -> list[str]:
+def tables(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """All four beside asc on real tables."""
     lines = ["## Adult and Dutch beside `asc`, logistic model, ε = 1", ""]
     lines += ["Replace-one (add-remove where it is said), δ = 1/(2n); figures on test rows in percent, mean ± standard"]
     lines += ["deviation over seeds. Adult: groups sex × income, n_min = 1,179. Dutch: groups by sex.", ""]
-    for data in ("adult", "dutch"):
+    for data in settings["data"]:
         arms = list(dict.fromkeys(name.split("/")[1] for name in found if name.startswith(data + "/")))
         lines += [f"### {data.capitalize()}", ""]
         lines += ["| method | worst group | average | overall | steps | seeds | s per run | expected excess risk |"]
@@ -72,7 +64,7 @@ def tables(found: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def solver(found: dict[str, Any]) -> list[str]:
+def solver(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """Gap against iterations."""
     lines = ["## Inner solver: certificates", ""]
     lines += [
@@ -97,7 +89,7 @@ def solver(found: dict[str, Any]) -> list[str]:
     return [*lines, "", text + " (stated: 1/N; the loss is smooth here, which is faster).", ""]
 
 
-def sensitivity(found: dict[str, Any]) -> list[str]:
+def sensitivity(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """The largest move over the bound."""
     lines = ["## Sensitivity: how close neighbours come to the bound", ""]
     lines += ["Random saddle problems (1–4 groups, 1–5 weights, 1–11 rows each), one row replaced.", ""]
@@ -111,16 +103,21 @@ def sensitivity(found: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def tree(found: dict[str, Any]) -> list[str]:
+def tree(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """A million steps."""
     value = found["prefixes"]
     text = f"The noise of {value['steps']:,} prefixes of a tree takes {value['seconds']:.2f} seconds."
     return ["## Tree aggregation", "", text, ""]
 
 
-def rates(found: dict[str, Any]) -> list[str]:
+def rates(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """Slopes with intervals beside the theory's, and the figures they come from."""
-    lines = ["## Rates: excess worst-group risk on problems with a known optimum", "", RATES, ""]
+    lines = [
+        "## Rates: excess worst-group risk on problems with a known optimum",
+        "",
+        RATES.format(seeds=_seeds(settings)),
+        "",
+    ]
     lines += ["| axis | method | slope (95 %) | theory | excess along the axis | upper bound at the last point |"]
     lines += ["|---|---|--:|--:|---|--:|"]
     for axis, theory in THEORY.items():
@@ -143,11 +140,12 @@ def rates(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def over_map(found: dict[str, Any]) -> list[str]:
+def over_map(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """Which method has the smallest excess where."""
     lines = ["## Which wins where", ""]
     lines += [
-        "The same problems, largest over the signals, mean of two seeds; the smallest excess of a line is in bold.",
+        f"The same problems, largest over the signals, mean of {_seeds(settings)}; the smallest excess of a line is in",
+        "bold.",
         "",
     ]
     lines += ["| p | d | K | ε | " + " | ".join(METHODS) + " |", "|--:|--:|--:|--:|" + "--:|" * len(METHODS)]
@@ -187,3 +185,7 @@ def _slope(x: list[float], y: list[float]) -> tuple[float, float]:
 def _spread(values: list[float]) -> str:
     mean = 100 * statistics.mean(values)
     return f"{mean:.1f} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
+
+
+def _seeds(settings: Mapping[str, Any]) -> str:
+    return WORDS.get(settings["seeds"], f"{settings['seeds']} seeds")

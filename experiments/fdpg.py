@@ -1,15 +1,11 @@
-"""The disparate-impact family on Adult, Dutch and MNIST: `python -m experiments.fdpg tabular|mnist|accounting`.
+"""The disparate-impact family on Adult, Dutch and MNIST: the runner of `veil reproduce fdpg-tabular` and `fdpg-mnist`.
 
-`tabular` writes docs/results/fdpg-tabular.{json,md} with figures, `mnist` docs/results/fdpg-mnist.{json,md}; runs that
-the JSON file holds already are not made again. `accounting` writes the table of ε in docs/methods/fdpg.md.
+Runs that the JSON file holds already are not made again.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +14,14 @@ import torch
 from torch import nn
 
 import veil
-from experiments import fdpg_accounting, fdpg_page
-from veil.datasets.adult import load_adult_split
-from veil.datasets.dutch import load_dutch
-from veil.datasets.mnist import load_unbalanced_mnist
-from veil.datasets.split import Split
+from experiments import fdpg_page
+from veil.errors import require
 from veil.metrics.gradient_variance import group_gradients
 from veil.metrics.parity import evaluate_parity
 from veil.problem import Problem
+from veil.reproduction import Asked
+from veil.reproduction.findings import Findings, open_findings, read_findings
+from veil.reproduction.problems import load_pair
 from veil.training.fitting import row_losses
 
 METHODS = ("dp-sgd", "dpsur", "dpsgd-f", "dp-is-sgd", "global-adapt", "disk", "fdpg")
@@ -48,22 +44,11 @@ class Setting:
     name: str
     title: str
     compared: tuple[str, ...] | None
-    load: Callable[[int], Split]
+    data: str
     model: Callable[[], nn.Module]
     settings: dict[str, Any]
     choices: tuple[Choice, ...]
     notes: str
-
-
-def standardised(split: Split) -> Split:
-    """Every column with mean 0 and variance 1 over the training rows. Not private: the page says so."""
-    mean, spread = split.train.inputs.mean(dim=0), split.train.inputs.std(dim=0)
-    spread[spread < 1e-6] = 1.0
-
-    def scaled(problem: Problem) -> Problem:
-        return replace(problem, inputs=(problem.inputs - mean) / spread)
-
-    return Split(scaled(split.train), scaled(split.test))
 
 
 def choices(clip: float, fdpg: dict[str, Any], dpsur: dict[str, Any]) -> tuple[Choice, ...]:
@@ -103,7 +88,7 @@ ADULT = Setting(
     name="adult",
     title="Adult, balanced by sex: ε = 3.4, δ = 1e-6, 20 epochs, batch 256, learning rate 0.01, C = 0.5 (the paper's)",
     compared=None,
-    load=lambda seed: standardised(load_adult_split(variant="fdpg", seed=seed)),
+    data="adult-balanced",
     model=logistic,
     settings={"epsilon": 3.4, "delta": 1e-6, "epochs": 20.0, "batch_size": 256, "learning_rate": 0.01},
     choices=(
@@ -130,7 +115,7 @@ DUTCH = Setting(
     name="dutch",
     title="Dutch: ε = 2.3, δ = 1e-6, 20 epochs, batch 256, learning rate 0.8, C = 0.1 (the paper's)",
     compared=None,
-    load=lambda seed: load_dutch(seed=seed),
+    data="dutch",
     model=two_hidden,
     settings={"epsilon": 2.3, "delta": 1e-6, "epochs": 20.0, "batch_size": 256, "learning_rate": 0.8},
     choices=choices(
@@ -151,7 +136,7 @@ MNIST = Setting(
     name="mnist",
     title="MNIST with 500 eights: ε = 5.9, δ = 1e-6, batch 256, learning rate 0.05, C = 1",
     compared=("2", "8"),
-    load=lambda seed: load_unbalanced_mnist(variant="fdpg", seed=seed),
+    data="mnist-few-eights",
     model=small_cnn,
     settings={"epsilon": 5.9, "delta": 1e-6, "epochs": 15.0, "batch_size": 256, "learning_rate": 0.05},
     choices=choices(
@@ -162,20 +147,21 @@ MNIST = Setting(
     notes="a network of 7,946 weights (two convolutions with tanh, one linear layer), n = 54,649; the paper trains a "
     "larger one for 60 epochs at learning rate 0.01",
 )
-PAGES = {"tabular": (ADULT, ADULT_FASTER, DUTCH, DUTCH_SLOWER), "mnist": (MNIST,)}
+PAGES = {"fdpg-tabular": (ADULT, ADULT_FASTER, DUTCH, DUTCH_SLOWER), "fdpg-mnist": (MNIST,)}
 
 
-def train(setting: Setting, choice: Choice, split: Split, seed: int) -> dict[str, Any]:
+def train(setting: Setting, choice: Choice, rows: tuple[Problem, Problem], seed: int) -> dict[str, Any]:
     """One run as a record: figures on test rows, the honest ε, and per-group gradients of the last model (private)."""
+    train_rows, test_rows = rows
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = setting.model()
     run = veil.fit(
         model,
-        split.train,
+        train_rows,
         method=choice.method,
         options=choice.options,
-        evaluation=split.test,
+        evaluation=test_rows,
         seed=seed,
         momentum=0.0,
         **(setting.settings | choice.settings),
@@ -189,10 +175,10 @@ def train(setting: Setting, choice: Choice, split: Split, seed: int) -> dict[str
         "details": dict(run.plan.details),
         "steps": run.plan.steps,
         "seconds": run.seconds,
-        "gradients": group_gradients(model, row_losses, split.train).as_json(),
+        "gradients": group_gradients(model, row_losses, train_rows).as_json(),
     }
-    if len(split.train.public.classes) == 2:
-        record["parity"] = evaluate_parity(model, split.test).as_json()
+    if len(train_rows.public.classes) == 2:
+        record["parity"] = evaluate_parity(model, test_rows).as_json()
     if "rates" in last:
         record["rates"] = [float(rate) / run.plan.details["uniform_rate"] for rate in last["rates"]]
         record["cap_reached"] = [float(x) for x in sum(run.history["cap_reached"].map(torch.tensor)) / len(run.history)]
@@ -201,67 +187,70 @@ def train(setting: Setting, choice: Choice, split: Split, seed: int) -> dict[str
     return record
 
 
+def identity(setting: Setting, data_options: Mapping[str, Any]) -> dict[str, Any]:
+    """What all runs of a block have in common."""
+    return {**setting.settings, **data_options}
+
+
 def collect(
-    setting: Setting, seeds: Iterable[int], known: dict[str, Any], keep: Callable[[], None], only: str | None
+    setting: Setting,
+    data_options: Mapping[str, Any],
+    seeds: Iterable[int],
+    lines: Iterable[str],
+    findings: Findings,
+    asked: Asked,
 ) -> None:
-    """All lines and seeds of a block, seed by seed; `keep` stores what is there after every run."""
-    block = known.setdefault(setting.name, {"runs": {}})
-    block.update(
-        title=setting.title,
-        notes=setting.notes,
-        settings=setting.settings,
-        compared=setting.compared,
-        options={choice.label: choice.options for choice in setting.choices},
-    )
-    wanted = [choice for choice in setting.choices if only is None or choice.label in only.split(",")]
+    """All lines and seeds of a block that are not there yet, seed by seed, each kept as soon as it is there."""
+    empty: dict[str, Any] = {"groups": [], "options": {}, "runs": {}}
+    block = findings.part(setting.name, identity(setting, data_options), empty)["found"]
+    wanted = [choice for choice in setting.choices if choice.label in lines]
+    for choice in wanted:
+        before = block["options"].setdefault(choice.label, choice.options)
+        said = f"{findings.path} has {choice.label} with other options: move the file away or choose another folder"
+        require(before == choice.options, said)
     for seed in seeds:
-        split: Split | None = None
         for choice in wanted:
             runs = block["runs"].setdefault(choice.label, {})
             if str(seed) in runs:
                 continue
-            split = split or setting.load(seed)
-            block["groups"] = list(split.train.public.groups)
-            runs[str(seed)] = train(setting, choice, split, seed)
+            rows = load_pair(setting.data, data_options, seed)
+            block["groups"] = list(rows[0].public.groups)
+            runs[str(seed)] = train(setting, choice, rows, seed)
+            findings.keep(asked)
             figures = runs[str(seed)]["metrics"]
             print(f"{setting.name} {choice.label} seed {seed}: {figures['accuracy']:.4f}", flush=True)
-            keep()
 
 
-def main() -> None:
-    """Run what is asked for and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("page", choices=(*PAGES, "accounting"))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=0, help="leave out the seeds before this one")
-    parser.add_argument("--blocks", help="only these blocks, separated by semicolons")
-    parser.add_argument("--only", help="only these lines, separated by commas")
-    parser.add_argument("--epochs", type=float, help="another number of epochs")
-    parser.add_argument("--docs", type=Path, default=Path("docs"))
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    if given.page == "accounting":
-        fdpg_accounting.write(given.docs / "methods" / "fdpg.md")
-        return
-    folder = given.docs / "results"
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"fdpg-{given.page}.json"
-    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    versions = {"veil": veil.__version__, "torch": torch.__version__, "python": platform.python_version()}
+def reproduce(asked: Asked) -> None:
+    """Run what is missing and write the page.
 
-    def keep() -> None:
-        content = {**known, "versions": versions}
-        file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-    for setting in PAGES[given.page]:
-        if given.blocks is None or setting.name in given.blocks.split(";"):
-            chosen = setting
-            if given.epochs is not None:
-                chosen = replace(setting, settings={**setting.settings, "epochs": given.epochs})
-            collect(chosen, range(given.first_seed, given.seeds), known, keep, given.only)
-    keep()
-    fdpg_page.write(given.page, known, folder)
+    Options: `seeds`; `lines` and `blocks`, by default all; `epochs` instead of the blocks' own; `data_options`.
+    """
+    options, findings = asked.options, open_findings(asked)
+    seeds = asked.seeds or options["seeds"]
+    for setting in PAGES[asked.name]:
+        if setting.name not in options.get("blocks", [setting.name]):
+            continue
+        chosen = setting
+        if "epochs" in options:
+            chosen = replace(setting, settings={**setting.settings, "epochs": options["epochs"]})
+        lines = options.get("lines", [choice.label for choice in setting.choices])
+        collect(chosen, options.get("data_options", {}), range(seeds), lines, findings, asked)
+    rewrite(asked.name, asked.folder)
 
 
-if __name__ == "__main__":
-    main()
+def rewrite(name: str, folder: Path) -> None:
+    """The page and its figures from the JSON file alone."""
+    findings = read_findings(folder / f"{name}.json")
+    known = {
+        setting.name: {
+            "title": setting.title,
+            "notes": setting.notes,
+            "compared": setting.compared,
+            "settings": findings.found[setting.name]["settings"],
+            **findings.found[setting.name]["found"],
+        }
+        for setting in PAGES[name]
+        if setting.name in findings.found
+    }
+    fdpg_page.write(name, known, findings.made_by(), folder)

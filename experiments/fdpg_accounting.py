@@ -1,4 +1,4 @@
-"""What each paper's rule claims and what it costs: the table of ε in docs/methods/fdpg.md."""
+"""What each paper's rule claims and what it costs: the table of ε in docs/methods/fdpg.md, written by `make docs`."""
 
 from __future__ import annotations
 
@@ -114,3 +114,7 @@ def write(page: Path) -> None:
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
     page.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(__file__).parents[1] / "docs" / "methods" / "fdpg.md")

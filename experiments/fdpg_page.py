@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 import numpy as np
 
 from veil.metrics.privacy_cost import metrics_from_json, privacy_cost
+from veil.reproduction.figure import bar_chart
 
 # Accuracy and π of the paper's Tables 1 and 2 (gradient clipping), in percent.
 PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
@@ -44,10 +44,9 @@ PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
         "fdpg": (89.73, 1.84),
     },
 }
-COLOURS = ("#3b6fb6", "#d9822b", "#4c9a6a", "#9b59a6")
 TITLES = {
-    "tabular": "Privacy-cost gap on Adult and Dutch at the honest ε",
-    "mnist": "Privacy-cost gap on MNIST with few eights at the honest ε",
+    "fdpg-tabular": "Privacy-cost gap on Adult and Dutch at the honest ε",
+    "fdpg-mnist": "Privacy-cost gap on MNIST with few eights at the honest ε",
 }
 
 
@@ -177,37 +176,6 @@ def parity_table(block: dict[str, Any]) -> list[str]:
     return lines
 
 
-def bars(title: str, labels: list[str], series: dict[str, list[float]], unit: str) -> str:
-    """Grouped bars as SVG."""
-    width, height, left, bottom = 90 * len(labels) + 90, 260, 60, 60
-    top = max(max(numbers) for numbers in series.values()) or 1.0
-    wide = 70 / len(series)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        f'font-size="10" role="img" aria-label="{escape(title)}">',
-        f'<rect width="{width}" height="{height}" fill="#fff"/><text x="{left}" y="16" font-size="12">'
-        f"{escape(title)}</text>",
-    ]
-    area = height - bottom - 40
-    for place, label in enumerate(labels):
-        x = left + 90 * place
-        parts.append(f'<text x="{x + 35}" y="{height - bottom + 14}" text-anchor="middle">{escape(label)}</text>')
-        for index, numbers in enumerate(series.values()):
-            tall = area * numbers[place] / top
-            at, y = x + index * wide, height - bottom - tall
-            colour = COLOURS[index % len(COLOURS)]
-            parts.append(f'<rect x="{at:.1f}" y="{y:.1f}" width="{wide - 3:.1f}" height="{tall:.1f}" fill="{colour}"/>')
-            parts.append(
-                f'<text x="{at + wide / 2 - 1:.1f}" y="{y - 3:.1f}" text-anchor="middle">{numbers[place]:.3g}</text>'
-            )
-    for index, name in enumerate(series):
-        x = left + 120 * index
-        parts.append(f'<rect x="{x}" y="{height - 26}" width="10" height="10" fill="{COLOURS[index % len(COLOURS)]}"/>')
-        parts.append(f'<text x="{x + 14}" y="{height - 17}">{escape(name)}</text>')
-    parts.append(f'<text x="{width - 8}" y="{height - 17}" text-anchor="end">{escape(unit)}</text></svg>')
-    return "\n".join(parts) + "\n"
-
-
 def figures(name: str, block: dict[str, Any], folder: Path) -> list[str]:
     """Fig. 1 (accuracy by group) and Fig. 2 (loss and gradient variance by group) of a block."""
     shown = list(block["compared"] or block["groups"])
@@ -217,7 +185,7 @@ def figures(name: str, block: dict[str, Any], folder: Path) -> list[str]:
     if not labels:
         return []
     accuracy = {group: [100 * float(np.mean(values(block, label, group))) for label in labels] for group in shown}
-    drawn = {"accuracy": bars(f"{name}: accuracy of each group", labels, accuracy, "percent, test rows")}
+    drawn = {"accuracy": bar_chart(f"{name}: accuracy of each group", labels, accuracy, "percent, test rows")}
     for key, words, unit in (
         ("losses", "mean loss", "training rows, not private"),
         ("variances", "gradient variance", "training rows, not private"),
@@ -229,7 +197,7 @@ def figures(name: str, block: dict[str, Any], folder: Path) -> list[str]:
             ]
             for group, place in zip(shown, places, strict=True)
         }
-        drawn[key] = bars(f"{name}: {words} of each group", labels, series, unit)
+        drawn[key] = bar_chart(f"{name}: {words} of each group", labels, series, unit)
     lines = []
     for kind, content in drawn.items():
         file = f"fdpg-{name}-{kind}.svg"
@@ -238,14 +206,13 @@ def figures(name: str, block: dict[str, Any], folder: Path) -> list[str]:
     return lines
 
 
-def write(page: str, known: dict[str, Any], folder: Path) -> None:
+def write(page: str, blocks: dict[str, Any], made_by: str, folder: Path) -> None:
     """The Markdown page: what came out first, then every block."""
-    blocks = {name: block for name, block in known.items() if isinstance(block, dict) and "runs" in block}
     lines = [f"# {TITLES[page]}", ""]
     lines += [line for name, block in blocks.items() for line in verdict(name, block)]
     lines += [*too_little_training(blocks), ""]
     lines += [
-        f"Written by `python -m experiments.fdpg {page}`. Accuracies and π in percent, mean ± standard deviation over "
+        "Accuracies and π in percent, mean ± standard deviation over "
         "seeds (split, start and noise differ by seed). π is the gap to a twin (`erm`) of the same seed and settings. "
         "ε is the certificate's, add-remove, for every group; κ is the gradient's noise over its bound. The options of "
         "FDPG and DPSUR were chosen by looking at seeds 0 and 1, which no ε covers; nor is standardising the columns "
@@ -266,7 +233,7 @@ def write(page: str, known: dict[str, Any], folder: Path) -> None:
             lines += [*parity_table(block), ""]
         if "," not in name:
             lines += [*figures(name, block, folder), ""]
-    (folder / f"fdpg-{page}.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    (folder / f"{page}.md").write_text("\n".join([*lines, made_by]) + "\n", encoding="utf-8")
 
 
 def _words(options: dict[str, Any]) -> str:

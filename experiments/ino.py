@@ -1,14 +1,9 @@
-"""INO-SGD beside IDP-SGD on MNIST, CTG and Surnames: `python -m experiments.ino` writes docs/results/ino.{md,json}."""
+"""INO-SGD beside IDP-SGD on MNIST, CTG and Surnames: the runner of `veil reproduce ino`."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import shlex
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,19 +12,17 @@ import numpy as np
 import torch
 from torch import nn
 
-import veil
 from experiments.ino_page import write_page
 from veil import methods
-from veil.datasets.ctg import load_ctg
-from veil.datasets.mnist import load_mnist
-from veil.datasets.split import Split
-from veil.datasets.surnames import load_surnames
 from veil.metrics import evaluate
 from veil.models.images import papernot_mnist
 from veil.models.tables import mlp
 from veil.models.text import char_lstm
 from veil.plan import Plan, Settings
 from veil.problem import Problem, PublicFacts
+from veil.reproduction import Asked
+from veil.reproduction.findings import open_findings, read_findings
+from veil.reproduction.problems import load_pair
 from veil.training.fitting import execute, row_losses
 
 Keep = Callable[[str, int, dict[str, Any]], None]
@@ -42,11 +35,11 @@ class Setting:
     name: str
     title: str
     most_private: str
-    load: Callable[[int], Split]
     model: Callable[[PublicFacts], nn.Module]
     settings: dict[str, Any]
     notes: str
     tried: str
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 def _model(build: Callable[[PublicFacts], nn.Module], facts: PublicFacts, seed: int) -> nn.Module:
@@ -62,7 +55,7 @@ SETTINGS = {
             name="mnist",
             title="MNIST: digits 0–4 at ε = 0.1, digits 5–9 at ε = 1",
             most_private="0–4",
-            load=lambda seed: load_mnist(owners="halves"),
+            data={"owners": "halves"},
             model=papernot_mnist,
             settings={"steps": 200, "batch_size": 512, "learning_rate": 2.0},
             notes="The tanh CNN of Papernot et al., all 60,000 training rows, evaluation on the usual 10,000",
@@ -74,7 +67,6 @@ SETTINGS = {
             name="ctg",
             title="CTG: pathological ε = 3, suspicious 4, normal 5",
             most_private="pathological",
-            load=lambda seed: load_ctg(seed=seed),
             model=partial(mlp, width=47, depth=3, activation="relu"),
             settings={"steps": 300, "batch_size": 256, "learning_rate": 2.0},
             notes="MLP 3 × 47 with ReLU; a new random fifth (about 425 rows, 35 of them pathological) is set apart for "
@@ -87,7 +79,6 @@ SETTINGS = {
             name="surnames",
             title="Surnames: Russian ε = 3, all others 2",
             most_private="other",
-            load=lambda seed: load_surnames(seed=seed),
             model=char_lstm,
             settings={"steps": 250, "batch_size": 512, "learning_rate": 2.0},
             notes="LSTM over characters, embedding 64, hidden 128; a new random fifth is set apart for every seed",
@@ -134,72 +125,63 @@ def train(setting: Setting, plan: Plan, seed: int, problem: Problem, evaluation:
     }
 
 
-def choices(tails: tuple[float, ...]) -> list[tuple[str, str, dict[str, Any]]]:
-    """IDP-SGD, and INO-SGD at several tails (30 % is the default)."""
-    return [("idp-sgd", "idp-sgd", {}), *((f"ino-sgd, tail {t:g} %", "ino-sgd", {"tail": t}) for t in tails)]
+def choices(tails: Mapping[str, int]) -> list[tuple[str, str, dict[str, Any], int]]:
+    """IDP-SGD, and INO-SGD at several tails in percent (30 is the default), each with its number of seeds."""
+    inos = [(f"ino-sgd, tail {tail} %", "ino-sgd", {"tail": float(tail)}, seeds) for tail, seeds in tails.items()]
+    return [("idp-sgd", "idp-sgd", {}, max(tails.values())), *inos]
 
 
-def run_setting(
-    setting: Setting, seeds: int, tails: tuple[float, ...], runs: dict[str, dict[str, Any]], keep: Keep
-) -> None:
+def run_setting(setting: Setting, tails: Mapping[str, int], runs: dict[str, dict[str, Any]], keep: Keep) -> None:
     """All choices and seeds of one setting that `runs` lacks; `keep` is handed every run as soon as it is there."""
-    for seed in range(seeds):
-        split = setting.load(seed)
-        for label, method, options in choices(tails):
-            if str(seed) in runs.get(label, {}):
+    for seed in range(max(tails.values())):
+        for label, method, options, seeds in choices(tails):
+            if seed >= seeds or str(seed) in runs.get(label, {}):
                 continue
-            plan = plan_of(setting, method, options, split.train, seed)
-            found = train(setting, plan, seed, split.train, split.test)
+            train_rows, test_rows = load_pair(setting.name, setting.data, seed)
+            plan = plan_of(setting, method, options, train_rows, seed)
+            found = train(setting, plan, seed, train_rows, test_rows)
             keep(label, seed, found)
             figures = ", ".join(f"{owner} {curve[-1]:.3f}" for owner, curve in found["owners"].items())
-            balanced, seconds = found["balanced"][-1], found["seconds"]
-            print(
-                f"{setting.name}, {label}, seed {seed}: {figures}, balanced {balanced:.3f} ({seconds:.0f} s)",
-                flush=True,
-            )
+            print(f"{setting.name}, {label}, seed {seed}: {figures} ({found['seconds']:.0f} s)", flush=True)
 
 
-def describe(setting: Setting) -> dict[str, Any]:
-    """What stands beside the figures of a setting."""
-    return {
-        "title": setting.title,
-        "notes": setting.notes,
-        "tried": setting.tried,
-        "most_private": setting.most_private,
-        "settings": setting.settings,
-        "command": shlex.join(["python", "-m", "experiments.ino", *sys.argv[1:]]),
-        "versions": {"veil": veil.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "runs": {},
-    }
+def reproduce(asked: Asked) -> None:
+    """Run what is asked for and not in the JSON file yet, and write the page.
 
-
-def main() -> None:
-    """Run what is asked for and not in the JSON file yet, and write the page after every run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", default=",".join(SETTINGS), help="which settings, separated by commas")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tails", default="30,60", help="tails of INO-SGD in percent, separated by commas")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    parser.add_argument("--page-only", action="store_true", help="write the page again from the JSON file")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    given.out.mkdir(parents=True, exist_ok=True)
-    file = given.out / "ino.json"
-    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    for name in () if given.page_only else given.settings.split(","):
-        setting = SETTINGS[name]
-        known[name] = describe(setting) | {"runs": known.get(name, {}).get("runs", {})}
-
-        def keep(label: str, seed: int, found: dict[str, Any], name: str = name) -> None:
-            known[name]["runs"].setdefault(label, {})[str(seed)] = found
-            file.write_text(json.dumps(known, ensure_ascii=False) + "\n", encoding="utf-8")
-            write_page(known, given.out)
-
-        run_setting(
-            setting, given.seeds, tuple(float(tail) for tail in given.tails.split(",")), known[name]["runs"], keep
+    Options, by setting: `tails` with the number of seeds of each, further `settings`, and `data` (rows, test_rows).
+    """
+    findings = open_findings(asked)
+    for name, wanted in asked.options.items():
+        setting = replace(
+            SETTINGS[name],
+            settings=SETTINGS[name].settings | wanted.get("settings", {}),
+            data=SETTINGS[name].data | wanted.get("data", {}),
         )
-    write_page(known, given.out)
+        runs = findings.part(name, setting.settings | setting.data, {})["found"]
+
+        def keep(
+            label: str, seed: int, found: dict[str, Any], runs: dict[str, dict[str, Any]] = runs, name: str = name
+        ) -> None:
+            runs.setdefault(label, {})[str(seed)] = found
+            findings.keep(asked)
+
+        tails = {tail: asked.seeds or seeds for tail, seeds in wanted["tails"].items()}
+        run_setting(setting, tails, runs, keep)
+    rewrite(asked.name, asked.folder)
 
 
-if __name__ == "__main__":
-    main()
+def rewrite(name: str, folder: Path) -> None:
+    """The page and its figures from the JSON file alone."""
+    findings = read_findings(folder / f"{name}.json")
+    known = {
+        setting: {
+            "title": SETTINGS[setting].title,
+            "notes": SETTINGS[setting].notes,
+            "tried": SETTINGS[setting].tried,
+            "most_private": SETTINGS[setting].most_private,
+            "settings": part["settings"],
+            "runs": part["found"],
+        }
+        for setting, part in findings.found.items()
+    }
+    write_page(known, findings.made_by(), folder)

@@ -15,7 +15,7 @@ COLOURS = {"idp-sgd": "#333333", "ino-sgd, tail 30 %": "#0b6bcb", "ino-sgd, tail
 BASE = "idp-sgd"
 
 
-def write_page(known: dict[str, Any], out: Path) -> None:
+def write_page(known: dict[str, Any], made_by: str, out: Path) -> None:
     """Write ino.md and one SVG per setting."""
     lines = [
         "# INO-SGD beside IDP-SGD",
@@ -31,7 +31,7 @@ def write_page(known: dict[str, Any], out: Path) -> None:
     for name, found in known.items():
         lines += ["", *_section(name, found)]
         (out / f"ino_{name}.svg").write_text(_curves(found), encoding="utf-8")
-    (out / "ino.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (out / "ino.md").write_text("\n".join([*lines, "", made_by]) + "\n", encoding="utf-8")
 
 
 def _last(found: dict[str, Any], label: str, figure: str) -> dict[str, float]:
@@ -148,9 +148,7 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
         f"Not beaten in both balanced accuracy and spread across owners: {_front(found, owners)}.",
         "",
         f"Settings: {settings}, momentum 0, plain SGD. Seeds {seeds[0]}–{seeds[-1]}; {seconds / 60:.0f} minutes of",
-        f"training in all, on one thread of a busy machine. Command: `{found['command']}` ("
-        + ", ".join(f"{k} {v}" for k, v in found["versions"].items())
-        + ").",
+        "training in all, on one thread of a busy machine.",
     ]
     return lines
 

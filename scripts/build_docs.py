@@ -32,5 +32,5 @@ def index() -> str:
 
 if __name__ == "__main__":
     INDEX.write_text(index(), encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "experiments.fdpg", "accounting"], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-m", "experiments.fdpg_accounting"], check=True, cwd=ROOT)
     print(f"wrote {INDEX.relative_to(ROOT)} and the table of docs/methods/fdpg.md")

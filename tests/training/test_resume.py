@@ -17,12 +17,13 @@ from veil import methods
 from veil.accounting import AccountingError, Ledger
 from veil.errors import InputError
 from veil.files import write_whole
+from veil.models import build_model
 from veil.problem import Problem
+from veil.randomness import Seed
 from veil.training import Callback, EarlyStopping, StepReport, fit, load, session
 from veil.training.run_folder import RunFolder
 
 FILES = ("model.safetensors", "ledger.jsonl", "certificate.json")
-CONVEX = ("phased-erm", "dp-oco", "noisy-sgd-mgr", "noisy-sgd-ags")
 SOLVED = ("phased-erm", "dp-oco")  # they report as they like, not after every step
 BASE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-4, "steps": 23, "batch_size": 24, "seed": 5, "checkpoint_every": 4}
 
@@ -54,6 +55,14 @@ def linear_model() -> torch.nn.Module:
         return torch.nn.Linear(4, 2)
 
 
+def whitened_model() -> torch.nn.Module:
+    return build_model("whitened", small_problem().public, Seed.from_int(0))
+
+
+MODELS = dict.fromkeys(("phased-erm", "dp-oco", "noisy-sgd-mgr", "noisy-sgd-ags"), linear_model)
+MODELS["group-gd"] = whitened_model
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
 
@@ -73,8 +82,11 @@ def check_same(tmp_path: Path, train: Callable[..., Any], at: tuple[int, ...] = 
     assert json.dumps(histories[0]) == json.dumps(histories[1])
 
 
+ALL = [*CASES, *((name, {}) for name in MODELS)]
+
+
 @pytest.mark.parametrize(
-    ("method", "options"), CASES, ids=[f"{name}-{'-'.join(o) or 'plain'}-{i}" for i, (name, o) in enumerate(CASES)]
+    ("method", "options"), ALL, ids=[f"{name}-{'-'.join(o) or 'plain'}-{i}" for i, (name, o) in enumerate(ALL)]
 )
 def test_a_run_cut_short_anywhere_ends_like_an_undisturbed_one(
     tmp_path: Path, method: str, options: dict[str, object]
@@ -82,7 +94,7 @@ def test_a_run_cut_short_anywhere_ends_like_an_undisturbed_one(
     problem = small_problem()
 
     def train(**more: Any) -> Any:
-        model = linear_model() if method in CONVEX else small_model()
+        model = MODELS.get(method, small_model)()
         return fit(model, problem, method=method, options=options, **BASE, **more)
 
     check_same(tmp_path, train, at=(0,) if method in SOLVED else (2, 9, 10, 21))

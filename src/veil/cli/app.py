@@ -22,6 +22,7 @@ from veil.cli.data import data_app
 from veil.cli.demo import demo
 from veil.cli.methods import methods
 from veil.cli.report import report
+from veil.cli.reproduce import reproduce
 from veil.cli.train import train
 from veil.cli.verify import verify
 from veil.errors import InputError
@@ -43,6 +44,7 @@ app.command()(methods)
 app.command()(verify)
 app.command()(report)
 app.command()(audit)
+app.command()(reproduce)
 app.add_typer(account_app, name="account")
 app.add_typer(data_app, name="data")
 app.add_typer(budget_app, name="budget")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from veil.tabular.preparing import Request
     from veil.training import Run
 
-SMALL_MODELS = ("logistic", "mlp", "wide-and-deep")
+SMALL_MODELS = ("logistic", "mlp", "wide-and-deep", "whitened")
 Data = Annotated[Path | None, typer.Argument(help="A CSV, Parquet or Arrow file, or a folder of Parquet files.")]
 Epsilon = Annotated[float, typer.Option(help="Privacy budget ε.")]
 Holdout = Annotated[
@@ -69,6 +69,9 @@ WeakerMinority = Annotated[
 ]
 ModelOptions = Annotated[list[str] | None, typer.Option(help="An option of the model, as name=value.")]
 SeedNumber = Annotated[int | None, typer.Option(help="For tests only; stated on the certificate.")]
+PresetName = Annotated[
+    str | None, typer.Option(help="Method and model in one word: best. See docs/methods/group-gd.md.")
+]
 DataSetName = Annotated[
     str | None,
     typer.Option(help="Charge the run to this data set's budget; see `veil budget`. Refused if it overruns."),
@@ -85,6 +88,7 @@ def train(
     config: Config = None,
     target: Target = None,
     group: Group = None,
+    preset: PresetName = None,
     method: Method = "asc",
     epsilon: Epsilon = 1.0,
     delta: Delta = "auto",
@@ -122,7 +126,7 @@ def train(
     if print_config:
         typer.echo(config_text(context), nl=False)
         return
-    asked: Mapping[str, Any] = context.params
+    asked = _with_preset(context)
     wanted = checked_requirements(require)
     request, chosen, settings = _request(asked), _method(asked), _settings(asked, further_settings(context))
     if dry_run:
@@ -132,6 +136,22 @@ def train(
     run = _train(asked, request, chosen, settings, silent=json or quiet or not leads)
     if leads:
         _show(run, out, json, wanted)
+
+
+def _with_preset(context: typer.Context) -> Mapping[str, Any]:
+    """What was asked for, with the preset's method and model where one is named."""
+    asked = dict(context.params)
+    if asked["preset"] is None:
+        return asked
+    from veil.presets import preset
+
+    sources = {name: context.get_parameter_source(name) for name in ("method", "model")}
+    typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    require(
+        not typed, f"--preset {asked['preset']} brings its own method and model: leave --{' and --'.join(typed)} out"
+    )
+    chosen = preset(asked["preset"])
+    return asked | {"method": chosen.method, "model": chosen.model}
 
 
 def _leads() -> bool:

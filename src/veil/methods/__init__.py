@@ -15,6 +15,7 @@ from veil.methods import (  # isort: skip  # noqa: F401  (each file registers it
     fdpg,
     asc,
     azb,
+    group_gd,
     idp_sgd,
     ino_sgd,
     noisy_sgd_mgr,

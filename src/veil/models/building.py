@@ -18,6 +18,7 @@ from veil.errors import InputError, require
 from veil.models.images import asc_cnn, papernot_cifar, papernot_mnist, resnet9, resnet18
 from veil.models.tables import logistic, mlp, wide_and_deep
 from veil.models.text import char_lstm, transformer
+from veil.models.whitened import whitened
 from veil.problem import PublicFacts
 from veil.randomness import Seed
 
@@ -25,6 +26,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "logistic": logistic,
     "mlp": mlp,
     "wide-and-deep": wide_and_deep,
+    "whitened": whitened,
     "asc-cnn": asc_cnn,
     "papernot-mnist": papernot_mnist,
     "papernot-cifar": papernot_cifar,

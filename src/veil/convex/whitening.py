@@ -1,0 +1,61 @@
+"""Private whitening: the mean and the second moments of unit rows, each released once with Gaussian noise.
+
+    m = (Σ x + N(0, σ_m²·I)) / n,             ‖x‖ ≤ 1: a row moves the sum by 1 (replaced: by 2)
+    S = (Σ x·xᵀ + N)/n of the centred rows,   ‖x·xᵀ‖ = ‖x‖² ≤ 1 (replaced: ‖x·xᵀ − y·yᵀ‖ ≤ √2, in Frobenius' norm)
+    W = U·diag((max(λ, 0) + floor)^−power),   S = U·diag(λ)·Uᵀ
+
+N is symmetric with deviation σ on the diagonal and σ/√2 beside it: in coordinates in which the Frobenius norm is the
+ℓ₂ norm (entries beside the diagonal times √2) that is σ everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from veil.accounting import Gaussian, Relation
+from veil.models.whitened import Whitening, unit
+from veil.noise import GaussianNoise
+
+MEAN, MOMENTS = "feature mean", "feature moments"
+
+
+@dataclass(frozen=True)
+class WhiteningRelease:
+    """Noise of the two releases, over what one row added or removed moves."""
+
+    mean_noise: float
+    moment_noise: float
+    relation: Relation
+    power: float
+    floor: float
+
+    def events(self) -> tuple[Gaussian, Gaussian]:
+        """What mean and second moments cost every row."""
+        # Moments of a replaced row move by √2, not by 2.
+        replaced = self.relation is Relation.REPLACE_ONE
+        moments = self.moment_noise / math.sqrt(2.0) if replaced else self.moment_noise
+        return Gaussian(self.mean_noise, self.relation), Gaussian(moments, self.relation, one_sided=replaced)
+
+    def make(self, layer: Whitening, rows: Tensor, size: int, noise: GaussianNoise) -> None:
+        """Release both from unit rows and put them into the layer. The caller has reserved `events` before."""
+        layer.mean.copy_(noise.add(0, {MEAN: rows.sum(dim=0)}, self.mean_noise, MEAN)[MEAN] / size)
+        moments = noisy_moments(unit(rows - layer.mean), self.moment_noise, noise) / size
+        values, directions = torch.linalg.eigh(moments.to(torch.float64))
+        scales = (values.clamp_min(0.0) + self.floor) ** -self.power
+        layer.matrix.copy_((directions * scales).to(layer.matrix.dtype))
+
+
+def noisy_moments(rows: Tensor, sigma: float, noise: GaussianNoise) -> Tensor:
+    """Σ x·xᵀ with symmetric noise."""
+    sums = rows.T @ rows
+    upper = torch.triu_indices(len(sums), len(sums))
+    stretch = torch.where(upper[0] == upper[1], 1.0, math.sqrt(2.0)).to(sums.dtype)
+    released = noise.add(0, {MOMENTS: sums[upper[0], upper[1]] * stretch}, sigma, MOMENTS)[MOMENTS] / stretch
+    noisy = torch.zeros_like(sums)
+    noisy[upper[0], upper[1]] = released
+    noisy[upper[1], upper[0]] = released
+    return noisy

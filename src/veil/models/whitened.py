@@ -1,0 +1,101 @@
+"""A linear model over features that need no training: fixed image features, and rows centred and whitened in private.
+
+    image:  scattering maps of orders 0, 1 (each scale) and 2, every block with mean 0 and deviation 1 over the row
+    row:    x → x·P (a fixed random projection, where there are many features) → unit length
+            → minus the mean → unit length → times the whitening matrix → unit length → a constant behind it
+
+Mean and matrix are 0 and the identity until a method releases them (`group-gd` does). A row has length 1 at the end,
+so its gradient is bounded before it is clipped.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from veil.models.normalise import per_row
+from veil.models.scattering import scattering
+from veil.problem import PublicFacts
+
+# The projection is a public constant of Veil: every model of the same size has the same one.
+_PROJECTION_SEED = 20240
+SCALES, ANGLES = 2, 8
+
+
+class ImageFeatures(nn.Module):
+    """Scattering features of images, normalised block by block within each row; nothing is trained."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = scattering(images, SCALES, ANGLES).reshape(len(images), images.shape[1], -1, *_shrunk(images))
+        sizes = [1, *(ANGLES,) * SCALES]
+        blocks = torch.split(maps, [*sizes, maps.shape[2] - sum(sizes)], dim=2)
+        return torch.cat([per_row(block).reshape(len(images), -1) for block in blocks], dim=1)
+
+
+class Whitening(nn.Module):
+    """Rows of unit length in coordinates where no direction is much larger than another.
+
+    >>> layer = Whitening(3, 3)
+    >>> layer(torch.tensor([[0.0, 3.0, 4.0]])).norm().item() < 1.0001
+    True
+    """
+
+    mean: Tensor
+    matrix: Tensor
+    projection: Tensor
+
+    def __init__(self, features: int, dimensions: int, constant: float = 0.3) -> None:
+        super().__init__()
+        self.constant = constant
+        kept = min(features, dimensions)
+        generator = torch.Generator().manual_seed(_PROJECTION_SEED)
+        fixed = torch.randn(features, kept, generator=generator) / kept**0.5 if features > kept else torch.empty(0)
+        self.register_buffer("projection", fixed)
+        self.register_buffer("mean", torch.zeros(kept))
+        self.register_buffer("matrix", torch.eye(kept))
+
+    @property
+    def dimensions(self) -> int:
+        """Numbers per row before the constant."""
+        return len(self.mean)
+
+    def project(self, rows: Tensor) -> Tensor:
+        """Unit rows before anything private is known of them; a row that is not finite becomes 0."""
+        flat = rows.reshape(len(rows), -1).to(self.mean.dtype)
+        flat = torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, 0.0)
+        return unit(flat @ self.projection if self.projection.numel() else flat)
+
+    def whiten(self, rows: Tensor) -> Tensor:
+        """Unit rows, centred, whitened, with the constant behind them; never longer than 1."""
+        white = unit(unit(rows - self.mean) @ self.matrix)
+        behind = torch.full((len(rows), 1), self.constant, dtype=white.dtype)
+        return torch.cat([white, behind], dim=1) / math.hypot(1.0, self.constant)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.whiten(self.project(rows))
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Each row with length 1, or 0 where it has none."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / lengths.clamp_min(1e-6)
+
+
+def whitened(facts: PublicFacts, dimensions: int = 512) -> nn.Module:
+    """Features that need no training, whitening, and one linear layer that starts at zero."""
+    images = len(facts.input_shape) == 3
+    features = _image_features(facts.input_shape) if images else math.prod(facts.input_shape)
+    layer = Whitening(features, dimensions)
+    head = nn.Linear(layer.dimensions + 1, facts.outputs, bias=False)
+    nn.init.zeros_(head.weight)
+    return nn.Sequential(ImageFeatures() if images else nn.Flatten(), layer, head)
+
+
+def _shrunk(images: Tensor) -> tuple[int, int]:
+    return images.shape[2] // 2**SCALES, images.shape[3] // 2**SCALES
+
+
+def _image_features(shape: tuple[int, ...]) -> int:
+    return int(ImageFeatures()(torch.zeros(1, *shape)).shape[1])

@@ -1,0 +1,91 @@
+"""Claims: whether an ordering that a paper claims holds in the stored runs."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from veil.reproduction.columns import column
+from veil.reproduction.results import Results
+from veil.reproduction.spec import Claim, X
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two arms at one value: their means over the seeds that both have, and the difference of each seed."""
+
+    x: X | None
+    above: float
+    below: float
+    differences: tuple[float, ...]
+
+    @property
+    def difference(self) -> float:
+        """By how much `above` exceeds `below`."""
+        return self.above - self.below
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim beside what came out; it holds if it holds at every value. None: it has not been run."""
+
+    claim: Claim
+    compared: tuple[Compared, ...]
+
+    def holds_at(self, one: Compared) -> bool:
+        """Whether the difference exceeds the margin."""
+        return column(self.claim.figure).scaled(one.difference) > self.claim.margin
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the claim holds wherever it was measured."""
+        return all(map(self.holds_at, self.compared)) if self.compared else None
+
+    def line(self) -> str:
+        """The claim, the verdict and the numbers in one line of Markdown."""
+        if self.holds is None:
+            return f"- **Not run:** {self.claim.text}."
+        kept = sum(map(self.holds_at, self.compared))
+        share = "" if len(self.compared) == 1 else f" (at {kept} of {len(self.compared)} values)"
+        word = "Holds" if self.holds else "Fails"
+        numbers = "; ".join(map(self._numbers, self.compared))
+        return f"- **{word}{share}:** {self.claim.text}. {numbers}.{'' if self.holds else self._failure()}"
+
+    def _failure(self) -> str:
+        above, below, margin = self.claim.above, self.claim.below, self.claim.margin
+        said = f"{above} is not above {below}{f' by more than {margin:g}' if margin else ''}"
+        if margin < 0:
+            said = f"{above} falls short of {below} by {-margin:g} or more"
+        return f" Here {said}{'' if len(self.compared) == 1 else ' at some values'}."
+
+    def _numbers(self, one: Compared) -> str:
+        shown = column(self.claim.figure)
+        at = "" if one.x is None else f"at {one.x}: "
+        spread = ""
+        if len(one.differences) > 1:
+            spread = f" ± {shown.shown(statistics.stdev(one.differences))}"
+        seeds = f"{len(one.differences)} seed{'s' if len(one.differences) > 1 else ''}"
+        change = f"{shown.shown(one.difference, '+')}{spread}{shown.unit}"
+        heading = shown.heading[0].upper() + shown.heading[1:] if one.x is None else shown.heading
+        return f"{at}{heading} {shown.shown(one.above)} against {shown.shown(one.below)}, {change}, {seeds}"
+
+
+def judge(results: Results) -> list[Verdict]:
+    """Every claim of the experiment: those that fail first, then those that hold, then those that were not run."""
+    verdicts = [Verdict(claim, _compared(results, claim)) for claim in results.spec.claims]
+    order = {False: 0, True: 1, None: 2}
+    return sorted(verdicts, key=lambda verdict: order[verdict.holds])
+
+
+def _compared(results: Results, claim: Claim) -> tuple[Compared, ...]:
+    found = []
+    for x in results.values(claim.above, claim.below):
+        if claim.at and x not in claim.at:
+            continue
+        above, below = results.figure(claim.above, x, claim.figure), results.figure(claim.below, x, claim.figure)
+        seeds = sorted(set(above) & set(below))
+        if seeds:
+            pairs = [(above[seed], below[seed]) for seed in seeds]
+            high, low = (statistics.mean(pair[side] for pair in pairs) for side in (0, 1))
+            found.append(Compared(x, high, low, tuple(one - other for one, other in pairs)))
+    return tuple(found)

@@ -1,0 +1,99 @@
+"""Columns: the figures that a table of results can have, and how each is read off the record of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from veil.errors import InputError
+from veil.metrics.groups import GroupMetrics, GroupScore
+from veil.metrics.privacy_cost import privacy_cost
+
+Record = Mapping[str, Any]
+TWIN = "privacy_cost_gap"
+GROUP, OWNER = "group:", "owner:"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure: its heading, whether it is a share shown in percent, whether it looks at training rows."""
+
+    name: str
+    heading: str
+    percent: bool = True
+    reads_training_rows: bool = False
+
+    @property
+    def unit(self) -> str:
+        """What a difference of it is counted in."""
+        return " points" if self.percent else ""
+
+    def shown(self, value: float, sign: str = "") -> str:
+        """A value as the table prints it.
+
+        >>> column("accuracy").shown(0.5), column("seconds").shown(2.0)
+        ('50.0', '2.00')
+        """
+        return format(self.scaled(value), f"{sign}.1f" if self.percent else f"{sign}.2f")
+
+    def scaled(self, value: float) -> float:
+        """In percent where it is a share."""
+        return 100 * value if self.percent else value
+
+
+_FIXED = (
+    Column("worst_group_accuracy", "worst group"),
+    Column("average_group_accuracy", "average of groups"),
+    Column("accuracy", "overall"),
+    Column("disparity", "best − worst group"),
+    Column(TWIN, "privacy-cost gap π"),
+    Column("train_test_gap", "train − test accuracy", reads_training_rows=True),
+    Column("worst_group_gap", "train − test of the worst group", reads_training_rows=True),
+    Column("demographic_parity", "demographic parity"),
+    Column("equal_opportunity", "equal opportunity"),
+    Column("equalised_odds", "equalised odds"),
+    Column("loss", "loss", percent=False),
+    Column("epsilon_worst", "largest ε of a group", percent=False),
+    Column("seconds", "seconds", percent=False),
+)
+COLUMNS = {column.name: column for column in _FIXED}
+
+
+def column(name: str) -> Column:
+    """A column by name; `group:NAME` is one group's accuracy, `owner:NAME` that of one owner's rows.
+
+    >>> column("group:8").heading
+    'group 8'
+    """
+    if name in COLUMNS:
+        return COLUMNS[name]
+    if name.startswith((GROUP, OWNER)) and not name.endswith(":"):
+        return Column(name, name.replace(":", " ", 1))
+    raise InputError(f'unknown figure "{name}": known are {", ".join(COLUMNS)}, group:NAME and owner:NAME')
+
+
+def value_of(record: Record, name: str, twin: Record | None = None, compared: Sequence[str] = ()) -> float | None:
+    """The figure of one run; None where it was not measured. π needs the run of the twin with the same seed."""
+    if name == TWIN:
+        return None if twin is None else _finite(privacy_cost(_metrics(twin), _metrics(record), compared or None).gap)
+    if name.startswith(GROUP):
+        return _finite(record["by_group"].get(name.removeprefix(GROUP), {}).get("accuracy"))
+    if name == "epsilon_worst":
+        return _finite(max(record["epsilon_by_group"].values(), default=record["epsilon"]))
+    if name == "seconds":
+        return _finite(record["seconds"])
+    return _finite(record["figures"].get(name))
+
+
+def _metrics(record: Record) -> GroupMetrics:
+    scores = {
+        name: GroupScore(score["n"], math.nan if score["accuracy"] is None else score["accuracy"])
+        for name, score in record["by_group"].items()
+    }
+    return GroupMetrics(scores, math.nan)
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else float(value)

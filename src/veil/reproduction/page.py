@@ -1,0 +1,224 @@
+"""Page: what came out, as Markdown and SVG; both follow from the spec and the stored runs alone."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from veil.reproduction.claims import judge
+from veil.reproduction.columns import Column, column
+from veil.reproduction.figure import Line, Panel, bar_chart, line_chart
+from veil.reproduction.results import Results
+from veil.reproduction.spec import Arm, Plot, Spec, X
+
+# A mean that is further from the paper's than this gets a sentence.
+FAR = 2.0
+
+
+def page_of(spec: Spec, stored: Mapping[str, Any]) -> str:
+    """The Markdown page: claims first, then the table, what differs and why, the figure, how it was made."""
+    results = Results.of(spec, stored)
+    drawn = [f"![{spec.title}]({spec.name}.svg)", ""] if spec.plot is not None else []
+    parts = [
+        [f"# {spec.title}", "", f"{spec.shows}. {spec.about.strip()}", ""],
+        _claims(results),
+        _table(results),
+        _why(results),
+        drawn,
+        _how(results, stored),
+    ]
+    return "\n".join(line for part in parts for line in part)
+
+
+def _claims(results: Results) -> list[str]:
+    if not results.spec.claims:
+        return []
+    verdicts = judge(results)
+    kept, failed = (sum(verdict.holds is wanted for verdict in verdicts) for wanted in (True, False))
+    left = len(verdicts) - kept - failed
+    counts = f"{failed} fail{'s' if failed == 1 else ''}, {kept} hold{'s' if kept == 1 else ''}"
+    heading = f"## What {results.spec.claimed_by} claims: {counts}{f', {left} not run' if left else ''}"
+    return [heading, "", *(verdict.line() for verdict in verdicts), ""]
+
+
+def _table(results: Results) -> list[str]:
+    spec = results.spec
+    columns = [(column(name), any(name in arm.paper for arm in spec.arms)) for name in spec.figures]
+    heads = ["arm", *([spec.vary.name] if spec.vary is not None else [])]
+    for shown, printed in columns:
+        heads += [f"{shown.heading}: paper", "ours", "difference"] if printed else [shown.heading]
+    heads += ["ε", "noise", "seeds", "s per run"]
+    lines = ["## Figures", "", _row(heads), "|---|" + "--:|" * (len(heads) - 1)]
+    empty = []
+    for (label, x), by_seed in results.runs.items():
+        if by_seed:
+            lines.append(_row(_cells(results, spec.arm(label), x, columns)))
+        else:
+            empty.append(label if x is None else f"{label} at {x}")
+    lines += ["", *_legend([shown for shown, _ in columns])]
+    return [*lines, "", *([f"Not run: {'; '.join(empty)}.", ""] if empty else [])]
+
+
+def _cells(results: Results, arm: Arm, x: X | None, columns: Sequence[tuple[Column, bool]]) -> list[str]:
+    runs = list(results.at(arm.label, x).values())
+    cells = [arm.label, *([] if results.spec.vary is None else ["–" if x is None else str(x)])]
+    for shown, printed in columns:
+        numbers = list(results.figure(arm.label, x, shown.name).values())
+        twin = shown.name == "privacy_cost_gap" and arm.label == results.spec.twin
+        ours = "–" if twin else _spread(shown, numbers)
+        if printed:
+            paper, away = _paper(results, arm, x, shown), _away(results, arm, x, shown)
+            cells += ["–" if paper is None else f"{paper:g}", ours, "–" if away is None else f"{away:+.1f}"]
+        else:
+            cells.append(ours)
+    noise = {run["noise_multiplier"] for run in runs}
+    epsilons = [run["epsilon"] for run in runs]
+    cells.append("∞" if None in epsilons else f"{max(epsilons):.3f}")
+    cells.append("–" if None in noise else f"{max(noise):.2f}")
+    return [*cells, str(len(runs)), f"{statistics.mean(run['seconds'] for run in runs):.0f}"]
+
+
+def _paper(results: Results, arm: Arm, x: X | None, shown: Column) -> float | None:
+    """What the paper prints, in its own unit (percent for shares)."""
+    printed = arm.paper.get(shown.name)
+    if isinstance(printed, list):
+        vary = results.spec.vary
+        return printed[vary.values.index(x)] if vary is not None and x is not None else None
+    return printed
+
+
+def _away(results: Results, arm: Arm, x: X | None, shown: Column) -> float | None:
+    paper, numbers = _paper(results, arm, x, shown), list(results.figure(arm.label, x, shown.name).values())
+    return shown.scaled(statistics.mean(numbers)) - paper if paper is not None and numbers else None
+
+
+def _legend(columns: Sequence[Column]) -> list[str]:
+    words = ["Shares in percent on test rows, mean ± standard deviation over seeds. ε is the certificate's, for every"]
+    words += ["group; noise is that of the gradients over their bound."]
+    if any(shown.reads_training_rows for shown in columns):
+        words += ["Figures that look at training rows are exact: no ε covers them."]
+    if any(shown.name == "privacy_cost_gap" for shown in columns):
+        words += ["π is measured against the twin of the same seed."]
+    return [" ".join(words)]
+
+
+def _why(results: Results) -> list[str]:
+    """A sentence for every arm whose figures are far from the paper's."""
+    lines = []
+    for arm in results.spec.arms:
+        away = [
+            f"{column(name).heading} {difference:+.1f}{'' if x is None else f' at {x}'}"
+            for x in results.values(arm.label)
+            for name in arm.paper
+            if (difference := _away(results, arm, x, column(name))) is not None and abs(difference) > FAR
+        ]
+        if away:
+            lines.append(f"- {arm.label} ({', '.join(away)}): {arm.why or 'why is not known.'}")
+    return [f"Further than {FAR:g} from the paper:", "", *lines, ""] if lines else []
+
+
+def _how(results: Results, stored: Mapping[str, Any]) -> list[str]:
+    spec, scale = results.spec, results.spec.scale(results.scale)
+    runs = results.all_runs()
+    seeds = sorted({run["seed"] for run in runs})
+    minutes = sum(run["seconds"] for run in runs) / 60
+    facts = {
+        "data": {spec.data: spec.data_options | scale.data_options},
+        "model": {spec.model: spec.model_options | scale.model_options},
+        "settings": spec.settings | scale.settings,
+    }
+    lines = ["## How it was made", "", f"    {stored['command']}", ""]
+    lines += [f"    {key} {json.dumps(value, ensure_ascii=False)}" for key, value in facts.items()]
+    for arm in spec.arms:
+        if any(results.at(arm.label, x) for x in results.values(arm.label)):
+            own = {"model": arm.model, "options": arm.options, "settings": arm.settings}
+            said = " ".join(f"{key} {json.dumps(value, ensure_ascii=False)}" for key, value in own.items() if value)
+            lines.append(f"    {arm.label}: {arm.method}{f' {said}' if said else ''}")
+    version = ", ".join(f"{name} {number}" for name, number in stored["version"].items())
+    machine = stored["machine"]
+    lines += [
+        "",
+        f"Scale {results.scale}; seeds {', '.join(map(str, seeds)) or 'none'}; {minutes:.0f} minutes of training in "
+        f"all, one thread per run; {version}; {machine.get('cores', '?')} cores, {machine.get('architecture', '?')}.",
+        "",
+    ]
+    return lines
+
+
+def svg_of(spec: Spec, stored: Mapping[str, Any]) -> str | None:
+    """The figure, or None where the spec asks for none."""
+    if spec.plot is None:
+        return None
+    results, plot = Results.of(spec, stored), spec.plot
+    labels = [arm.label for arm in spec.arms if not plot.arms or arm.label in plot.arms]
+    if plot.kind == "bars":
+        return _bars(results, plot, labels)
+    panels = [_panel(results, plot, name, labels) for name in plot.figures]
+    return line_chart(spec.title, panels)
+
+
+def _bars(results: Results, plot: Plot, labels: Sequence[str]) -> str:
+    bars, series = [], {column(name).heading: list[float]() for name in plot.figures}
+    for label, x in [key for key in results.runs if key[0] in labels and results.runs[key]]:
+        bars.append(label if x is None else f"{label}, {x}")
+        for name in plot.figures:
+            numbers = list(results.figure(label, x, name).values())
+            mean = statistics.mean(numbers) if numbers else float("nan")
+            series[column(name).heading].append(column(name).scaled(mean))
+    percent = all(column(name).percent for name in plot.figures)
+    return bar_chart(results.spec.title, bars, series, "percent" if percent else "")
+
+
+def _panel(results: Results, plot: Plot, name: str, labels: Sequence[str]) -> Panel:
+    shown = column(name)
+    title = f"{shown.heading}{', percent' if shown.percent else ''}"
+    if plot.kind == "curve":
+        lines = [_curve(results, label, x, name) for label in labels for x in results.values(label)]
+        last = max((x for line in lines for x, _, _ in line.points), default=1.0)
+        return Panel(title, "steps", tuple(line for line in lines if line.points), ((0.0, "0"), (last, f"{last:g}")))
+    assert results.spec.vary is not None
+    places = _places([x for x in results.values(*(arm.label for arm in results.spec.arms)) if x is not None])
+    lines = []
+    for label in labels:
+        points = []
+        for x, place in places.items():
+            numbers = [shown.scaled(value) for value in results.figure(label, x, name).values()]
+            if numbers:
+                points.append((place, statistics.mean(numbers), _deviation(numbers)))
+        lines.append(Line(label, tuple(points)))
+    ticks = tuple((place, str(x)) for x, place in places.items())
+    return Panel(title, results.spec.vary.name, tuple(line for line in lines if line.points), ticks)
+
+
+def _places(xs: Sequence[X]) -> dict[X, float]:
+    """Numbers stand where they are, words at equal distances."""
+    numbers = all(not isinstance(x, str) for x in xs)
+    return {x: float(x) if numbers else float(index) for index, x in enumerate(xs)}
+
+
+def _curve(results: Results, label: str, x: X | None, name: str) -> Line:
+    side = 1 if name == "worst_group_accuracy" else 2
+    curves = [run["curve"] for run in results.at(label, x).values() if run["curve"]]
+    points = []
+    # Curves of runs with other numbers of evaluations do not line up: only the common part is drawn.
+    for along in zip(*curves, strict=False):
+        numbers = [100 * point[side] for point in along]
+        points.append((float(along[0][0]) + 1, statistics.mean(numbers), _deviation(numbers)))
+    return Line(label if x is None else f"{label}, {x}", tuple(points))
+
+
+def _deviation(numbers: Sequence[float]) -> float:
+    return statistics.stdev(numbers) if len(numbers) > 1 else 0.0
+
+
+def _spread(shown: Column, numbers: Sequence[float]) -> str:
+    if not numbers:
+        return "–"
+    mean = shown.shown(statistics.mean(numbers))
+    return f"{mean} ± {shown.shown(statistics.stdev(numbers))}" if len(numbers) > 1 else mean
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

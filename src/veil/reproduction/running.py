@@ -1,0 +1,186 @@
+"""Running: one task becomes one record; a whole experiment becomes its file, its page and its figure."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from veil.errors import InputError, require
+from veil.files import write_whole
+from veil.metrics import GroupMetrics, evaluate
+from veil.models import build_model
+from veil.parallel import WORKER_DIED, in_order
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.reproduction.asking import Asked
+from veil.reproduction.columns import COLUMNS, OWNER
+from veil.reproduction.page import page_of, svg_of
+from veil.reproduction.problems import load_pair
+from veil.reproduction.spec import Spec, Study, Task, tasks
+from veil.reproduction.store import FOR_ALL, add_run, find, read_store
+from veil.training import Run, fit
+
+Told = Callable[[str], None]
+
+
+def reproduce(spec: Spec, asked: Asked, told: Told = print) -> dict[str, str]:
+    """Run what is not stored yet, then write page and figure; returns what went wrong, by run."""
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    path = asked.folder / f"{spec.name}.json"
+    wanted, figures = tasks(spec, asked.scale, asked.seeds), measured(spec)
+    known = read_store(path, spec.name, asked.scale)["runs"]
+    missing = [task for task in wanted if find(known, task, figures) is None]
+    told(f"{spec.name}: {len(wanted) - len(missing)} of {len(wanted)} runs are stored")
+    work, failures = partial(_run_and_store, asked=asked, figures=figures), dict[str, str]()
+    for done, (task, outcome) in enumerate(in_order(work, missing, jobs=asked.jobs), start=1):
+        failure = WORKER_DIED if outcome is None else outcome
+        if failure:
+            failures[task.label] = failure
+        told(f"{done}/{len(missing)} {task.label}{f' failed: {failure}' if failure else ''}")
+        # The page keeps step with the stored runs, so that a stopped experiment leaves both.
+        if path.exists():
+            write_page(spec, path, asked.scale)
+    if path.exists():
+        write_page(spec, path, asked.scale)
+    return failures
+
+
+def rewrite_page(spec: Spec | Study, asked: Asked) -> None:
+    """The page and its figures from what is stored; nothing is run."""
+    path = asked.folder / f"{spec.name}.json"
+    require(path.exists(), f"there is no file {path}: run the experiment first")
+    if isinstance(spec, Study):
+        runner_of(spec).rewrite(spec.name, asked.folder)
+    else:
+        write_page(spec, path, asked.scale)
+
+
+def write_page(spec: Spec, path: Path, scale: str) -> None:
+    """The page and the figure beside a file of stored runs, from that file alone."""
+    stored = read_store(path, spec.name, scale)
+    drawn = svg_of(spec, stored)
+    if drawn is not None:
+        write_whole(path.with_suffix(".svg"), drawn.encode(), FOR_ALL)
+    write_whole(path.with_suffix(".md"), page_of(spec, stored).encode(), FOR_ALL)
+
+
+def run_study(study: Study, asked: Asked) -> None:
+    """Hand an experiment over to its own module, which writes its files itself."""
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    runner_of(study).reproduce(asked)
+
+
+def runner_of(study: Study) -> Any:
+    """The module of a study: `reproduce(asked)` runs it, `rewrite(name, folder)` writes its pages anew."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = import_module(study.runner)
+    except ModuleNotFoundError as error:
+        raise InputError(f'runner "{study.runner}" cannot be imported: run this in a checkout of Veil') from error
+    for name in ("reproduce", "rewrite"):
+        require(hasattr(module, name), f'runner "{study.runner}" has no function "{name}"')
+    return module
+
+
+def measured(spec: Spec) -> list[str]:
+    """The figures that must have been measured during a run: those on training rows, and of owners."""
+    claimed = [*spec.figures, *(claim.figure for claim in spec.claims)]
+    shown = [*claimed, *(spec.plot.figures if spec.plot is not None and spec.plot.kind != "curve" else ())]
+    return [name for name in dict.fromkeys(shown) if name.startswith(OWNER) or _reads_training_rows(name)]
+
+
+def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
+    """Train once, on one thread, and keep what pages need."""
+    torch.set_num_threads(1)
+    train, test = load_pair(task.data, task.data_options, task.seed)
+    model = build_model(task.model, train.public, Seed.from_int(task.seed), **task.model_options)
+    started = time.perf_counter()
+    run = fit(model, train, method=task.method, options=task.options, evaluation=test, seed=task.seed, **task.settings)
+    seconds = time.perf_counter() - started
+    assert run.metrics is not None
+    found = _figures(run.metrics, train) | _on_training_rows(run, train, figures)
+    return {
+        "arm": task.arm,
+        "x": task.x,
+        "seed": task.seed,
+        "fingerprint": task.fingerprint,
+        "settings": task.settings,
+        "options": task.options,
+        "steps": run.plan.steps,
+        "seconds": round(seconds, 1),
+        "noise_multiplier": run.plan.details.get("noise_multiplier"),
+        "epsilon": run.certificate.epsilon,
+        "epsilon_by_group": dict(run.certificate.by_group),
+        "figures": found,
+        "by_group": {name: score.as_json() for name, score in run.metrics.by_group.items()},
+        "curve": _curve(run),
+    }
+
+
+def _run_and_store(task: Task, asked: Asked, figures: Sequence[str]) -> str:
+    """One run into the file; returns the sentence of what went wrong, "" if nothing."""
+    path = asked.folder / f"{asked.name}.json"
+    if find(read_store(path, asked.name, asked.scale)["runs"], task, figures) is not None:
+        return ""
+    try:
+        record = run_task(task, figures)
+    except Exception as error:  # whatever it is, it is this run's: it is told at the end, and the others go on
+        sentence = str(error).strip().splitlines()
+        known = isinstance(error, InputError) and sentence
+        return sentence[0] if known else ": ".join([type(error).__name__, *sentence[:1]])
+    add_run(path, asked.name, asked.scale, asked.command, record)
+    return ""
+
+
+def _figures(metrics: GroupMetrics, train: Problem) -> dict[str, float | None]:
+    """Every figure on test rows that a column can have."""
+    said = metrics.as_json()
+    found = {name: said[name] for name in COLUMNS if name in said}
+    facts = train.public
+    owner_of = {facts.groups[cell.group]: facts.owners[cell.owner] for cell in facts.cells}
+    if len(facts.owners) > 1 and len(facts.cells) == len(facts.groups):
+        for owner in facts.owners:
+            scores = [score for name, score in metrics.by_group.items() if owner_of.get(name) == owner]
+            rows = sum(score.n for score in scores)
+            mean = sum(score.n * score.accuracy for score in scores) / rows if rows else math.nan
+            found[f"{OWNER}{owner}"] = _number(mean)
+    return found
+
+
+def _on_training_rows(run: Run, train: Problem, figures: Sequence[str]) -> dict[str, float | None]:
+    """Exact figures on training rows, which no certificate covers; measured only where a column asks for them."""
+    if run.metrics is None or not any(map(_reads_training_rows, figures)):
+        return {}
+    seen = evaluate(run.model, train, train.public.groups)
+    return {
+        "train_test_gap": _number(seen.accuracy - run.metrics.accuracy),
+        "worst_group_gap": _number(seen.worst_group_accuracy - run.metrics.worst_group_accuracy),
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _reads_training_rows(name: str) -> bool:
+    return name in COLUMNS and COLUMNS[name].reads_training_rows
+
+
+def _curve(run: Run) -> list[list[float]]:
+    """Worst and average group along the steps, where they were evaluated."""
+    columns = ["step", "worst_group_accuracy", "average_group_accuracy"]
+    if not set(columns) <= set(run.history.columns):
+        return []
+    found: list[list[float]] = run.history[columns].dropna().to_numpy(dtype=float).tolist()
+    return found

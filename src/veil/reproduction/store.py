@@ -1,0 +1,89 @@
+"""Store: the finished runs of an experiment in one JSON file, each written at once and never run again."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import veil
+from veil.errors import InputError, require
+from veil.files import write_whole
+from veil.reproduction.spec import Task
+
+FOR_ALL = 0o644
+Stored = dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """What the figures were made with."""
+    return {"veil": veil.__version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were made on: no names, only what bears on the time it took."""
+    return {"cores": os.cpu_count(), "architecture": platform.machine()}
+
+
+def read_store(path: Path, name: str, scale: str) -> Stored:
+    """What is stored, or an empty store; the store of another experiment or scale is refused."""
+    if not path.exists():
+        return {"experiment": name, "scale": scale, "command": "", "version": {}, "machine": {}, "runs": []}
+    try:
+        stored: Stored = json.loads(path.read_text(encoding="utf-8"))
+        of = stored["experiment"], stored["scale"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is no file of stored runs: move it away or choose another folder by --out") from error
+    fits = of == (name, scale)
+    require(fits, f"{path} holds runs of {of[0]} at scale {of[1]}: choose another folder by --out")
+    return stored
+
+
+def find(runs: Sequence[Mapping[str, Any]], task: Task, figures: Sequence[str] = ()) -> Mapping[str, Any] | None:
+    """The stored run of a task, if it was made with equal settings and has these figures."""
+    for run in runs:
+        same = (run["arm"], run["x"], run["seed"], run["fingerprint"]) == (
+            task.arm,
+            task.x,
+            task.seed,
+            task.fingerprint,
+        )
+        if same and all(name in run["figures"] for name in figures):
+            return run
+    return None
+
+
+def add_run(path: Path, name: str, scale: str, command: str, record: Mapping[str, Any]) -> None:
+    """Put a run into the file, in place of an older one of the same arm, value and seed."""
+    with _alone(path.parent):
+        stored = read_store(path, name, scale)
+        key = (record["arm"], record["x"], record["seed"])
+        others = [run for run in stored["runs"] if (run["arm"], run["x"], run["seed"]) != key]
+        made = {"command": command, "version": versions(), "machine": machine()}
+        write_whole(path, text_of({**stored, **made, "runs": [*others, record]}).encode(), FOR_ALL)
+
+
+def text_of(stored: Mapping[str, Any]) -> str:
+    """The JSON text: one run per line, so that a difference shows which runs are new."""
+    head = {key: value for key, value in stored.items() if key != "runs"}
+    runs = ",\n".join(json.dumps(run, ensure_ascii=False, allow_nan=False) for run in stored["runs"])
+    opening = json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}")
+    return f'{opening},\n "runs": [\n{runs}\n ]\n}}\n'
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time: the folder itself is the lock."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,158 @@
+"""Experiments as files: every one loads and plans, and a wrong one is refused by a sentence that names the mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from experiment_cases import NAMES, SPECS, needs_data
+
+from veil import methods
+from veil.errors import InputError
+from veil.reproduction import Spec, read_spec
+from veil.reproduction.problems import cut_down, load_pair
+from veil.reproduction.spec import Task, tasks
+
+GOOD = """
+title = "t"
+shows = "s"
+about = "a"
+data = "generated"
+data_options = { groups = [{ name = "large", rows = 90 }, { name = "small", rows = 30 }] }
+model = "logistic"
+figures = ["worst_group_accuracy"]
+[settings]
+steps = 3
+batch_size = 10
+[small]
+seeds = 1
+[full]
+seeds = 2
+[[arms]]
+label = "one"
+method = "dp-sgd"
+[[arms]]
+label = "two"
+method = "erm"
+[[claims]]
+figure = "worst_group_accuracy"
+above = "one"
+below = "two"
+text = "x"
+"""
+
+
+def written(folder: Path, text: str, name: str = "trial") -> Path:
+    (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_loads_and_says_what_it_shows(name: str) -> None:
+    spec = read_spec(name, SPECS)
+    assert spec.title
+    assert spec.shows
+    assert spec.about
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_arm_of_every_experiment_can_be_planned(name: str) -> None:
+    spec = read_spec(name, SPECS)
+    if not isinstance(spec, Spec):
+        pytest.skip("a study plans by itself")
+    needs_data(name)
+    planned = tasks(spec, "small", seeds=1)
+    assert planned
+    for task in planned:
+        train, test = load_pair(task.data, task.data_options, task.seed)
+        plan = methods.create(task.method, task.options).plan(train.public, task.checked_settings())
+        assert plan.steps > 0
+        assert set(test.public.groups) <= set(train.public.groups)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ('title = "t"', 'titel = "t"', 'unknown key "titel"'),
+        ("[settings]\n", "[settings]\nlearning = 1\n", "learning"),
+        ('label = "one"', 'label = "one"\nlearning = 1', 'unknown key "arms.0.learning"'),
+        ("[small]\n", "[small]\nepochs = 1\n", 'unknown key "small.epochs"'),
+        ('method = "dp-sgd"', 'method = "dp-sdg"', 'unknown method "dp-sdg": did you mean "dp-sgd"'),
+        ('method = "dp-sgd"', 'method = "dp-sgd"\noptions = { clib = 1 }', 'no option "clib"'),
+        ('data = "generated"', 'data = "genrated"', 'unknown data "genrated": did you mean "generated"'),
+        ('model = "logistic"', 'model = "logstic"', 'unknown model "logstic"'),
+        ('below = "two"', 'below = "three"', 'claim 1 names the arm "three"'),
+        ('figures = ["worst_group_accuracy"]', 'figures = ["worst"]', 'unknown figure "worst"'),
+        ('figures = ["worst_group_accuracy"]', 'figures = ["privacy_cost_gap"]', "say by twin"),
+        ('label = "two"', 'label = "one"', "same label"),
+        ("[small]\n", '[small]\narms = ["ten"]\n', 'small.arms names the arm "ten"'),
+        ("[small]\n", "[small]\nvalues = [1.0]\n", "must be one of vary.values"),
+        ("[settings]\n", "[settings]\nseed = 1\n", "seeds are counted from 1"),
+        ('title = "t"\n', "", 'the key "title" is missing'),
+        ('method = "dp-sgd"', 'method = "dp-sgd"\npaper = { accuracy = 1.0 }', "not one of figures"),
+        ("[settings]\n", '[plot]\nkind = "vary"\nfigure = "accuracy"\n[settings]\n', "there is no vary"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_a_sentence_that_names_the_mistake(
+    before: str, after: str, sentence: str, tmp_path: Path
+) -> None:
+    assert GOOD.count(before) >= 1
+    folder = written(tmp_path, GOOD.replace(before, after, 1))
+    with pytest.raises(InputError) as refused:
+        read_spec("trial", folder)
+    assert sentence in str(refused.value)
+    assert "trial.toml" in str(refused.value)
+
+
+def test_a_missing_experiment_or_folder_is_named_with_a_way_out(tmp_path: Path) -> None:
+    folder = written(tmp_path, GOOD)
+    with pytest.raises(InputError, match=r'there is no experiment "trail".*did you mean "trial"'):
+        read_spec("trail", folder)
+    with pytest.raises(InputError, match="--specs"):
+        read_spec("trial", tmp_path / "nowhere")
+
+
+def test_values_reach_the_table_they_vary_and_arms_that_do_not_vary_run_once(tmp_path: Path) -> None:
+    text = GOOD.replace('method = "erm"', 'method = "erm"\nvaries = false')
+    text += '[vary]\nof = "settings"\nname = "epsilon"\nvalues = [1.0, 2.0]\n'
+    spec = read_spec("trial", written(tmp_path, text))
+    assert isinstance(spec, Spec)
+    found = [(task.arm, task.x, task.settings.get("epsilon")) for task in tasks(spec, "paper", seeds=1)]
+    assert sorted(found, key=str) == [("one", 1.0, 1.0), ("one", 2.0, 2.0), ("two", None, None)]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"method": "erm"},
+        {"data": "adult"},
+        {"model": "mlp"},
+        {"data_options": {"rows": 2}},
+        {"model_options": {"width": 2}},
+        {"settings": {"epochs": 2}},
+        {"options": {"clip": 2}},
+    ],
+)
+def test_a_fingerprint_changes_with_whatever_changes_a_run(changed: dict[str, Any]) -> None:
+    base: dict[str, Any] = {"arm": "a", "x": None, "seed": 1, "method": "dp-sgd", "data": "dutch", "model": "logistic"}
+    assert Task(**base).fingerprint != Task(**(base | changed)).fingerprint
+
+
+def test_rows_that_are_cut_down_keep_every_group_and_its_share() -> None:
+    groups = [{"name": "large", "rows": 9000}, {"name": "small", "rows": 1000}, {"name": "tiny", "rows": 25}]
+    whole, _ = load_pair("generated", {"groups": groups}, 1)
+    part = cut_down(whole, 1000)
+    assert part.public.group_sizes == (898, 100, 20)
+    assert np.bincount(part.group_of).tolist() == [898, 100, 20]
+    assert len(part.inputs) == len(part.targets) == len(part) == 1018
+
+
+def test_the_stand_in_for_bank_fraud_has_the_groups_of_the_paper_and_one_percent_fraud() -> None:
+    train, test = load_pair("bank-fraud-like", {"size": 20_000, "test_size": 5000}, 1)
+    assert set(train.public.groups) == {
+        f"{label} × {age}" for label in ("fraud", "legitimate") for age in ("over 50", "50 or under")
+    }
+    assert train.targets.float().mean() == pytest.approx(0.011, abs=0.001)
+    assert test.public.groups == train.public.groups

@@ -1,0 +1,61 @@
+"""The pages in docs/results are what their JSON files give, and nothing else stands there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from experiment_cases import NAMES, RESULTS, ROOT, SPECS
+
+from veil.errors import InputError
+from veil.reproduction import Asked, index, read_spec, rewrite_page
+from veil.reproduction.findings import open_findings
+
+STORED = [name for name in NAMES if (RESULTS / f"{name}.json").exists()]
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_page_and_its_figures_agree_with_the_stored_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    spec = read_spec(name, SPECS)
+    copy = tmp_path / f"{name}.json"
+    shutil.copy(RESULTS / copy.name, copy)
+    rewrite_page(spec, Asked(name, "paper", tmp_path))
+    written = [path.name for path in tmp_path.iterdir()]
+    assert f"{name}.md" in written
+    for file in written:
+        assert (tmp_path / file).read_bytes() == (RESULTS / file).read_bytes(), file
+
+
+def test_every_file_of_results_belongs_to_an_experiment() -> None:
+    strange = [path.name for path in RESULTS.glob("*.json") if path.stem not in NAMES]
+    strange += [path.name for path in RESULTS.glob("*.md") if path.stem not in [*STORED, "README"]]
+    assert strange == []
+
+
+def test_the_first_page_is_what_the_stored_runs_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert (RESULTS / index.NAME).read_text(encoding="utf-8") == index.index_of(SPECS, RESULTS)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_every_page_names_the_command_that_makes_it(name: str) -> None:
+    assert f"veil reproduce {name}" in (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_findings_made_with_other_settings_or_at_another_scale_are_refused(tmp_path: Path) -> None:
+    asked = Asked("study", "small", tmp_path)
+    first = open_findings(asked)
+    first.part("a", {"rows": 10}, {})["found"]["x"] = 1
+    first.keep(asked)
+    again = open_findings(asked)
+    assert again.part("a", {"rows": 10}, {})["found"] == {"x": 1}
+    assert json.loads((tmp_path / "study.json").read_text(encoding="utf-8"))["command"] == asked.command
+    with pytest.raises(InputError, match="a with rows = 10, now it is 20"):
+        again.part("a", {"rows": 20}, {})
+    with pytest.raises(InputError, match="at scale small"):
+        open_findings(Asked("study", "paper", tmp_path))

@@ -1,0 +1,214 @@
+"""A run is made once: what is stored is not run again, what has changed is, and pages follow from the store alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_experiment_specs import GOOD, written
+
+from veil.errors import InputError
+from veil.reproduction import Asked, Spec, read_spec, reproduce, running
+from veil.reproduction.claims import judge
+from veil.reproduction.page import page_of, svg_of
+from veil.reproduction.results import Results
+from veil.reproduction.spec import tasks
+
+
+def spec_of(folder: Path, text: str = GOOD) -> Spec:
+    spec = read_spec("trial", written(folder, text))
+    assert isinstance(spec, Spec)
+    return spec
+
+
+def silent(line: str) -> None:
+    pass
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs that were really made."""
+    made: list[str] = []
+    whole = running.run_task
+
+    def run_task(task: Any, figures: Any = ()) -> dict[str, Any]:
+        made.append(task.label)
+        return whole(task, figures)
+
+    monkeypatch.setattr(running, "run_task", run_task)
+    return made
+
+
+def test_a_stored_run_is_not_run_again_and_a_changed_option_is(tmp_path: Path, counted: list[str]) -> None:
+    asked = Asked("trial", "small", tmp_path / "out")
+    assert reproduce(spec_of(tmp_path), asked, silent) == {}
+    assert counted == ["one, seed 1", "two, seed 1"]
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert reproduce(spec_of(tmp_path), asked, silent) == {}
+    assert len(counted) == 2
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    changed = GOOD.replace('method = "dp-sgd"', 'method = "dp-sgd"\noptions = { clip = 0.5 }')
+    reproduce(spec_of(tmp_path, changed), asked, silent)
+    assert counted[2:] == ["one, seed 1"]
+    stored = json.loads((tmp_path / "out" / "trial.json").read_text(encoding="utf-8"))
+    assert [(run["arm"], run["options"]) for run in stored["runs"]] == [("two", {}), ("one", {"clip": 0.5})]
+
+
+def test_a_run_that_lacks_a_figure_which_is_asked_for_now_is_made_again(tmp_path: Path, counted: list[str]) -> None:
+    asked = Asked("trial", "small", tmp_path / "out")
+    reproduce(spec_of(tmp_path), asked, silent)
+    more = GOOD.replace('["worst_group_accuracy"]', '["worst_group_accuracy", "train_test_gap"]')
+    reproduce(spec_of(tmp_path, more), asked, silent)
+    assert len(counted) == 4
+    assert "no ε covers them" in (tmp_path / "out" / "trial.md").read_text(encoding="utf-8")
+
+
+def test_groups_too_small_to_be_measured_leave_a_gap_in_the_table_and_no_broken_file(tmp_path: Path) -> None:
+    text = GOOD.replace('["worst_group_accuracy"]', '["worst_group_gap", "group:small", "group:nobody"]')
+    text = text.replace('model = "logistic"', 'model = "logistic"\ntwin = "two"')
+    text = text.replace('{ name = "small", rows = 30 }', '{ name = "small", rows = 2 }')
+    spec = spec_of(tmp_path, text.replace("data_options = {", "data_options = { test_share = 0.01,"))
+    assert reproduce(spec, Asked("trial", "small", tmp_path / "out"), silent) == {}
+    stored = json.loads((tmp_path / "out" / "trial.json").read_text(encoding="utf-8"))
+    assert all("worst_group_gap" in run["figures"] for run in stored["runs"])
+    assert "| – |" in (tmp_path / "out" / "trial.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_runs_at_the_same_time_are_all_stored(tmp_path: Path) -> None:
+    asked = Asked("trial", "small", tmp_path / "out", seeds=2, jobs=2)
+    assert reproduce(spec_of(tmp_path), asked, silent) == {}
+    stored = json.loads((tmp_path / "out" / "trial.json").read_text(encoding="utf-8"))
+    assert sorted((run["arm"], run["seed"]) for run in stored["runs"]) == [
+        ("one", 1),
+        ("one", 2),
+        ("two", 1),
+        ("two", 2),
+    ]
+    assert (tmp_path / "out" / "trial.md").read_text(encoding="utf-8") == page_of(spec_of(tmp_path), stored)
+
+
+def test_a_failing_run_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    text = GOOD.replace('method = "dp-sgd"', 'method = "dp-is-sgd"').replace("batch_size = 10", "batch_size = 100")
+    failures = reproduce(spec_of(tmp_path, text), Asked("trial", "small", tmp_path / "out"), silent)
+    assert list(failures) == ["one, seed 1"]
+    page = (tmp_path / "out" / "trial.md").read_text(encoding="utf-8")
+    assert "Not run: one." in page
+    assert "**Not run:** x." in page
+
+
+def test_runs_of_another_scale_are_not_mixed_in(tmp_path: Path) -> None:
+    asked = Asked("trial", "small", tmp_path / "out")
+    reproduce(spec_of(tmp_path), asked, silent)
+    with pytest.raises(InputError, match="at scale small: choose another folder by --out"):
+        reproduce(spec_of(tmp_path), Asked("trial", "paper", tmp_path / "out"), silent)
+
+
+def record(spec: Spec, arm: str, seed: int, worst: float, average: float, x: float | None = None) -> dict[str, Any]:
+    task = next(task for task in tasks(spec, "paper", seeds=1) if (task.arm, task.x) == (arm, x))
+    return {
+        "arm": arm,
+        "x": x,
+        "seed": seed,
+        "fingerprint": task.fingerprint,
+        "settings": task.settings,
+        "options": task.options,
+        "steps": 3,
+        "seconds": 60.0,
+        "noise_multiplier": 1.5,
+        "epsilon": 1.0,
+        "epsilon_by_group": {"large": 1.0, "small": 0.75},
+        "figures": {"worst_group_accuracy": worst, "average_group_accuracy": average},
+        "by_group": {"large": {"n": 9, "accuracy": average}, "small": {"n": 9, "accuracy": worst}},
+        "curve": [[0.0, worst / 2, average / 2], [2.0, worst, average]],
+    }
+
+
+def stored_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "experiment": "trial",
+        "scale": "paper",
+        "command": "veil reproduce trial",
+        "version": {"veil": "9"},
+        "machine": {"cores": 2, "architecture": "z80"},
+        "runs": runs,
+    }
+
+
+SECOND = """
+[[claims]]
+figure = "average_group_accuracy"
+above = "one"
+below = "two"
+margin = 6.0
+text = "y"
+"""
+
+
+def test_claims_are_computed_from_the_seeds_both_have_and_failing_ones_come_first(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, GOOD + SECOND)
+    runs = [record(spec, "one", 1, 0.50, 0.64), record(spec, "one", 2, 0.60, 0.66), record(spec, "one", 3, 0.99, 0.99)]
+    runs += [record(spec, "two", 1, 0.40, 0.60), record(spec, "two", 2, 0.45, 0.60)]
+    fails, holds = judge(Results.of(spec, stored_of(runs)))
+    assert (fails.claim.text, fails.holds) == ("y", False)
+    assert (holds.claim.text, holds.holds) == ("x", True)
+    assert holds.compared[0].difference == pytest.approx(0.125)
+    assert holds.compared[0].differences == pytest.approx((0.1, 0.15))
+    page = page_of(spec, stored_of(runs))
+    assert "1 fails, 1 holds" in page
+    assert page.index("**Fails:** y.") < page.index("**Holds:** x.") < page.index("| arm |")
+    assert "Worst group 55.0 against 42.5, +12.5 ± 3.5 points, 2 seeds" in page
+    assert "one is not above two by more than 6" in page
+
+
+def test_a_claim_must_hold_at_every_value_it_is_made_for(tmp_path: Path) -> None:
+    vary = '[vary]\nof = "settings"\nname = "epsilon"\nvalues = [1.0, 2.0]\n'
+    text = GOOD + 'at = [2.0]\n[[claims]]\nfigure = "worst_group_accuracy"\nabove = "one"\nbelow = "two"\ntext = "z"\n'
+    spec = spec_of(tmp_path, text + vary)
+    levels = {("one", 1.0): 0.3, ("one", 2.0): 0.6, ("two", 1.0): 0.4, ("two", 2.0): 0.5}
+    runs = [record(spec, arm, 1, worst, worst, x) for (arm, x), worst in levels.items()]
+    verdicts = judge(Results.of(spec, stored_of(runs)))
+    assert [(verdict.claim.text, verdict.holds) for verdict in verdicts] == [("z", False), ("x", True)]
+    assert "**Fails (at 1 of 2 values):** z." in verdicts[0].line()
+
+
+def test_the_page_puts_the_papers_figure_beside_ours_and_says_why_they_differ(tmp_path: Path) -> None:
+    printed = 'method = "dp-sgd"\npaper = { worst_group_accuracy = 60.0 }\nwhy = "Fewer rows."'
+    spec = spec_of(tmp_path, GOOD.replace('method = "dp-sgd"', printed))
+    page = page_of(spec, stored_of([record(spec, "one", 1, 0.5, 0.6)]))
+    assert "| one | 60 | 50.0 | -10.0 | 1.000 | 1.50 | 1 | 60 |" in page
+    assert "- one (worst group -10.0): Fewer rows." in page
+    near = page_of(spec, stored_of([record(spec, "one", 1, 0.59, 0.6)]))
+    assert "Fewer rows." not in near
+    unknown = spec_of(tmp_path, GOOD.replace('method = "dp-sgd"', printed.replace("Fewer rows.", "")))
+    assert "why is not known" in page_of(unknown, stored_of([record(unknown, "one", 1, 0.5, 0.6)]))
+
+
+def test_a_run_with_another_fingerprint_is_not_on_the_page(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path)
+    stale = record(spec, "one", 1, 0.5, 0.6) | {"fingerprint": "0"}
+    assert "Not run: one; two." in page_of(spec, stored_of([stale]))
+
+
+def test_the_privacy_cost_gap_is_measured_against_the_twin_of_the_same_seed(tmp_path: Path) -> None:
+    text = GOOD.replace('figures = ["worst_group_accuracy"]', 'figures = ["privacy_cost_gap"]\ntwin = "two"')
+    spec = spec_of(tmp_path, text)
+    runs = [record(spec, "one", 1, 0.5, 0.6), record(spec, "two", 1, 0.8, 0.7), record(spec, "two", 2, 0.9, 0.9)]
+    assert Results.of(spec, stored_of(runs)).figure("one", None, "privacy_cost_gap") == pytest.approx({1: 0.2})
+
+
+@pytest.mark.parametrize("kind", ["curve", "bars", "vary"])
+def test_every_kind_of_plot_draws_every_arm(kind: str, tmp_path: Path) -> None:
+    plot = f'[plot]\nkind = "{kind}"\nfigure = ["worst_group_accuracy", "average_group_accuracy"]\n'
+    vary = '[vary]\nof = "settings"\nname = "epsilon"\nvalues = [1.0, 2.0]\n' if kind == "vary" else ""
+    spec = spec_of(tmp_path, GOOD + plot + vary)
+    at = (1.0, 2.0) if vary else (None,)
+    runs = [record(spec, arm, seed, 0.1 * seed, 0.5, x) for arm in ("one", "two") for seed in (1, 2) for x in at]
+    drawn = svg_of(spec, stored_of(runs))
+    assert drawn is not None
+    assert drawn.startswith("<svg")
+    assert "nan" not in drawn
+    assert [f">{arm}<" in drawn for arm in ("one", "two")] == [True, True]
+    assert svg_of(spec_of(tmp_path), stored_of(runs)) is None
