@@ -100,7 +100,21 @@ def test_weaker_privacy_of_the_minority_must_be_said(
     assert by_group["m"] <= 1.0
 
 
+def test_a_preset_brings_method_and_model_and_takes_no_other(
+    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train", str(people), *TRAIN, "--preset", "best", "--out", str(tmp_path / "run"), "--json")
+    code, text, _ = veil(capsys, monkeypatch, *words)
+    assert code == 0
+    assert json.loads(text)["method"] == "group-gd"
+    assert all(spent <= 1.0 for spent in json.loads(text)["privacy"]["by_group"].values())
+    code, _, err = veil(capsys, monkeypatch, *words[:-2], str(tmp_path / "other"), "--method", "asc")
+    assert code == 2
+    assert "leave --method out" in err
+
+
 WRONG = {
+    "unknown preset": (("--preset", "worst"), 'preset is "worst": known is best'),
     "unknown method": (("--method", "dp-sdg"), 'did you mean "dp-sgd"'),
     "unknown option": (("--option", "clap=1"), 'has no option "clap": did you mean "clip"'),
     "epsilon of zero": (("--epsilon", "0"), "epsilon is 0.0: it must be above 0"),

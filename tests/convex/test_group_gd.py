@@ -137,6 +137,11 @@ def test_the_same_seed_gives_the_same_weights_and_rows_are_whitened() -> None:
     assert float((ours["1.matrix"] - torch.eye(6)).abs().max()) > 0.1
 
 
+def test_the_history_of_a_solver_tells_what_was_reserved() -> None:
+    run = fit_preset(made_problem(), delta=1e-4, steps=5, seed=1)
+    assert run.history["epsilon"].iloc[-1] == pytest.approx(run.certificate.epsilon, rel=1e-3)
+
+
 def test_images_are_taken_as_they_are() -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(60, 1, 8, 8, generator=generator)

@@ -13,6 +13,7 @@ from veil.cli.options import Json, Quiet
 from veil.errors import require
 
 MARK = ".veil-demo"
+DEMONSTRATED = {"erm": "mlp", "dp-sgd": "mlp", "group-gd": "whitened", "asc": "mlp"}
 
 
 def demo(
@@ -22,7 +23,7 @@ def demo(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train on UCI Adult (bundled), groups sex × income: ordinary training, DP-SGD, and ASC at the same ε."""
+    """Train on UCI Adult (bundled), groups sex × income: ordinary training, DP-SGD, group-gd and ASC at the same ε."""
     import torch
 
     from veil.cli.progress import ProgressBar
@@ -42,8 +43,8 @@ def demo(
     problem = table_problem(train_table, encoding, "income", groups)
     evaluation = table_problem(test_table, encoding, "income", groups, like=problem.public)
     runs = []
-    for method in ("erm", "dp-sgd", "asc"):
-        model = build_model("mlp", problem.public, Seed.from_int(seed))
+    for method, name in DEMONSTRATED.items():
+        model = build_model(name, problem.public, Seed.from_int(seed))
         runs.append(
             fit(
                 model,
@@ -58,7 +59,7 @@ def demo(
                     "data": "UCI Adult",
                     "target": "income",
                     "group": groups,
-                    "model": "mlp",
+                    "model": name,
                 },
                 epsilon=epsilon,
                 seed=seed,

@@ -11,38 +11,39 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from veil.noise.secure import add_secure_gaussian
+from veil.noise.secure import WordStream, add_secure_gaussian, word_stream
 from veil.randomness import Seed
 
 Shape = Tensor | torch.Size | Sequence[int]
 
 
-# Words worked on at once: the arrays of one round stay in the cache. It changes no value.
-_AT_ONCE = 32768
+# Words worked on at once: small arrays stay in the cache and in the allocator's hands. It changes no value.
+_AT_ONCE = 16384
 
 
-def fast_normals(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """Two standard normals in single precision from each random word, by Box and Muller: one in each of two lines.
+def fast_normals(words: WordStream, count: int, std: float = 1.0) -> npt.NDArray[np.float32]:
+    """Two normals in single precision from each of `count` random words, by Box and Muller: one in each of two lines.
 
     About twice as fast as a ziggurat, as no step branches on the value. They reach 6.6 standard deviations (beyond:
     3·10⁻¹¹) and are about 10⁻⁷ apart near 0.
 
-    >>> fast_normals(np.array([1 << 63], dtype=np.uint64)).round(3)
+    >>> fast_normals(lambda count: np.array([1 << 63], dtype=np.uint64), 1).round(3)
     array([[-6.66],
            [ 0.  ]], dtype=float32)
     """
-    normals = np.empty((2, len(words)), dtype=np.float32)
-    halves = words.view(np.uint32).reshape(-1, 2)
-    for start in range(0, len(words), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
+    normals = np.empty((2, count), dtype=np.float32)
+    for start in range(0, count, _AT_ONCE):
+        part = slice(start, min(start + _AT_ONCE, count))
+        halves = words(part.stop - start).view(np.uint32).reshape(-1, 2)
         # 31 bits, so that the conversion is a signed one (fast); the half keeps the logarithm away from 0.
-        radius = (halves[part, 0] >> np.uint32(1)).view(np.int32).astype(np.float32)
+        radius = (halves[:, 0] >> np.uint32(1)).view(np.int32).astype(np.float32)
         radius += np.float32(0.5)
         radius *= np.float32(2.0**-31)
         np.log(radius, out=radius)
         radius *= np.float32(-2.0)
         np.sqrt(np.maximum(radius, np.float32(0.0), out=radius), out=radius)
-        angle = halves[part, 1].view(np.int32).astype(np.float32)
+        radius *= np.float32(std)
+        angle = halves[:, 1].view(np.int32).astype(np.float32)
         angle *= np.float32(2.0 * math.pi * 2.0**-32)
         np.multiply(np.cos(angle), radius, out=normals[0, part])
         np.multiply(np.sin(angle, out=angle), radius, out=normals[1, part])
@@ -62,9 +63,10 @@ class GaussianNoise:
     Each name has its own stream, so noise for one tensor does not depend on which others are asked for, in which
     order, or on which process. `std=0.0` gives exact zeros: it is there for methods that are not private.
 
-    With `secure=False` noise comes from Philox and float32 arithmetic: right for research, but floating-point sums
-    leave traces that an attacker with the exact released bits can use. With `secure=True` it comes from ChaCha20 and
-    `add` releases on a fixed grid (see `veil.noise.secure` for what that protects against and what it assumes).
+    With `secure=False` noise is made of the same ChaCha20 bits in float32 arithmetic: fast, but floating-point sums
+    leave traces that an attacker with the exact released bits can use. With `secure=True` it is made in double
+    precision, and `add` releases on a fixed grid (see `veil.noise.secure` for what that protects against and what it
+    assumes).
     Release by `add`: noise that is drawn first and summed afterwards in floating point is float-safe in neither case.
 
     One description (purpose, step, name) is for one release: whoever sees two different values with the same noise can
@@ -103,31 +105,18 @@ class GaussianNoise:
         return {name: noise[name].add_(value.detach()) for name, value in values.items()}
 
     def _draw_fast(self, step: int, shapes: Mapping[str, Shape], std: float, purpose: str) -> dict[str, Tensor]:
-        """Every name has its own random words; those of small tensors become normals together, to save calls."""
+        """Every name has its own key stream."""
         noise: dict[str, Tensor] = {}
-        small: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.uint64]]] = []
         for name, shape in shapes.items():
-            generator, size = self.seed.generator("noise/" + purpose, step, name), _size(shape)
+            size = _size(shape)
             count = math.prod(size)
             if _dtype(shape) == torch.float64:
-                noise[name] = torch.from_numpy(generator.standard_normal(count)).reshape(size)
-                continue
-            half = (count + 1) // 2
-            normals = np.empty((2, half), dtype=np.float32)
-            noise[name] = torch.from_numpy(normals.reshape(-1)[:count]).view(size)
-            if half <= _AT_ONCE:
-                small.append((normals, generator.bit_generator.random_raw(half)))
-                continue
-            for start in range(0, half, _AT_ONCE):
-                stop = min(start + _AT_ONCE, half)
-                normals[:, start:stop] = fast_normals(generator.bit_generator.random_raw(stop - start))
-        if small:
-            joined, start = fast_normals(np.concatenate([words for _, words in small])), 0
-            for normals, words in small:
-                normals[:] = joined[:, start : start + len(words)]
-                start += len(words)
-        for tensor in noise.values():
-            tensor.mul_(std)
+                generator = self.seed.generator("noise/" + purpose, step, name)
+                values = torch.from_numpy(generator.standard_normal(count) * std)
+            else:
+                words = word_stream(self.seed.key("noise/" + purpose, step, name))
+                values = torch.from_numpy(fast_normals(words, (count + 1) // 2, std).reshape(-1)[:count])
+            noise[name] = values.view(size)
         return noise
 
     def _add_secure(self, step: int, name: str, value: Tensor, std: float, purpose: str) -> Tensor:

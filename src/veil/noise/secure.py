@@ -29,78 +29,58 @@ right within 4 units in the last place; what is released is what `add_secure_gau
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-_CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4").astype(np.uint32)
 _FINE_BITS = 40
 _COARSE_BITS = 20
 _LIMIT_BITS = 20
-# Blocks worked on at once: enough to hide the cost of a numpy call, few enough to stay in the cache.
-_BLOCKS_AT_ONCE = 8192
-
-
-def _rotate(values: npt.NDArray[np.uint32], bits: int, spare: npt.NDArray[np.uint32]) -> None:
-    np.right_shift(values, np.uint32(32 - bits), out=spare)
-    np.left_shift(values, np.uint32(bits), out=values)
-    np.bitwise_or(values, spare, out=values)
-
-
-def _quarter_rounds(
-    a: npt.NDArray[np.uint32],
-    b: npt.NDArray[np.uint32],
-    c: npt.NDArray[np.uint32],
-    d: npt.NDArray[np.uint32],
-    spare: npt.NDArray[np.uint32],
-) -> None:
-    """Four quarter rounds side by side: each argument is one row of the state, for all blocks."""
-    for first, second, third, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-        np.add(first, second, out=first)
-        np.bitwise_xor(third, first, out=third)
-        _rotate(third, bits, spare)
-
-
-def chacha20_blocks(key: bytes, counter: int, blocks: int, nonce: bytes = bytes(12)) -> npt.NDArray[np.uint32]:
-    """`blocks` blocks of the ChaCha20 key stream (RFC 8439), as an array of blocks × 16 words."""
-    if len(key) != 32 or len(nonce) != 12:
-        raise ValueError("ChaCha20 needs a key of 32 bytes and a nonce of 12 bytes")
-    if counter < 0 or counter + blocks > 1 << 32:
-        raise ValueError("the ChaCha20 block counter has 32 bits: draw from another stream")
-    # Rows 4–7, 8–11 and 12–15 of the state stand in longer stacks, so that a diagonal round is a shifted slice.
-    a, b, c, d = (np.empty((rows, blocks), dtype=np.uint32) for rows in (4, 5, 6, 5))
-    a[:] = _CONSTANTS[:, None]
-    b[:4], c[:4] = np.frombuffer(key, dtype="<u4").reshape(2, 4, 1)
-    d[1] = np.arange(counter, counter + blocks, dtype=np.uint64).astype(np.uint32)
-    d[2:] = np.frombuffer(nonce, dtype="<u4")[:, None]
-    start = np.concatenate([a, b[:4], c[:4], d[1:]])
-    spare = np.empty((4, blocks), dtype=np.uint32)
-    for _ in range(10):
-        _quarter_rounds(a, b[:4], c[:4], d[1:], spare)
-        b[4], c[4:], d[0] = b[0], c[:2], d[4]
-        _quarter_rounds(a, b[1:], c[2:], d[:4], spare)
-        b[0], c[:2], d[4] = b[4], c[4:], d[0]
-    start += np.concatenate([a, b[:4], c[:4], d[1:]])
-    return np.ascontiguousarray(start.T)
+# Normals worked on at once: few enough to stay in the cache. It changes no value.
+_AT_ONCE = 32768
+_BLOCK_BYTES = 64
 
 
 def secure_words(key: bytes, count: int, start: int = 0) -> npt.NDArray[np.uint64]:
-    """`count` 64-bit words of the ChaCha20 key stream of `key` (nonce 0), from block `start` on."""
-    blocks = -(-count // 8)
-    words = np.empty((blocks, 16), dtype=np.uint32)
-    for block in range(0, blocks, _BLOCKS_AT_ONCE):
-        size = min(_BLOCKS_AT_ONCE, blocks - block)
-        words[block : block + size] = chacha20_blocks(key, start + block, size)
-    return words.view(np.uint64).reshape(-1)[:count]
+    """`count` 64-bit words of the ChaCha20 key stream of `key` (RFC 8439, nonce 0), from block `start` on."""
+    return word_stream(key, start)(count)
+
+
+WordStream = Callable[[int], npt.NDArray[np.uint64]]
+
+
+def word_stream(key: bytes, start: int = 0) -> WordStream:
+    """The next words of a key stream at every call; a call that ends within a block goes on there.
+
+    >>> more = word_stream(bytes(32))
+    >>> bool(np.array_equal(np.concatenate([more(3), more(6)]), secure_words(bytes(32), 9)))
+    True
+    """
+    if len(key) != 32:
+        raise ValueError("ChaCha20 needs a key of 32 bytes")
+    left = ((1 << 32) - start) * _BLOCK_BYTES
+    stream = Cipher(ChaCha20(key, start.to_bytes(4, "little") + bytes(12)), mode=None).encryptor()
+
+    def more(count: int) -> npt.NDArray[np.uint64]:
+        nonlocal left
+        left -= 8 * count
+        if left < 0:
+            raise ValueError("the ChaCha20 block counter has 32 bits: draw from another stream")
+        return np.frombuffer(stream.update(bytes(8 * count)), dtype="<u8")
+
+    return more
 
 
 def secure_normals(key: bytes, count: int) -> npt.NDArray[np.float64]:
     """Standard normals from 128 bits of key stream each; never release them bare (see the module's docstring)."""
     normals = np.empty(count)
-    at_once = 4 * _BLOCKS_AT_ONCE
-    for start in range(0, count, at_once):
-        size = min(at_once, count - start)
-        normals[start : start + size] = _box_muller(secure_words(key, 2 * size, start // 4))
+    words = word_stream(key)
+    for start in range(0, count, _AT_ONCE):
+        size = min(_AT_ONCE, count - start)
+        normals[start : start + size] = _box_muller(words(2 * size))
     return normals
 
 

@@ -96,7 +96,7 @@ def _train(loop: Loop) -> None:
         loop.run()
         return
     with loop.around():
-        solver.solve(loop.model, loop.problem, loop.seed, loop.ledger, partial(loop._report, statistics={}, view=None))
+        solver.solve(loop.model, loop.problem, loop.seed, loop.ledger, loop.hear_of)
 
 
 def prepare(

@@ -123,6 +123,12 @@ class Loop:
         if self.keep is not None and (step + 1) % every == 0:
             self.keep(self.progress(step + 1))
 
+    def hear_of(self, step: int, state: Mapping[str, Any]) -> None:
+        """A step of a solver, which reserves by itself."""
+        if self.ledger is not None and self.entries != len(self.ledger.entries):
+            self.entries, self._readings = len(self.ledger.entries), {}
+        self._report(step, state, {}, None)
+
     def progress(self, step: int) -> Progress:
         """Where the run stands after `step` whole steps: what a checkpoint keeps."""
         kept = self._optimizer.state_dict()["state"]
