@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -50,13 +51,16 @@ class NormStatistic:
         return np.asarray(np.clip(self.ceiling * means, self.floor, self.ceiling))
 
     def _measure(self, facts: RowFacts, cells: Tensor) -> Tensor:
-        rows = torch.arange(len(cells))
-        group = torch.tensor(self.group_of_cell)[cells]
         long = (facts.norms > self.floor).to(torch.float64)
+        scaled = torch.clamp(facts.norms.to(torch.float64) / self.ceiling, max=1.0) * long
         values = torch.zeros(len(cells), 2 * self.groups, dtype=torch.float64)
-        values[rows, group] = long * torch.clamp(facts.norms.to(torch.float64) / self.ceiling, max=1.0)
-        values[rows, self.groups + group] = long
-        return values
+        return values.scatter_(1, self._columns[cells], torch.stack([scaled, long], dim=1))
+
+    @cached_property
+    def _columns(self) -> Tensor:
+        """Where the two values of a row of each cell stand."""
+        group = torch.tensor(self.group_of_cell)
+        return torch.stack([group, self.groups + group], dim=1)
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ class FdpgController:
     memory: float
     steps: int
     every: int
+    _cache: dict[tuple[float, ...], GradientRelease] = field(default_factory=dict, compare=False, repr=False)
 
     def start(self) -> State:
         """Every row has the same rate."""
@@ -142,13 +147,16 @@ class FdpgController:
 
     def release(self, state: State, step: int) -> GradientRelease:
         """Draw by the present rates; release the statistics with the gradient unless parity decides."""
-        cells = len(self.facts.cells)
-        bound = (
-            Clip((self.clip,) * cells) if self.bounding == "clip" else Normalise((self.clip,) * cells, gamma=self.gamma)
-        )
-        statistics = () if self.parity else (self.norms.statistic(),)
-        draw = Poisson(tuple(state["rates"].tolist()))
-        return GradientRelease(draw, bound, self.sigma, self.fair.batch, self.fair.relation, statistics)
+        rates = tuple(state["rates"].tolist())
+        if rates not in self._cache:
+            self._cache.clear()
+            limits = (self.clip,) * len(self.facts.cells)
+            bound = Clip(limits) if self.bounding == "clip" else Normalise(limits, gamma=self.gamma)
+            statistics = () if self.parity else (self.norms.statistic(),)
+            self._cache[rates] = GradientRelease(
+                Poisson(rates), bound, self.sigma, self.fair.batch, self.fair.relation, statistics
+            )
+        return self._cache[rates]
 
     def steady(self, state: State, step: int) -> int:
         """Until the next update of the rates."""
