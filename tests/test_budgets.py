@@ -142,3 +142,9 @@ def test_a_method_that_is_not_private_has_no_table() -> None:
     plan = methods.create("erm").plan(row_budget_problem().public, Settings.checked(steps=5))
     with pytest.raises(InputError, match="not private"):
         level_table(plan)
+
+
+def test_the_only_column_beside_the_budgets_has_the_owners(tmp_path: Path) -> None:
+    path = tmp_path / "budgets.csv"
+    path.write_text("hospital,epsilon\nnorth,0.5\nsouth,2\n", encoding="utf-8")
+    assert read_budgets(path) == {"north": 0.5, "south": 2.0}

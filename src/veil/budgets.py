@@ -24,7 +24,9 @@ _CANDIDATES = 256
 
 
 def read_budgets(source: Mapping[str, Any] | Path | str) -> dict[str, float]:
-    """Budgets by owner from a mapping, a CSV file (columns owner and epsilon) or a TOML file (a table `budgets`).
+    """Budgets by owner from a mapping, a CSV file or a TOML file (a table `budgets`).
+
+    A CSV file has a column `epsilon` and a column of owners: named owner, or the only other one.
 
     >>> read_budgets({"north": 1, "south": 0.5})
     {'north': 1.0, 'south': 0.5}
@@ -155,6 +157,9 @@ def _from_csv(text: str, where: str) -> list[tuple[str, Any]]:
     columns = {str(name).strip().lower(): name for name in names}
     owner = next((columns[name] for name in _OWNER_COLUMNS if name in columns), None)
     budget = next((columns[name] for name in _BUDGET_COLUMNS if name in columns), None)
+    if owner is None and len(columns) == 2:
+        # Beside the budgets there is only one column: whatever it is called, it has the owners.
+        owner = next(column for column in columns.values() if column != budget)
     if owner is None or budget is None:
         found = ", ".join(columns) or "nothing"
         raise InputError(f"{where}: the first line must name the columns owner and epsilon, it has {found}")

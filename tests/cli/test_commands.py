@@ -113,6 +113,23 @@ def test_a_preset_brings_method_and_model_and_takes_no_other(
     assert "leave --method out" in err
 
 
+def test_every_row_may_have_a_budget_of_its_own(
+    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pd.read_csv(people)
+    table["allowed"] = [0.5, 2.0] * (len(table) // 2)
+    table.to_csv(people, index=False)
+    words = ("train", str(people), *TRAIN, "--method", "idp-sgd", "--row-budgets", "allowed", "--json")
+    code, text, _ = veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "run"))
+    assert code == 0
+    spent = json.loads(text)["privacy"]["by_owner"]
+    assert spent["ε = 0.5"] == pytest.approx(0.5, rel=0.01)
+    assert spent["ε = 2"] == pytest.approx(2.0, rel=0.01)
+    code, _, err = veil(capsys, monkeypatch, *words, "--owner", "town", "--out", str(tmp_path / "other"))
+    assert code == 2
+    assert "leave --owner and --budgets out" in err
+
+
 WRONG = {
     "unknown preset": (("--preset", "worst"), 'preset is "worst": known is best'),
     "unknown method": (("--method", "dp-sdg"), 'did you mean "dp-sgd"'),

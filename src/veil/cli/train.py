@@ -57,7 +57,8 @@ Preprocessing = Annotated[
     float | None, typer.Option(help="Share of ε to find bounds, categories and group sizes with.")
 ]
 Owner = Annotated[str | None, typer.Option(help="Column that says who set each row's budget.")]
-Budgets = Annotated[Path | None, typer.Option(help="Each owner's ε.")]
+Budgets = Annotated[Path | None, typer.Option(help="Each owner's ε: a CSV file (owner, epsilon) or a TOML table.")]
+RowBudgets = Annotated[str | None, typer.Option(help="Column with every row's own ε, cut into at most eight levels.")]
 Init = Annotated[Path | None, typer.Option(help="Public weights to start from (safetensors).")]
 TrainOnly = Annotated[str, typer.Option(help="Train only parameters of these names, by commas: 2.*")]
 Out = Annotated[Path, typer.Option(help="Folder for the run.")]
@@ -99,6 +100,7 @@ def train(
     private_preprocessing: Preprocessing = None,
     owner: Owner = None,
     budgets: Budgets = None,
+    row_budgets: RowBudgets = None,
     ignore: Ignore = "",
     init: Init = None,
     train_only: TrainOnly = "",
@@ -221,6 +223,7 @@ def _request(asked: Mapping[str, Any]) -> Request:
         "private_preprocessing",
         "owner",
         "budgets",
+        "row_budgets",
         "model",
         "init",
         "dataset",

@@ -41,6 +41,7 @@ class Request:
     private_preprocessing: float | None = None
     owner: str | None = None
     budgets: Path | None = None
+    row_budgets: str | None = None
     ignore: frozenset[str] = frozenset()
     model: str = "mlp"
     model_options: Mapping[str, Any] = field(default_factory=dict)
@@ -67,14 +68,20 @@ class Columns:
 
 def columns_of(request: Request) -> Columns:
     """Roles from the command line first, from the schema where the command line is silent."""
+    require(
+        request.row_budgets is None or (request.owner is None and request.budgets is None),
+        "--row-budgets gives every row its own ε: leave --owner and --budgets out",
+    )
+    # A level of per-row budgets is an owner: the column that has them says to which level a row belongs.
+    named = request.owner or request.row_budgets
     schema = None if request.schema is None else read_schema(request.schema)
     if schema is not None:
-        schema = schema.with_roles(request.target, list(request.groups), request.owner, set(request.ignore))
+        schema = schema.with_roles(request.target, list(request.groups), named, set(request.ignore))
     target = request.target or (next(iter(schema.names("target")), None) if schema else None)
     require(target is not None, "no target is named: give --target, or a schema with a column of kind target")
     groups = request.groups or (tuple(schema.names("group")) if schema else ())
     require(len(groups) > 0, "no group is named: give --group, or a schema with a column of kind group")
-    owner = request.owner or (next(iter(schema.names("owner")), None) if schema else None)
+    owner = named or (next(iter(schema.names("owner")), None) if schema else None)
     require(request.budgets is None or owner is not None, "--budgets needs --owner, the column that names the owner")
     return Columns(str(target), groups, owner, schema)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.accounting import Ledger, Relation
-from veil.budgets import read_budgets
+from veil.budgets import quantise, read_budgets
 from veil.datasets.files import cache_folder
 from veil.datasets.images import holds_images, read_image_folder
 from veil.errors import require
@@ -121,7 +121,7 @@ def _train(
     table, public = read_and_check(request, columns)
     apart = set_rows_apart(request, len(table))
     training = table[~apart]
-    budgets = None if request.budgets is None else read_budgets(request.budgets)
+    training, budgets = _with_budgets(request, training)
     found = None
     if request.private_preprocessing is None:
         encoding = plain_encoding(request, columns, training)
@@ -158,6 +158,14 @@ def _train(
     if request.show_private:
         measure_exactly(run, problem)
     return run
+
+
+def _with_budgets(request: Request, rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, float] | None]:
+    """Each owner's ε; per-row budgets are cut into levels, which take the place of the numbers in their column."""
+    if request.row_budgets is None:
+        return rows, None if request.budgets is None else read_budgets(request.budgets)
+    levels = quantise(rows[request.row_budgets].to_numpy())
+    return rows.assign(**{request.row_budgets: levels.of_row}), levels.budgets
 
 
 def _seed(settings: Settings, folder: RunFolder | None) -> Seed:
@@ -351,7 +359,8 @@ def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
         "target": columns.target,
         "group": list(columns.groups),
         "model": request.model,
-        "owner": columns.owner,
+        "owner": None if request.row_budgets is not None else columns.owner,
+        "row_budgets": request.row_budgets,
         "holdout": request.holdout,
         "private_preprocessing": request.private_preprocessing,
         "ignore": sorted(request.ignore) or None,
