@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from veil import accounting, methods
     from veil.auditing import audit
     from veil.comparing import compare
+    from veil.presets import fit_preset
     from veil.problem import Problem
     from veil.training import Run, fit, load, session
 
@@ -27,12 +28,25 @@ _HOMES = {
     "load": "veil.training",
     "session": "veil.training",
     "compare": "veil.comparing",
+    "fit_preset": "veil.presets",
     "audit": "veil.auditing",
     "accounting": "veil.accounting",
     "methods": "veil.methods",
 }
 
-__all__ = ["Problem", "Run", "__version__", "accounting", "audit", "compare", "fit", "load", "methods", "session"]
+__all__ = [
+    "Problem",
+    "Run",
+    "__version__",
+    "accounting",
+    "audit",
+    "compare",
+    "fit",
+    "fit_preset",
+    "load",
+    "methods",
+    "session",
+]
 
 
 def __getattr__(name: str) -> Any:
