@@ -16,7 +16,13 @@ from veil.reproduction.problems import PROBLEMS
 ROOT = Path(__file__).parents[2]
 SPECS, RESULTS = ROOT / "experiments", ROOT / "docs" / "results"
 NAMES = names(SPECS)
-OF_STUDIES = {"ino": ("mnist", "ctg", "surnames"), "audit": ("mnist",), "fdpg-mnist": ("mnist",)}
+OF_STUDIES = {
+    "ino": ("mnist", "ctg", "surnames"),
+    "audit": ("mnist",),
+    "fdpg-mnist": ("mnist",),
+    "asc-variance": ("mnist",),
+    "dp-is-adversarial": ("cifar10",),
+}
 
 
 def needs_data(name: str) -> None:

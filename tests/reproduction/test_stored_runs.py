@@ -158,7 +158,8 @@ def test_claims_are_computed_from_the_seeds_both_have_and_failing_ones_come_firs
     assert holds.compared[0].differences == pytest.approx((0.1, 0.15))
     page = page_of(spec, stored_of(runs))
     assert "1 fails, 1 holds" in page
-    assert page.index("**Fails:** y.") < page.index("**Holds:** x.") < page.index("| arm |")
+    doubtful = page.index("**Fails, within two standard errors of the seeds:** y.")
+    assert doubtful < page.index("**Holds:** x.") < page.index("| arm |")
     assert "Worst group 55.0 against 42.5, +12.5 ± 3.5 points, 2 seeds" in page
     assert "one is not above two by more than 6" in page
 
@@ -171,7 +172,7 @@ def test_a_claim_must_hold_at_every_value_it_is_made_for(tmp_path: Path) -> None
     runs = [record(spec, arm, 1, worst, worst, x) for (arm, x), worst in levels.items()]
     verdicts = judge(Results.of(spec, stored_of(runs)))
     assert [(verdict.claim.text, verdict.holds) for verdict in verdicts] == [("z", False), ("x", True)]
-    assert "**Fails (at 1 of 2 values):** z." in verdicts[0].line()
+    assert "**Fails (at 1 of 2 values), with one seed:** z." in verdicts[0].line()
 
 
 def test_the_page_puts_the_papers_figure_beside_ours_and_says_why_they_differ(tmp_path: Path) -> None:

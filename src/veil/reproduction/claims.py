@@ -41,6 +41,14 @@ class Verdict:
         """Whether the claim holds wherever it was measured."""
         return all(map(self.holds_at, self.compared)) if self.compared else None
 
+    def clear_at(self, one: Compared) -> bool:
+        """Whether the verdict stands two standard errors away from the other one; with one seed nobody can tell."""
+        if len(one.differences) < 2:
+            return False
+        error = statistics.stdev(one.differences) / len(one.differences) ** 0.5
+        away = column(self.claim.figure).scaled(one.difference) - self.claim.margin
+        return abs(away) > 2 * column(self.claim.figure).scaled(error)
+
     def line(self) -> str:
         """The claim, the verdict and the numbers in one line of Markdown."""
         if self.holds is None:
@@ -48,8 +56,11 @@ class Verdict:
         kept = sum(map(self.holds_at, self.compared))
         share = "" if len(self.compared) == 1 else f" (at {kept} of {len(self.compared)} values)"
         word = "Holds" if self.holds else "Fails"
+        doubt = "" if all(map(self.clear_at, self.compared)) else ", within two standard errors of the seeds"
+        if all(len(one.differences) == 1 for one in self.compared):
+            doubt = ", with one seed"
         numbers = "; ".join(map(self._numbers, self.compared))
-        return f"- **{word}{share}:** {self.claim.text}. {numbers}.{'' if self.holds else self._failure()}"
+        return f"- **{word}{share}{doubt}:** {self.claim.text}. {numbers}.{'' if self.holds else self._failure()}"
 
     def _failure(self) -> str:
         above, below, margin = self.claim.above, self.claim.below, self.claim.margin

@@ -115,7 +115,7 @@ def _panel(panel: Panel, left: int, names: Sequence[str]) -> list[str]:
         return x0 + WIDE * ((x - low) / (high - low) if high > low else 0.5)
 
     def up(y: float) -> float:
-        return TOP + TALL * (1 - (y - bottom) / (top - bottom))
+        return TOP + TALL * (1 - (y - bottom) / ((top - bottom) or 1.0))
 
     parts = [f'<text x="{x0}" y="{TOP - 5}" font-weight="bold">{escape(panel.title)}</text>']
     for number in range(round((top - bottom) / step) + 1):

@@ -95,8 +95,10 @@ def _away(results: Results, arm: Arm, x: X | None, shown: Column) -> float | Non
 
 
 def _legend(columns: Sequence[Column]) -> list[str]:
-    words = ["Shares in percent on test rows, mean ± standard deviation over seeds. ε is the certificate's, for every"]
-    words += ["group; noise is that of the gradients over their bound."]
+    words = [
+        "Shares in percent on test rows, mean ± standard deviation over seeds. ε is the certificate's, for the group"
+    ]
+    words += ["or owner that has the most; noise is that of the gradients over their bound."]
     if any(shown.reads_training_rows for shown in columns):
         words += ["Figures that look at training rows are exact: no ε covers them."]
     if any(shown.name == "privacy_cost_gap" for shown in columns):
