@@ -260,7 +260,7 @@ MUTANTS = (
     Mutant("noise × 0.8", "noise has its size", lambda: scaled_noise(0.8)),
     Mutant("noise × 0", "canaries give away no more than ε", lambda: scaled_noise(0.0)),
     Mutant("no clip", "no row moves the sum by more", lambda: with_release(NoClip, "dp-sgd")),
-    Mutant("clip per layer", "a row moves the sum by its bound", lambda: with_release(ClipPerLayer, "dp-sgd")),
+    Mutant("clip per layer", "no row moves the sum by more", lambda: with_release(ClipPerLayer, "dp-sgd")),
     Mutant("clip after averaging", "no row moves the sum by more", lambda: with_release(ClipAfterAveraging, "dp-sgd")),
     Mutant("division by the actual batch", "no row moves the sum", lambda: with_release(ActualBatch, "dp-sgd")),
     Mutant("shuffled batches accounted as Poisson", "participation has the spread", shuffled_batches),

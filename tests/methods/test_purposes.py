@@ -10,7 +10,9 @@ import veil
 from veil import methods
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
+from veil.models import build_model
 from veil.problem import Problem
+from veil.randomness import Seed
 from veil.training import EarlyStopping
 
 # The minority's labels follow another direction, so a model that serves the majority fails it.
@@ -22,9 +24,11 @@ NOT_PRIVATE = [row["name"] for row in methods.table() if not row["private"]]
 def trained(method: str, seed: int, problem: Problem | None = None, **settings: object) -> veil.Run:
     torch.manual_seed(seed)
     chosen: dict[str, object] = {"epochs": 8, "batch_size": 100, "learning_rate": 0.2, "epsilon": 2.0, "seed": seed}
+    rows = problem or generate(LEARN, 6, seed=seed)
+    needs_own = method == "group-gd"
     return veil.fit(
-        torch.nn.Linear(6, 2),
-        problem or generate(LEARN, 6, seed=seed),
+        build_model("whitened", rows.public, Seed.from_int(seed)) if needs_own else torch.nn.Linear(6, 2),
+        rows,
         method=method,
         evaluation=generate(JUDGE, 6, seed=seed + 50),
         **(chosen | settings),  # type: ignore[arg-type]
