@@ -18,6 +18,7 @@ from veil.convex.whitening import MEAN, MOMENTS
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.models import build_model
+from veil.models.whitened import Whitening
 from veil.plan import Plan, Settings
 from veil.presets import fit_preset
 from veil.problem import Problem
@@ -112,10 +113,20 @@ def test_every_owner_stays_within_its_budget_and_the_tightest_uses_it(asked: str
 
 def test_a_row_that_is_not_finite_poisons_nothing() -> None:
     problem = made_problem()
-    for row, value in ((5, float("nan")), (6, float("inf"))):
+    for row, value in ((5, float("nan")), (6, float("inf")), (7, 3e38)):
         problem = problem.replacing(row, torch.full((6,), value), problem.targets[row])
     run = fit_preset(problem, delta=1e-4, steps=5, seed=1)
     assert all(torch.isfinite(value).all() for value in run.model.state_dict().values())
+
+
+def test_huge_rows_become_zero_before_they_are_summed() -> None:
+    layer = Whitening(features=600, dimensions=8)
+    rows = torch.full((3, 600), 3e38)
+    rows[1, ::2] *= -1
+    rows[2] = 1.0
+    found = layer.project(rows)
+    assert torch.isfinite(found).all()
+    assert (found.norm(dim=1) <= 1 + 1e-6).all()
 
 
 def test_other_models_and_numbers_are_refused_with_the_way_out() -> None:

@@ -27,8 +27,8 @@ from veil.problem import Problem, PublicFacts
 from veil.randomness import Seed
 
 GRADIENTS = "gradient"
-# Rows are held this much below their bound: norms in single precision are right to a part in ten thousand.
-_INSIDE = 1 - 1e-4
+# Rows stay this much inside their bound, so that rounding never brings one out of it.
+_INSIDE = 1 - 1e-12
 _ROWS_AT_ONCE = 4096
 
 
@@ -59,12 +59,18 @@ class GroupDescent:
             ledger.reserve(purpose, 0, 1, dict.fromkeys(cells, event))
         ledger.reserve(GRADIENTS, 0, self.steps, dict(enumerate(self.events)))
         with torch.no_grad():
-            present = np.flatnonzero(problem.present)
-            rows = torch.cat([layer.project(features(inputs)) for inputs in _inputs(problem, present)])
-            self.whitening.make(layer, rows, problem.public.rows, noise)
+            present, kept = np.flatnonzero(problem.present), layer.mean.dtype
+            # Sums over all rows in double precision: in single, rounding would move them by parts of a row's bound.
+            layer.double()
+            try:
+                rows = torch.cat([layer.project(features(inputs)) for inputs in _inputs(problem, present)])
+                self.whitening.make(layer, rows, problem.public.rows, noise)
+                white = layer.whiten(rows)
+            finally:
+                layer.to(kept)
             # Features of images take longer than all steps: their model is measured at the end only.
             told = {self.steps - 1} if isinstance(features, ImageFeatures) else range(self.steps)
-            for step in self._descend(layer.whiten(rows), problem, present, head, noise):
+            for step in self._descend(white, problem, present, head, noise):
                 if step in told:
                     report(step, {})
 
@@ -82,7 +88,7 @@ class GroupDescent:
         margins = targets * torch.tensor(self.margins, dtype=rows.dtype)[cells, None]
         limits = torch.tensor(self.limits, dtype=rows.dtype)[cells] * _INSIDE
         lengths = torch.linalg.vector_norm(rows, dim=1)
-        weights, speed, total = (torch.zeros_like(head.weight) for _ in range(3))
+        weights, speed, total = (torch.zeros_like(head.weight, dtype=rows.dtype) for _ in range(3))
         later = self.steps // 2
         for step in range(self.steps):
             slopes = bounded_slopes(rows, lengths, weights, margins, targets, limits)

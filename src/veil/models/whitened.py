@@ -62,10 +62,11 @@ class Whitening(nn.Module):
         return len(self.mean)
 
     def project(self, rows: Tensor) -> Tensor:
-        """Unit rows before anything private is known of them; a row that is not finite becomes 0."""
+        """Unit rows before anything private is known of them; a row that is not finite, or overflows, becomes 0."""
         flat = rows.reshape(len(rows), -1).to(self.mean.dtype)
         flat = torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, 0.0)
-        return unit(flat @ self.projection if self.projection.numel() else flat)
+        found = unit(flat @ self.projection if self.projection.numel() else flat)
+        return torch.where(torch.isfinite(found).all(dim=1, keepdim=True), found, 0.0)
 
     def whiten(self, rows: Tensor) -> Tensor:
         """Unit rows, centred, whitened, with the constant behind them; never longer than 1."""

@@ -63,7 +63,7 @@ class GaussianNoise:
     Each name has its own stream, so noise for one tensor does not depend on which others are asked for, in which
     order, or on which process. `std=0.0` gives exact zeros: it is there for methods that are not private.
 
-    With `secure=False` noise is made of the same ChaCha20 bits in float32 arithmetic: fast, but floating-point sums
+    With `secure=False` noise comes from ChaCha20 in float32 arithmetic (Philox for float64): fast, but such sums
     leave traces that an attacker with the exact released bits can use. With `secure=True` it is made in double
     precision, and `add` releases on a fixed grid (see `veil.noise.secure` for what that protects against and what it
     assumes).
