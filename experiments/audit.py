@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from experiments.audit_page import write_page
@@ -18,7 +17,7 @@ from veil.auditing.running import canary_audit, lira_audit
 from veil.datasets.files import cache_folder
 from veil.datasets.mnist import LOW_AND_HIGH, load_mnist
 from veil.datasets.split import shuffled
-from veil.models.images import papernot_mnist
+from veil.models import build_model
 from veil.plan import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
 from veil.randomness import Seed
@@ -98,9 +97,7 @@ def some_digits(rows: int) -> Problem:
 
 def build(problem: Problem, seed: Seed) -> nn.Module:
     """The tanh network of Papernot et al., its start from the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(seed.generator("model", 0).integers(2**62)))
-        return papernot_mnist(problem.public)
+    return build_model("papernot-mnist", problem.public, seed)
 
 
 def lira(options: Options, jobs: int, cache: Path) -> dict[str, Any]:

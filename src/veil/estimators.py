@@ -28,6 +28,7 @@ from veil.accounting import Certificate, Relation
 from veil.errors import InputError, require
 from veil.metrics.noisy_confusion import DISJOINT, NoisyGroupMetrics, noisy_metrics
 from veil.models import build_model
+from veil.models.applying import apply
 from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.randomness import Seed
@@ -174,8 +175,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
         rows = torch.from_numpy(self.encoding_.encode(self._table(X, reset=False)))
-        with torch.no_grad():
-            return torch.cat([self.model_(piece) for piece in torch.split(rows, 8192)])
+        return apply(self.model_, rows)
 
 
 class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from veil.accounting import Ledger
 from veil.errors import InputError, require
+from veil.models.applying import batches
 from veil.parallel import WORKER_DIED, in_order
 from veil.plan import LossFunction, Plan
 from veil.problem import Problem
@@ -31,7 +32,6 @@ from veil.training.loop import Loop
 
 Floats = NDArray[np.float64]
 BuildModel = Callable[[Problem, Seed], nn.Module]
-ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,7 @@ def score_rows(model: nn.Module, problem: Problem, loss: LossFunction = row_loss
     model.eval()
     sure, losses = [], []
     with torch.no_grad():
-        for start in range(0, len(problem.cell_of), ROWS_AT_ONCE):
-            batch = problem.batch(np.arange(start, min(start + ROWS_AT_ONCE, len(problem.cell_of))))
+        for batch in batches(problem, np.arange(len(problem.cell_of))):
             lost = loss(model, batch).double()
             losses.append(lost)
             sure.append(log_odds(model(batch[0]).double(), batch[1]) if problem.public.classes else -lost)

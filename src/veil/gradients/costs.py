@@ -10,6 +10,7 @@ BATCHED_PRODUCT = 0.017  # one multiply-add in a batch of thin matrix products
 SQUARE_PRODUCT = 0.012  # one multiply-add in a batch of matrix products that write what they sum over
 LARGE_PRODUCT = 0.009  # one multiply-add in a large matrix product or an ordinary convolution
 READ = 0.5  # one value read or written
+STRIDED_READ = 1.5  # one value that is not beside the one before it
 SETUP = 2.5  # one weight of a convolution that is split into one group per row
 CACHED_VALUES = 4_000_000  # values beyond this number are fetched from memory that must be mapped first
 FAR = 2.5  # one such value

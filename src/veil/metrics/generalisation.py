@@ -7,7 +7,7 @@ training rows are exact and not covered by a certificate: they are for research 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,10 @@ from veil.accounting.generalisation import calibration_gap as calibration_bound
 from veil.accounting.generalisation import property_gap as property_bound
 from veil.errors import require
 from veil.metrics.groups import evaluate
+from veil.models.applying import batches
 from veil.problem import Problem
 
 Property = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
-ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,8 @@ def gaps(
     return found
 
 
-def _batches(problem: Problem) -> Sequence[tuple[Tensor, Tensor]]:
-    rows = np.flatnonzero(problem.present)
-    pieces = np.array_split(rows, max(1, -(-len(rows) // ROWS_AT_ONCE)))
-    return [problem.batch(piece) for piece in pieces]
+def _batches(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
+    return batches(problem, np.flatnonzero(problem.present))
 
 
 def _mean(of: Property, model: nn.Module, problem: Problem) -> float:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from veil.metrics.definitions import LEAST_ROWS, across
 from veil.metrics.outcomes import Outcomes
+from veil.models.applying import apply
 from veil.problem import Problem
 
 
@@ -110,7 +111,6 @@ def evaluate(
     model: nn.Module,
     problem: Problem,
     groups: Sequence[str] = (),
-    rows_at_once: int = 8192,
     least: int = LEAST_ROWS,
 ) -> GroupMetrics:
     """Figures of a model per group on rows that were declared public; `groups` are listed even if they have no row.
@@ -118,11 +118,7 @@ def evaluate(
     Of a group with fewer than `least` rows only the number of rows is said: its figures are NaN. Where targets are
     numbers there is no accuracy.
     """
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        outputs = torch.cat([model(chunk) for chunk in torch.split(problem.inputs, rows_at_once)])
-    model.train(training)
+    outputs = apply(model, problem.inputs)
     names = (*groups, *(name for name in group_columns(problem)[0] if name not in groups))
     memberships = membership_table(problem, names)
     if problem.targets.is_floating_point():

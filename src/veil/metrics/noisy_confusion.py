@@ -23,6 +23,7 @@ from veil.accounting.calibration import noise_multiplier
 from veil.metrics.bootstrap import intervals
 from veil.metrics.definitions import ACROSS, BY_COUNTS, LEAST_ROWS, balanced_accuracy
 from veil.metrics.groups import GroupMetrics, GroupScore
+from veil.models.applying import apply
 from veil.noise import GaussianNoise
 from veil.problem import Problem
 
@@ -80,14 +81,9 @@ class ConfusionRelease:
         return noisy.to(torch.float64).numpy()
 
 
-def predictions(model: nn.Module, problem: Problem, rows_at_once: int = 8192) -> NDArray[np.int64]:
+def predictions(model: nn.Module, problem: Problem) -> NDArray[np.int64]:
     """The class that the model gives each row."""
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        parts = [model(piece).argmax(dim=-1) for piece in torch.split(problem.inputs, rows_at_once)]
-    model.train(training)
-    return torch.cat(parts).numpy()
+    return apply(model, problem.inputs).argmax(dim=-1).numpy()
 
 
 def noisy_metrics(

@@ -18,17 +18,13 @@ from torch import nn
 from veil.errors import require
 from veil.gradients.records import LossFn
 from veil.metrics.groups import GroupMetrics, measure
+from veil.models.applying import apply
 from veil.problem import Problem
 
 
-def evaluate_owners(model: nn.Module, problem: Problem, rows_at_once: int = 8192) -> GroupMetrics:
+def evaluate_owners(model: nn.Module, problem: Problem) -> GroupMetrics:
     """Accuracy of a model per owner, on rows that were declared public."""
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        parts = [model(chunk).argmax(dim=-1) for chunk in torch.split(problem.inputs, rows_at_once)]
-    model.train(training)
-    correct = (torch.cat(parts) == problem.targets).numpy()
+    correct = (apply(model, problem.inputs).argmax(dim=-1) == problem.targets).numpy()
     owners = problem.public.owners
     return measure(correct, problem.owner_of[:, None] == np.arange(len(owners))[None, :], owners)
 

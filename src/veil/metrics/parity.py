@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import torch
 from fairlearn.metrics import (
     demographic_parity_difference,
     equal_opportunity_difference,
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from veil.errors import require
+from veil.models.applying import apply
 from veil.problem import Problem
 
 
@@ -47,11 +47,7 @@ def parity(predicted: NDArray[np.int64], targets: NDArray[np.int64], groups: NDA
     )
 
 
-def evaluate_parity(model: nn.Module, problem: Problem, rows_at_once: int = 8192) -> Parity:
+def evaluate_parity(model: nn.Module, problem: Problem) -> Parity:
     """Parity of a model on rows that were declared public; two classes, the second is the positive one."""
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        parts = [model(chunk).argmax(dim=-1) for chunk in torch.split(problem.inputs, rows_at_once)]
-    model.train(training)
-    return parity(torch.cat(parts).numpy(), problem.targets.numpy(), problem.group_of)
+    predicted = apply(model, problem.inputs).argmax(dim=-1)
+    return parity(predicted.numpy(), problem.targets.numpy(), problem.group_of)

@@ -53,6 +53,10 @@ def build_model(name: str, facts: PublicFacts, seed: Seed, **options: Any) -> nn
         except TypeError as error:
             raise InputError(f'model "{name}": {error}') from error
     require(isinstance(model, nn.Module), f'model "{name}" gave a {type(model).__name__}: it must give a torch module')
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            # Convolution and pooling are several times faster where the channels of a pixel lie side by side.
+            layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
     return model
 
 

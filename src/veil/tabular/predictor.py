@@ -16,6 +16,7 @@ from torch import nn
 
 from veil.errors import InputError, require
 from veil.models import build_model
+from veil.models.applying import apply
 from veil.problem import PublicFacts
 from veil.randomness import Seed
 from veil.tabular.encoding import Category, Codes, Column, Date, Encoding, HashedCategory, Numeric, Text
@@ -35,8 +36,7 @@ class Predictor:
     def predict_proba(self, table: pd.DataFrame) -> NDArray[np.float64]:
         """The probability of each class, in the order of `classes`."""
         rows = torch.from_numpy(self.encoding.encode(table))
-        with torch.no_grad():
-            scores = torch.cat([self.model(piece) for piece in torch.split(rows, 8192)]).to(torch.float64)
+        scores = apply(self.model, rows).to(torch.float64)
         return np.asarray(torch.softmax(scores, dim=1).numpy())
 
     def predict(self, table: pd.DataFrame) -> NDArray[np.str_]:

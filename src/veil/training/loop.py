@@ -20,6 +20,7 @@ from veil.controllers import gate as gates
 from veil.draws import Draw
 from veil.gradients import GradientEngine
 from veil.metrics import GroupMetrics, evaluate
+from veil.models.applying import batches
 from veil.noise import GaussianNoise
 from veil.noise.filters import Weights
 from veil.plan import LossFunction, Plan, Settings
@@ -235,9 +236,8 @@ class Loop:
 
     def _own_losses(self, rows: NDArray[np.int64]) -> Tensor:
         """The loss of each of some rows of this process, in pieces."""
-        pieces = np.array_split(rows, max(1, math.ceil(len(rows) / 8192)))
         with torch.no_grad():
-            return torch.cat([self.loss(self.model, self.problem.batch(piece)) for piece in pieces])
+            return torch.cat([self.loss(self.model, batch) for batch in batches(self.problem, rows)])
 
     def _report(self, step: int, state: Mapping[str, Any], statistics: Mapping[str, Any], view: Any) -> None:
         metrics = self._evaluate(step)

@@ -121,7 +121,8 @@ class Convolved(Contribution):
         }
         if images == 1 and self.shape.groups == 1:
             products = pixels * pixels * self.images.shape[1] + positions * positions * p
-            sums = 2 * costs.READ * positions * positions * prod(self.shape.kernel)
+            read = costs.READ if max(self.shape.stride) == 1 else costs.STRIDED_READ
+            sums = 2 * read * positions * positions * prod(self.shape.kernel)
             ways["gram"] = costs.BATCHED_PRODUCT * products + sums + costs.LARGE_PRODUCT * work
         return ways
 
@@ -207,7 +208,7 @@ class Convolved(Contribution):
         step = max(1, PATCH_VALUES // max(1, places * ins * groups * positions))
         windows = self._windows()
         for start in range(0, count, step):
-            images = self._padded(self.images[start : start + step])
+            images = self._padded(self.images[start : start + step]).contiguous()
             images = images.view(images.shape[0], groups, ins, *images.shape[2:])
             patches = torch.stack([images[(slice(None), slice(None), slice(None), *window)] for window in windows], 3)
             gradients = self.gradients[start : start + step].reshape(-1, outs, positions)
