@@ -223,8 +223,28 @@ def test_cifar10_reads_the_official_pickles(data: Path, monkeypatch: pytest.Monk
     assert split.train.inputs.shape == (50, 3, 32, 32)
     assert split.train.public.budgets == tuple(np.linspace(0.5, 5.0, 10).tolist())
     assert float(split.train.inputs[0, 0, 0, 1]) == pytest.approx(1 / 255)
+    less_private = datasets.load("cifar10", owners="class", budgets=(6.0, 15.0), normalisation="none")
+    assert less_private.train.public.budgets == tuple(np.linspace(6.0, 15.0, 10).tolist())
     again = datasets.load("cifar10", normalisation="none")
     assert bool((again.train.inputs == split.train.inputs).all()), "the cache must give the same rows"
+
+
+def test_classes_of_cifar10_can_be_dealt_to_owners_with_fixed_budgets(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cifar_archive(data / "cifar-10-python.tar.gz", rows=10)
+    trusting(monkeypatch, "OFFICIAL", data / "cifar-10-python.tar.gz")
+    dealt = []
+    for seed in (1, 2):
+        train = datasets.load("cifar10", owners="dealt", seed=seed, normalisation="none").train
+        budgets = dict(zip(train.public.owners, train.public.budgets or (), strict=True))
+        assert budgets["1"] == 0.5
+        assert budgets["10"] == 5.0
+        dealt.append({train.public.groups[cell.group]: train.public.owners[cell.owner] for cell in train.public.cells})
+        assert sorted(dealt[-1].values(), key=int) == [str(number) for number in range(1, 11)]
+    assert dealt[0] != dealt[1], "another seed deals other classes"
+    with pytest.raises(InputError, match="owners is"):
+        datasets.load("cifar10", owners="nobody")
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:

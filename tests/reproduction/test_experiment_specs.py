@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from experiment_cases import NAMES, SPECS, needs_data
 
 from veil import methods
 from veil.errors import InputError
+from veil.problem import Problem
 from veil.reproduction import Spec, read_spec
-from veil.reproduction.problems import cut_down, load_pair
+from veil.reproduction.problems import cut_down, dropped, load_pair, lowered
 from veil.reproduction.spec import Task, tasks
 
 GOOD = """
@@ -156,3 +158,30 @@ def test_the_stand_in_for_bank_fraud_has_the_groups_of_the_paper_and_one_percent
     }
     assert train.targets.float().mean() == pytest.approx(0.011, abs=0.001)
     assert test.public.groups == train.public.groups
+
+
+def owned(budgets: dict[str, float]) -> Problem:
+    """Two groups of 400 and 200 rows; each is an owner."""
+    groups = np.repeat(["a", "b"], [400, 200])
+    return Problem.from_arrays(np.zeros((600, 2)), groups, groups, owners=groups, budgets=budgets, classes=["a", "b"])
+
+
+def test_dropping_takes_rows_of_owners_above_the_mean_budget_alone() -> None:
+    fewer = dropped(owned({"a": 3.0, "b": 1.0}), 25)
+    assert dict(zip(fewer.public.owners, fewer.public.owner_sizes, strict=True)) == {"a": 300, "b": 200}
+    assert len(fewer) == 500
+    assert fewer.public.budgets == (3.0, 1.0)
+
+
+def test_lowering_brings_budgets_towards_the_smallest_one() -> None:
+    assert lowered(owned({"a": 3.0, "b": 1.0}), 25).public.budgets == (2.5, 1.0)
+
+
+@pytest.mark.parametrize("change", [dropped, lowered])
+def test_owners_change_only_with_budgets_and_by_a_percentage(
+    change: Callable[[Problem, float], Problem],
+) -> None:
+    with pytest.raises(InputError, match="between 0 and 100"):
+        change(owned({"a": 3.0, "b": 1.0}), 100)
+    with pytest.raises(InputError, match="needs owners with budgets"):
+        change(load_pair("generated", {"groups": [{"name": "all", "rows": 40}]}, 1)[0], 10)

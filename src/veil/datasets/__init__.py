@@ -6,6 +6,7 @@
 
 from veil.datasets.adult import load_adult, load_adult_split
 from veil.datasets.cifar10 import load_cifar10
+from veil.datasets.cifar100 import load_cifar100
 from veil.datasets.ctg import load_ctg
 from veil.datasets.dutch import load_dutch
 from veil.datasets.generated import GroupSpec, generate
@@ -25,6 +26,7 @@ __all__ = [
     "load_adult",
     "load_adult_split",
     "load_cifar10",
+    "load_cifar100",
     "load_ctg",
     "load_dutch",
     "load_mnist",

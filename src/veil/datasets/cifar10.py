@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 import tarfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from veil.datasets.files import DataFile, cache_folder, data_folder, verified_path
+from veil.datasets.cifar import Arrays, Rows, kept_arrays, read_pickles, rows_of
+from veil.datasets.files import DataFile, data_folder
 from veil.datasets.images import decode_image
-from veil.datasets.split import Split
-from veil.errors import InputError, require
+from veil.datasets.split import Split, shuffled
+from veil.errors import require
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
 
@@ -29,81 +28,77 @@ FILES = (OFFICIAL,)
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 # Constants that are published with the data set.
 PIXEL = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-BUDGETS = dict(zip(CLASSES, np.linspace(0.5, 5.0, 10).tolist(), strict=True))
-Rows = tuple[NDArray[np.uint8], NDArray[np.int64]]
+Owners = Literal["everybody", "class", "dealt"]
 
 
 def load_cifar10(
     *,
     source: Literal["auto", "official", "jpeg"] = "auto",
-    owners: Literal["everybody", "class"] = "everybody",
+    owners: Owners = "everybody",
+    budgets: tuple[float, float] = (0.5, 5.0),
+    seed: int = 0,
     normalisation: Normalisation = "published",
 ) -> Split:
-    """The official split, one group per class. `owners="class"`: budgets from ε = 0.5 to 5 by class (INO-SGD).
+    """The official split, one group per class; owners as in the INO-SGD paper.
+
+    `owners="class"`: one owner per class, with budgets in even steps from the first to the last of `budgets` (the
+    paper's CM; CL has 6 and 15). `owners="dealt"`: owners 1 to 10 have these budgets, and `seed` deals each of them a
+    class (CR).
 
     `auto` takes the official archive where VEIL_DATA holds it, else the JPEG tree. What was decoded is kept in the
     cache folder, so the JPEG tree is slow only once.
     """
     require(source in ("auto", "official", "jpeg"), f'source is "{source}": it is auto, official or jpeg')
-    require(owners in ("everybody", "class"), f'owners is "{owners}": it is everybody or class')
+    require(owners in get_args(Owners), f'owners is "{owners}": it is everybody, class or dealt')
+    require(len(budgets) == 2 and min(budgets) > 0, f"budgets is {budgets}: it must be two numbers above 0")
     if source == "auto":
         source = "official" if (data_folder() / OFFICIAL.path).exists() else "jpeg"
     parts = _cached(source)
-    return Split(_problem(parts["train"], normalisation, owners == "class"), _problem(parts["test"], normalisation))
+    owned = None if owners == "everybody" else _owners(owners, budgets, seed)
+    return Split(_problem(parts["train"], normalisation, owned), _problem(parts["test"], normalisation))
 
 
-def _problem(rows: Rows, normalisation: Normalisation, owned: bool = False) -> Problem:
+def _owners(owners: Owners, ends: tuple[float, float], seed: int) -> tuple[NDArray[np.str_], dict[str, float]]:
+    """The owner of each class, and the budget of each owner."""
+    names = CLASSES if owners == "class" else tuple(str(number) for number in range(1, len(CLASSES) + 1))
+    budgets = dict(zip(names, np.linspace(*ends, len(names)).tolist(), strict=True))
+    dealt = np.arange(len(names)) if owners == "class" else shuffled(len(names), seed, "cifar10/dealt")
+    return np.array(names)[dealt], budgets
+
+
+def _problem(
+    rows: Rows, normalisation: Normalisation, owned: tuple[NDArray[np.str_], dict[str, float]] | None = None
+) -> Problem:
     images, labels = rows
     names = np.array(CLASSES)[labels]
     pixels = normalise(torch.from_numpy(images), normalisation, *PIXEL)
-    return Problem.from_arrays(
-        pixels, names, names, owners=names if owned else None, budgets=BUDGETS if owned else None, classes=CLASSES
-    )
+    if owned is None:
+        return Problem.from_arrays(pixels, names, names, classes=CLASSES)
+    of_class, budgets = owned
+    return Problem.from_arrays(pixels, names, names, owners=of_class[labels], budgets=budgets, classes=CLASSES)
 
 
 def _cached(source: str) -> dict[str, Rows]:
-    file = OFFICIAL if source == "official" else JPEG
-    kept = cache_folder() / f"cifar10-{source}-{str(file.sha256)[:16]}.npz"
-    if not kept.exists():
-        path = verified_path(file, "cifar10")
-        parts = read_official(path) if source == "official" else read_jpeg_tree(path)
-        fresh = kept.with_suffix(".part.npz")
+    def read(archive: Path) -> Arrays:
+        parts = read_official(archive) if source == "official" else read_jpeg_tree(archive)
         (images, labels), (test_images, test_labels) = parts["train"], parts["test"]
-        np.savez(fresh, train_0=images, train_1=labels, test_0=test_images, test_1=test_labels)
-        fresh.replace(kept)
-    with np.load(kept) as arrays:
-        return {part: (arrays[f"{part}_0"], arrays[f"{part}_1"]) for part in ("train", "test")}
+        return {"train_0": images, "train_1": labels, "test_0": test_images, "test_1": test_labels}
+
+    arrays = kept_arrays(f"cifar10-{source}", OFFICIAL if source == "official" else JPEG, "cifar10", read)
+    return {part: (arrays[f"{part}_0"], arrays[f"{part}_1"]) for part in ("train", "test")}
 
 
 def read_official(archive: Path) -> dict[str, Rows]:
     """The six pickles of the official archive; nothing but arrays is ever unpickled."""
     batches: dict[str, list[Rows]] = {"train": [], "test": []}
-    with tarfile.open(archive) as tar:
-        for member in sorted(tar.getmembers(), key=lambda member: member.name):
-            name = Path(member.name).name
-            if member.isfile() and (name.startswith("data_batch_") or name == "test_batch"):
-                stream = tar.extractfile(member)
-                record = _ArraysOnly(io.BytesIO(stream.read() if stream else b""), encoding="bytes").load()
-                images = np.asarray(record[b"data"], dtype=np.uint8).reshape(-1, 3, 32, 32)
-                part = "test" if name == "test_batch" else "train"
-                batches[part].append((images, np.asarray(record[b"labels"], dtype=np.int64)))
+    for name, record in read_pickles(archive, "data_batch_*", "test_batch"):
+        batches["test" if name == "test_batch" else "train"].append(rows_of(record, b"labels"))
     require(all(batches.values()), f"{archive.name} holds no data_batch_1 … 5 and test_batch")
     return {part: _joined(rows) for part, rows in batches.items()}
 
 
 def _joined(rows: list[Rows]) -> Rows:
     return np.concatenate([images for images, _ in rows]), np.concatenate([labels for _, labels in rows])
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Refuses every class but what a numpy array needs, so that reading runs no code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("numpy") and name in {"_reconstruct", "ndarray", "dtype"}:
-            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-        if (module, name) == ("_codecs", "encode"):
-            return super().find_class(module, name)
-        raise InputError(f"the pickle asks for {module}.{name}: it is not the official file")
 
 
 def read_jpeg_tree(archive: Path) -> dict[str, Rows]:

@@ -94,6 +94,13 @@ _ALL = (
         "veil.datasets.cifar10:load_cifar10",
     ),
     Dataset(
+        "cifar100",
+        "60,000 colour images of a hundred classes, 32 × 32",
+        "fine class",
+        "none stated",
+        "veil.datasets.cifar100:load_cifar100",
+    ),
+    Dataset(
         "ctg",
         "UCI Cardiotocography: 2,126 fetal heart traces",
         "diagnosis, which is the owner too",

@@ -1,4 +1,9 @@
-"""Problems: the data of experiments by name; `rows` and `test_rows` cut any of them down."""
+"""Problems: the data of experiments by name.
+
+`rows` and `test_rows` cut any of them down. Where owners have budgets of their own, `drop` leaves out so many percent
+of the training rows of owners above the mean budget, and `lower` brings every budget so many percent of the way down to
+the smallest one.
+"""
 
 from __future__ import annotations
 
@@ -97,6 +102,11 @@ def cifar10(seed: int, **options: Any) -> Pair:
     return _pair(load_cifar10(**options))
 
 
+def cifar10_dealt(seed: int, **options: Any) -> Pair:
+    """CIFAR-10 with ten owners of fixed budgets, to whom the seed deals one class each."""
+    return _pair(load_cifar10(owners="dealt", seed=seed, **options))
+
+
 def ctg(seed: int, **options: Any) -> Pair:
     """Cardiotocography, every diagnosis a group and an owner; a new fifth is set apart for every seed."""
     return _pair(load_ctg(seed=seed, **options))
@@ -149,6 +159,7 @@ PROBLEMS: dict[str, Source] = {
     "mnist-few-eights": Source(mnist_few_eights, by_seed=True, dataset="mnist"),
     "mnist": Source(mnist, by_seed=False, dataset="mnist"),
     "cifar10": Source(cifar10, by_seed=False, dataset="cifar10"),
+    "cifar10-dealt": Source(cifar10_dealt, by_seed=True, dataset="cifar10"),
     "ctg": Source(ctg, by_seed=True, dataset="ctg"),
     "surnames": Source(surnames, by_seed=True, dataset="surnames"),
     "generated": Source(generated, by_seed=True),
@@ -179,13 +190,19 @@ def load_pair(name: str, options: Mapping[str, Any], seed: int) -> Pair:
 def _load(name: str, options: str, seed: int) -> Pair:
     given = json.loads(options)
     rows, test_rows = given.pop("rows", None), given.pop("test_rows", None)
+    drop, lower = given.pop("drop", 0), given.pop("lower", 0)
     try:
         train, test = source(name).load(seed, **given)
     except TypeError as error:
         if "argument" not in str(error):
             raise
         raise InputError(f'data "{name}": {error}') from error
-    return _cut(train, rows), _cut(test, test_rows)
+    train = _cut(train, rows)
+    if drop:
+        train = dropped(train, drop)
+    if lower:
+        train = lowered(train, lower)
+    return train, _cut(test, test_rows)
 
 
 def _cut(problem: Problem, rows: int | None) -> Problem:
@@ -195,11 +212,39 @@ def _cut(problem: Problem, rows: int | None) -> Problem:
 def cut_down(problem: Problem, rows: int) -> Problem:
     """About so many rows, every group and owner in its share, chosen in a public random order."""
     require(rows > 0, f"rows is {rows}: it must be above 0")
+    return _thinned(problem, [rows / len(problem.cell_of)] * len(problem.public.cells))
+
+
+def dropped(problem: Problem, percent: float) -> Problem:
+    """Without so many percent of the rows of owners whose budget is above the mean, chosen in a public random order."""
+    budgets = _budgets(problem, "drop", percent)
+    mean = sum(budgets) / len(budgets)
+    kept = [1 - percent / 100 if budgets[cell.owner] > mean else 1.0 for cell in problem.public.cells]
+    return _thinned(problem, kept)
+
+
+def lowered(problem: Problem, percent: float) -> Problem:
+    """The same rows, every budget so many percent of the way down to the smallest one."""
+    budgets = _budgets(problem, "lower", percent)
+    fewer = tuple(budget - percent / 100 * (budget - min(budgets)) for budget in budgets)
+    return replace(problem, public=replace(problem.public, budgets=fewer))
+
+
+def _budgets(problem: Problem, option: str, percent: float) -> tuple[float, ...]:
+    require(0 < percent < 100, f"{option} is {percent}: it must be a percentage between 0 and 100")
+    budgets = problem.public.budgets
+    if budgets is None:
+        raise InputError(f"{option} needs owners with budgets of their own: give the data option owners")
+    return budgets
+
+
+def _thinned(problem: Problem, shares: Sequence[float]) -> Problem:
+    """The given share of every cell's rows, in a public random order."""
     order = shuffled(len(problem.cell_of), 0, "reproduction/rows")
     cells, kept = [], []
-    for number, cell in enumerate(problem.public.cells):
+    for number, (cell, share) in enumerate(zip(problem.public.cells, shares, strict=True)):
         members = order[problem.cell_of[order] == number]
-        stay = max(min(LEAST, len(members)), round(rows * len(members) / len(order)))
+        stay = max(min(LEAST, len(members)), round(share * len(members)))
         kept.append(members[:stay])
         cells.append(replace(cell, rows=len(kept[-1])))
     chosen = np.sort(np.concatenate(kept))
