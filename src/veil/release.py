@@ -156,11 +156,14 @@ class GradientRelease:
         self, statistic: Statistic, facts: RowFacts, cells: Tensor, step: int, noise: GaussianNoise
     ) -> NDArray[np.float64]:
         values = statistic.measure(facts, cells).to(torch.float64)
-        lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
-        values = values * torch.clamp(statistic.limit / lengths.clamp_min(1e-300), max=1.0)
-        values = torch.where(torch.isfinite(values), values, 0.0) * facts.finite[:, None]
-        total = {statistic.name: values.sum(dim=0)}
-        noisy = noise.add(step, total, statistic.sigma, "statistic")[statistic.name]
+        lengths = torch.linalg.vector_norm(values, dim=1)
+        scales = torch.clamp(statistic.limit / lengths.clamp_min(1e-300), max=1.0) * facts.finite
+        total = scales @ values
+        if not bool(torch.isfinite(total).all()):
+            # Some row is not finite: such rows count as 0, and the others as before.
+            bounded = values * scales[:, None]
+            total = torch.where(torch.isfinite(bounded), bounded, 0.0).sum(dim=0)
+        noisy = noise.add(step, {statistic.name: total}, statistic.sigma, "statistic")[statistic.name]
         return noisy.to(torch.float64).numpy()
 
 
