@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Setting:
-    """One block of a table: which rows, which model, how it is trained."""
+    """One block of a table: which rows, which model, how it is trained; `seeds` if it needs a number of its own."""
 
     name: str
     title: str
@@ -49,6 +50,8 @@ class Setting:
     settings: dict[str, Any]
     choices: tuple[Choice, ...]
     notes: str
+    first_seed: int = 0
+    seeds: int | None = None
 
 
 def choices(clip: float, fdpg: dict[str, Any], dpsur: dict[str, Any]) -> tuple[Choice, ...]:
@@ -65,9 +68,9 @@ def logistic() -> nn.Module:
     return layer
 
 
-def two_hidden() -> nn.Module:
+def two_hidden(activation: Callable[[], nn.Module]) -> nn.Module:
     """The paper's network for Dutch: two hidden layers of 256."""
-    return nn.Sequential(nn.Linear(74, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
+    return nn.Sequential(nn.Linear(74, 256), activation(), nn.Linear(256, 256), activation(), nn.Linear(256, 2))
 
 
 def small_cnn() -> nn.Module:
@@ -116,21 +119,33 @@ DUTCH = Setting(
     title="Dutch: ε = 2.3, δ = 1e-6, 20 epochs, batch 256, learning rate 0.8, C = 0.1 (the paper's)",
     compared=None,
     data="dutch",
-    model=two_hidden,
+    model=partial(two_hidden, nn.Tanh),
     settings={"epsilon": 2.3, "delta": 1e-6, "epochs": 20.0, "batch_size": 256, "learning_rate": 0.8},
+    choices=choices(
+        0.1,
+        {"norm_bound": 5.0, "step_size": 0.2, "sustained": 1.4, "cap": 1.6, "memory": 0.8},
+        {"test_clip": 0.05},
+    ),
+    notes="two hidden layers of 256 with tanh on 74 columns of 0 and 1, n = 48,336. The paper does not say which "
+    "activation; the code of Esipova et al., whom it follows here, has tanh. It seems to have the names of the two "
+    "groups swapped. FDPG's options were chosen among six on seeds 10 to 12, after another of the six had overshot on "
+    "seeds 0 to 4; seeds 20 to 27, which are reported, were run once",
+    first_seed=20,
+    seeds=8,
+)
+DUTCH_RELU = replace(
+    DUTCH,
+    name="dutch, with ReLU",
+    title="Dutch again, with ReLU in place of tanh: then DP-SGD has no gap",
+    model=partial(two_hidden, nn.ReLU),
     choices=choices(
         0.1,
         {"norm_bound": 5.0, "step_size": 0.2, "sustained": 1.3, "cap": 1.5, "memory": 0.8},
         {"test_clip": 0.05},
     ),
-    notes="two hidden layers of 256 on 74 columns of 0 and 1, n = 48,336",
-)
-DUTCH_SLOWER = replace(
-    DUTCH,
-    name="dutch, learning rate 0.08",
-    title="Dutch again, with learning rate 0.08: DP-SGD trained as little as in the paper",
-    settings={**DUTCH.settings, "learning_rate": 0.08},
-    choices=tuple(choice for choice in DUTCH.choices if choice.label in ("erm", "dp-sgd", "fdpg")),
+    notes="two hidden layers of 256 with ReLU on the same columns; options chosen on seeds 0 and 1",
+    first_seed=0,
+    seeds=None,
 )
 MNIST = Setting(
     name="mnist",
@@ -147,7 +162,7 @@ MNIST = Setting(
     notes="a network of 7,946 weights (two convolutions with tanh, one linear layer), n = 54,649; the paper trains a "
     "larger one for 60 epochs at learning rate 0.01",
 )
-PAGES = {"fdpg-tabular": (ADULT, ADULT_FASTER, DUTCH, DUTCH_SLOWER), "fdpg-mnist": (MNIST,)}
+PAGES = {"fdpg-tabular": (ADULT, ADULT_FASTER, DUTCH, DUTCH_RELU), "fdpg-mnist": (MNIST,)}
 
 
 def train(setting: Setting, choice: Choice, rows: tuple[Problem, Problem], seed: int) -> dict[str, Any]:
@@ -227,7 +242,6 @@ def reproduce(asked: Asked) -> None:
     Options: `seeds`; `lines` and `blocks`, by default all; `epochs` instead of the blocks' own; `data_options`.
     """
     options, findings = asked.options, open_findings(asked)
-    seeds = asked.seeds or options["seeds"]
     for setting in PAGES[asked.name]:
         if setting.name not in options.get("blocks", [setting.name]):
             continue
@@ -235,7 +249,8 @@ def reproduce(asked: Asked) -> None:
         if "epochs" in options:
             chosen = replace(setting, settings={**setting.settings, "epochs": options["epochs"]})
         lines = options.get("lines", [choice.label for choice in setting.choices])
-        collect(chosen, options.get("data_options", {}), range(seeds), lines, findings, asked)
+        seeds = range(setting.first_seed, setting.first_seed + (asked.seeds or setting.seeds or options["seeds"]))
+        collect(chosen, options.get("data_options", {}), seeds, lines, findings, asked)
     rewrite(asked.name, asked.folder)
 
 

@@ -147,6 +147,8 @@ def too_little_training(blocks: dict[str, dict[str, Any]]) -> list[str]:
         base = name.split(",")[0]
         if base == name or not gaps(block, "dp-sgd") or not gaps(blocks.get(base, block), "dp-sgd"):
             continue
+        if block["settings"]["learning_rate"] == blocks[base]["settings"]["learning_rate"]:
+            continue
         slow, fast = sorted((blocks[base], block), key=lambda found: float(found["settings"]["learning_rate"]))
         figures = [
             (
@@ -212,14 +214,14 @@ def write(page: str, blocks: dict[str, Any], made_by: str, folder: Path) -> None
     lines += [line for name, block in blocks.items() for line in verdict(name, block)]
     lines += [*too_little_training(blocks), ""]
     lines += [
-        "Accuracies and π in percent, mean ± standard deviation over "
-        "seeds (split, start and noise differ by seed). π is the gap to a twin (`erm`) of the same seed and settings. "
-        "ε is the certificate's, add-remove, for every group; κ is the gradient's noise over its bound. The options of "
-        "FDPG and DPSUR were chosen by looking at seeds 0 and 1, which no ε covers; nor is standardising the columns "
-        "of Adult. About ten settings of FDPG were tried and none of the other methods', which favours FDPG; the same "
-        "seeds are reported. Parity notions first drew the group behind, which was worse on seeds 0 and 1 of Adult, "
-        "and were turned round. No momentum. `cap reached` means that a group wanted a higher rate than p* or its "
-        "budget allowed.",
+        "Accuracies and π in percent, mean ± standard deviation over seeds (split, start and noise differ by seed). "
+        "π is the gap to a twin (`erm`) of the same seed and settings. ε is the certificate's, add-remove, for "
+        "every group; κ is the gradient's noise over its bound. Where a block does not say otherwise, the options "
+        "of FDPG and DPSUR were chosen by looking at seeds 0 and 1, which no ε covers; nor is standardising the "
+        "columns of Adult. About ten settings of FDPG were tried and none of the other methods', which favours "
+        "FDPG; the same seeds are reported. Parity notions first drew the group behind, which was worse on seeds 0 "
+        "and 1 of Adult, and were turned round. No momentum. `cap reached` means that a group wanted a higher rate "
+        "than p* or its budget allowed.",
         "",
     ]
     for name, block in blocks.items():

@@ -61,6 +61,7 @@ class UniformSubset:
 
     def sampler(self, strata: Strata) -> Sampler:
         """One stratum of all rows."""
+        strata.check_declared()
         members = np.concatenate(strata.members)
         order = np.argsort(np.where(members < 0, len(members), members), kind="stable")
         return SubsetSampler(Strata((members[order],)), (self.batch,))
@@ -82,6 +83,7 @@ class StratifiedSubset:
 
     def sampler(self, strata: Strata) -> Sampler:
         """Stratified without replacement."""
+        strata.check_declared()
         return SubsetSampler(strata, self.counts)
 
     def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:

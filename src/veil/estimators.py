@@ -124,7 +124,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
                 owners=None if owned is None else owned[which],
                 budgets=self.budgets,
                 **facts,
-            )
+            ).with_classes_read()
 
         training = problem(~apart)
         seed, given = self._seed()

@@ -92,10 +92,12 @@ ACCOUNTANTS: dict[str, type[Pld] | type[Rdp]] = {"pld": Pld, "rdp": Rdp}
 
 GROUPS_PUBLIC = "The group and owner of each row, and how many rows each group and owner has, are public knowledge."
 SIZES_COUNTED = "Group sizes were counted in the rows and are treated as public; they were not released with noise."
+CLASSES_READ = "Which classes there are was read off the rows and is treated as public."
 WITHIN_CELL = "A row is replaced by a row of the same group and owner."
 SEED_GIVEN = "The seed was given by a person: whoever knows it can subtract the noise. Use it for tests only."
 FAST_NOISE = (
-    "Noise is Gaussian up to the rounding of floating-point numbers: secure_noise protects against attacks on that."
+    "Noise is Gaussian up to the rounding of floating-point numbers and 6.6 standard deviations: secure_noise protects "
+    "against attacks on that."
 )
 METRICS = "Figures on evaluation rows: those rows were declared public."
 TUNING = "The choice of method, model and settings, if it looked at these rows before."
@@ -118,7 +120,8 @@ class Plan:
     (adversarial training does). `over_budget` says that the user has agreed to groups with less privacy than was asked
     for; otherwise such a plan is refused. `gate` tests an update on fresh rows and takes it back if it fails.
     `earlier` are releases made before training that the rules pay for too: they enter the ledger first.
-    `solver` trains the model as a whole instead of the loop.
+    `solver` trains the model as a whole instead of the loop. `options` are the method's own, in plain values: a run
+    that goes on must have the same.
     """
 
     method: str
@@ -135,6 +138,7 @@ class Plan:
     gate: Gate | None = None
     earlier: tuple[Earlier, ...] = ()
     solver: Solver | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def noise_filter(self) -> DiskFilter | None:
         """A fresh filter for the noisy gradients, as the settings ask; it is post-processing."""
@@ -173,6 +177,8 @@ class Plan:
         found = [GROUPS_PUBLIC]
         if not self.facts.sizes_declared:
             found.append(SIZES_COUNTED)
+        if self.facts.task == "classification" and not self.facts.classes_declared:
+            found.append(CLASSES_READ)
         if self.relation is Relation.REPLACE_ONE:
             found.append(WITHIN_CELL)
         if not self.settings.secure_noise:

@@ -46,6 +46,7 @@ class PublicFacts:
     classes: tuple[str, ...] = ()
     budgets: tuple[float, ...] | None = None
     sizes_declared: bool = False
+    classes_declared: bool = False
 
     @property
     def rows(self) -> int:
@@ -172,8 +173,13 @@ class Problem:
             classes=class_names,
             budgets=_budgets(budgets, owner_names),
             sizes_declared=group_sizes is not None,
+            classes_declared=classes is not None,
         )
         return cls(x, y, cell_of, public, np.ones(rows, dtype=bool), overlap)
+
+    def with_classes_read(self) -> Problem:
+        """The same, for classes that were given but had been read off rows before: the certificate says so."""
+        return replace(self, public=replace(self.public, classes_declared=False))
 
     @property
     def group_of(self) -> NDArray[np.int64]:
@@ -188,9 +194,11 @@ class Problem:
     def strata(self) -> Strata:
         """Row ids by cell; a row that was taken out leaves a hole, so nobody else is drawn differently."""
         if self.present.all():  # no hole: at many rows the table of ids below would double the memory
-            return Strata(tuple(np.flatnonzero(self.cell_of == cell) for cell in range(len(self.public.cells))))
-        ids = np.where(self.present, np.arange(len(self.cell_of)), -1)
-        return Strata(tuple(ids[self.cell_of == cell] for cell in range(len(self.public.cells))))
+            members = tuple(np.flatnonzero(self.cell_of == cell) for cell in range(len(self.public.cells)))
+        else:
+            ids = np.where(self.present, np.arange(len(self.cell_of)), -1)
+            members = tuple(ids[self.cell_of == cell] for cell in range(len(self.public.cells)))
+        return Strata(members, declared=tuple(cell.rows for cell in self.public.cells))
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Inputs and targets of some rows."""

@@ -181,6 +181,7 @@ def _sum_without_norms(engine: GradientEngine, batch: tuple[Tensor, Tensor], wei
 
 
 NORM_ERROR = 1e-4
+NORM_FLOOR = 1e-12
 
 
 class _Weigh:
@@ -204,11 +205,11 @@ class _Weigh:
 def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:
     """The weights, lowered where a row would exceed its limit: the promise holds even if a bound is wrong.
 
-    Norms in single precision are right to a part in ten thousand at worst, so every row stays that much below.
+    Norms in single precision are right to a part in ten thousand and to `NORM_FLOOR` at worst, so every row stays that
+    much below: the square of a slope of 1e-23 is 0.
     """
-    tiny = torch.finfo(norms.dtype).tiny
-    ceiling = (limits * (1 - NORM_ERROR) / norms.to(torch.float64).clamp_min(tiny)).to(weights.dtype)
-    return torch.minimum(weights, ceiling)
+    ceiling = (limits * (1 - NORM_ERROR) / (norms.to(torch.float64) + NORM_FLOOR)).to(weights.dtype)
+    return torch.maximum(torch.minimum(weights, ceiling), -ceiling)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import veil
 from veil import methods
 from veil.accounting import Gaussian, Ledger, Relation
 from veil.convex import group_descent
-from veil.convex.group_descent import GRADIENTS, GroupDescent
+from veil.convex.group_descent import GRADIENTS, GroupDescent, bounded_slopes
 from veil.convex.whitening import MEAN, MOMENTS
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
@@ -180,3 +180,19 @@ def test_the_small_group_is_served_better_than_by_dp_sgd() -> None:
         plain = veil.fit(model, rows, method="dp-sgd", evaluation=apart, epsilon=1.0, seed=seed)
         gains.append(worst(ours) - worst(plain))
     assert np.max(gains) > 0.0, f"no seed gained: {gains}"
+
+
+def test_logits_beyond_all_measure_count_as_nothing() -> None:
+    rows = torch.eye(3, dtype=torch.float64)
+    weights = torch.tensor([[1e308] * 3, [-1e308] * 3], dtype=torch.float64) * 10
+    targets = torch.tensor([[1.0, 0.0]] * 3, dtype=torch.float64)
+    zero = torch.zeros(3, 2, dtype=torch.float64)
+    slopes = bounded_slopes(rows, torch.ones(3, dtype=torch.float64), weights, zero, targets, torch.ones(3))
+    assert bool(torch.isfinite(slopes).all())
+
+
+def test_equal_shares_of_the_budget_are_two_releases() -> None:
+    problem, options = made_problem(), {"mean_share": 0.1, "moment_share": 0.1}
+    model = build_model("whitened", problem.public, Seed.from_int(0))
+    run = veil.fit(model, problem, method="group-gd", options=options, epsilon=1.0, steps=3, seed=1)
+    assert len(run.history) == 3

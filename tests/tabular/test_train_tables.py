@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from veil.accounting import Ledger
+from veil.accounting import Ledger, Pld
 from veil.accounting.verify import verify
 from veil.cli.app import main
 from veil.tabular import load_predictor
+from veil.tabular.table import held_out
 
 
 def messy(rows: int = 500) -> pd.DataFrame:
@@ -344,6 +345,29 @@ def test_a_folder_of_images_trains_with_its_classes_as_groups(
     assert not any("read off" in sentence for sentence in certificate["not_covered"])
     outcome = train("--target", "size", data=tmp_path / "photos", roles=False)
     assert "the class is target and group" in outcome.err
+
+    outcome = train("--row-budgets", "size", data=tmp_path / "photos", roles=False)
+    assert "--row-budgets is for tables" in outcome.err
+
+
+@pytest.mark.parametrize("kind", ["row budgets", "owners"])
+def test_no_held_out_row_is_charged_more_than_its_own_budget(train: Any, tmp_path: Path, kind: str) -> None:
+    table = messy(600)
+    apart = held_out(len(table), 0.2)
+    careful = np.arange(len(table)) == np.flatnonzero(apart)[0]
+    if kind == "owners":
+        table["who"] = np.where(careful, "careful", "open")
+        (tmp_path / "budgets.csv").write_text("owner,epsilon\ncareful,0.5\nopen,2\n")
+        words = ["--owner", "who", "--budgets", str(tmp_path / "budgets.csv")]
+    else:
+        table["own ε"] = np.where(careful, 0.5, 2.0)
+        words = ["--row-budgets", "own ε"]
+    table.to_csv(tmp_path / "owned.csv", index=False)
+    outcome = train(*words, data=tmp_path / "owned.csv")
+    assert outcome.code == 0, outcome.err
+    ledger = Ledger.open(tmp_path / "run" / "evaluation.jsonl")
+    spent = [account.rule.guarantee(ledger.terms.delta, Pld()) for account in ledger.terms.accounts]
+    assert max(spent) <= 0.5
 
 
 @pytest.mark.slow

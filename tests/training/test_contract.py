@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,16 +15,20 @@ from torch import nn
 import veil
 from veil.accounting import AccountingError, BudgetExceeded, Ledger, Relation, Repeated, TokenBucket
 from veil.accounting.events import PoissonGaussian
+from veil.bounding import Bound, Clip, Normalise, UnitClip
 from veil.datasets import GroupSpec, generate
+from veil.draws import Poisson
 from veil.errors import InputError
-from veil.gradients import GradientEngine
+from veil.gradients import GradientEngine, RowFacts
 from veil.noise import GaussianNoise
-from veil.plan import Settings
+from veil.plan import CLASSES_READ, Settings
 from veil.problem import Problem
 from veil.randomness import Seed
+from veil.release import GradientRelease, Statistic, clamp_to_limits
 from veil.training.fitting import row_losses
 from veil.training.loop import Loop
 
+NOISE = GaussianNoise(Seed.from_int(0))
 TWO_GROUPS = [GroupSpec("large", 300), GroupSpec("small", 60, angle=1.0)]
 
 
@@ -229,3 +234,77 @@ def test_a_system_seed_is_nowhere_and_a_given_seed_is_stated(tmp_path: Path) -> 
 def test_relations_reach_the_certificate() -> None:
     run = fitted(generate(TWO_GROUPS), options={"neighbours": "replace-one"})
     assert run.certificate.relation == Relation.REPLACE_ONE.value
+
+
+@pytest.mark.parametrize("method", ["dp-sgd", "asc", "azb"])
+def test_subsets_of_fewer_rows_than_declared_are_refused(method: str) -> None:
+    """250 of 300 rows are no sample of 30,000: the charge would be far too small."""
+    problem = generate(TWO_GROUPS)
+    facts = problem.public
+    larger = replace(facts, cells=tuple(replace(cell, rows=100 * cell.rows) for cell in facts.cells))
+    wrong = replace(problem, public=larger)
+    with pytest.raises(InputError, match="needs the true sizes"):
+        veil.fit(small_model(), wrong, method=method, options={"sampling": "wor"}, epsilon=1.0, steps=3, batch_size=40)
+
+
+def test_a_step_is_never_made_twice() -> None:
+    problem = generate(TWO_GROUPS)
+    plan = veil.methods.create("dp-sgd").plan(problem.public, Settings.checked(epsilon=1.0, steps=3, batch_size=40))
+    loop = Loop(small_model(), problem, plan, row_losses, Seed.from_int(1), Ledger(plan.terms()))
+    loop.run()
+    with pytest.raises(AccountingError, match="step 0 was made before"):
+        loop.run()
+
+
+HOSTILE = [
+    [math.nan, 1, 1],
+    [math.inf, 0, 0],
+    [math.inf, -math.inf, math.nan],
+    [1e308, 1e308, 1e308],
+    [1e-320, 0, 0],
+    [5e-324, 1e300, 0],
+    [1e154, 1e154, 0],
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=str)
+def test_no_row_moves_a_statistic_by_more_than_its_limit(hostile: list[float]) -> None:
+    rows = torch.cat([torch.linspace(-2, 2, 60, dtype=torch.float64).view(20, 3), torch.tensor([hostile]).double()])
+    release = GradientRelease(Poisson((1.0,)), Clip((1.0,)), 1.0, 1.0, Relation.ADD_REMOVE)
+
+    def total(values: torch.Tensor) -> np.ndarray:
+        count = len(values)
+        facts = RowFacts(torch.zeros(count), torch.zeros(count), torch.ones(count, dtype=torch.bool))
+        statistic = Statistic("s", lambda *_: values, 0.7, 0.0)
+        return release._statistic(statistic, facts, torch.zeros(count, dtype=torch.long), 0, NOISE)
+
+    assert np.linalg.norm(total(rows) - total(rows[:-1])) <= 0.7 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bound", [Clip((1e-4,)), Normalise((1.0,), 1e-6), Normalise((1.0,), 1e-30), UnitClip(1e-5, 1)])
+@pytest.mark.parametrize("large", [1.0, 1e6, 1.8e19])
+def test_norms_that_underflow_keep_their_limit(bound: Bound, large: float) -> None:
+    """A slope of e⁻⁵² squares to 0 in single precision, but its product with a huge feature is a gradient."""
+    model = nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[26.0, 0.0], [-26.0, 0.0]]))
+    batch = torch.tensor([[1.0, large], [1.0, 0.0]]), torch.tensor([0, 0])
+    limit = torch.tensor([bound.limits[0]] * 2, dtype=torch.float64)
+    weigh = lambda facts: clamp_to_limits(bound.weights(facts, torch.zeros(2, dtype=torch.long)), facts.norms, limit)  # noqa: E731
+    engine = GradientEngine(model, row_losses)
+    for _ in range(2):  # once recorded, once by the short way
+        total = engine.weighted_sum(batch, weigh, rows=2).sums[0]["weight"]
+        assert float(total.double().norm()) <= 2 * bound.limits[0]
+
+
+def test_a_negative_weight_is_bounded_too() -> None:
+    limits = torch.ones(1, dtype=torch.float64)
+    assert float(clamp_to_limits(torch.tensor([-1000.0]), torch.ones(1), limits).abs()) <= 1.0
+
+
+def test_classes_that_were_read_off_rows_are_named(tmp_path: Path) -> None:
+    problem = generate(TWO_GROUPS)
+    read = fitted(problem.with_classes_read()).certificate.assumptions
+    declared = fitted(replace(problem, public=replace(problem.public, classes_declared=True))).certificate.assumptions
+    assert CLASSES_READ in read
+    assert CLASSES_READ not in declared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from method_cases import CASES, small_problem
@@ -18,9 +20,13 @@ from veil.accounting import AccountingError, Ledger
 from veil.errors import InputError
 from veil.files import write_whole
 from veil.models import build_model
+from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.randomness import Seed
+from veil.sampling import PoissonSampler, Strata, SubsetSampler
 from veil.training import Callback, EarlyStopping, StepReport, fit, load, session
+from veil.training.checkpoints import MEANING
+from veil.training.fitting import row_losses
 from veil.training.run_folder import RunFolder
 
 FILES = ("model.safetensors", "ledger.jsonl", "certificate.json")
@@ -163,6 +169,60 @@ def test_other_data_and_another_model_are_refused(cut: Path) -> None:
         fit(small_model(), small_problem(rows=246), out=cut, resume=True, **BASE)
     with pytest.raises(InputError, match="another model"):
         fit(torch.nn.Linear(4, 2), small_problem(), out=cut, resume=True, **BASE)
+
+
+OTHER_OPTIONS = [
+    ("dp-sgd", {"clip": 2.0}),
+    ("asc", {"step_size": 0.3}),
+    ("adaptive-clip", {"quantile": 0.4}),
+    ("fdpg", {"memory": 0.7}),
+    ("azb", {"step_size": 0.3}),
+    ("dpsgd-f", {"memory": 0.7}),
+    ("global-adapt", {"rate": 0.3}),
+    ("dpsur", {"threshold": 0.1}),
+    ("group-gd", {"whitening": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), OTHER_OPTIONS, ids=[name for name, _ in OTHER_OPTIONS])
+def test_another_option_is_refused(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
+    """The same noise on other sums would give the difference of the sums away."""
+    build = MODELS.get(method, small_model)
+    with pytest.raises(Crash):
+        fit(build(), small_problem(), method=method, out=tmp_path / "run", callbacks=[CrashAt(2)], **BASE)
+    with pytest.raises((InputError, AccountingError), match="another"):
+        fit(build(), small_problem(), method=method, options=options, out=tmp_path / "run", resume=True, **BASE)
+
+
+def test_another_loss_and_layers_of_the_same_shape_are_refused(cut: Path) -> None:
+    def halved(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return row_losses(model, batch) / 2
+
+    with pytest.raises(InputError, match="another loss"):
+        fit(small_model(), small_problem(), loss=halved, out=cut, resume=True, **BASE)
+    other = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    with pytest.raises(InputError, match="another model"):
+        fit(other, small_problem(), out=cut, resume=True, **BASE)
+
+
+def digest_of_draws() -> str:
+    """What a seed gives: noise of both kinds, both samplers, uniforms."""
+    seed, strata = Seed.from_int(1), Strata.of_size(500)
+    shapes = {"w": torch.zeros(7, 3), "b": torch.zeros(5, dtype=torch.float64)}
+    found = hashlib.blake2b(digest_size=8)
+    for secure in (False, True):
+        for value in GaussianNoise(seed, secure=secure).draw(3, shapes, 1.5).values():
+            # Rounded, as libraries differ in the last bit of a logarithm.
+            found.update(np.round(value.double().numpy(), 4).tobytes())
+    for sampler in (PoissonSampler(strata, (0.1,)), SubsetSampler(strata, (40,))):
+        found.update(sampler.draw(seed, 3).tobytes())
+    found.update(seed.uniforms("coin", 3, np.arange(9)).tobytes())
+    return found.hexdigest()
+
+
+def test_other_draws_are_another_meaning() -> None:
+    """Whoever changes what a seed gives counts MEANING up: a run begun before must not go on with other noise."""
+    assert (MEANING, digest_of_draws()) == (2, "?")
 
 
 def test_another_version_is_refused(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:

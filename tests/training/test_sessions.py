@@ -12,6 +12,7 @@ import veil
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.gradients import GradientError
+from veil.training.sessions import Session
 
 GROUPS = [GroupSpec("large", 300), GroupSpec("small", 60, angle=1.0)]
 SETTINGS = {"epsilon": 1.0, "steps": 12, "batch_size": 40, "seed": 4}
@@ -95,3 +96,32 @@ def test_losses_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(GradientError, match="one value per row"):
         for inputs, targets in session:
             session.step(nn.functional.cross_entropy(model(inputs), targets))
+
+
+def answered(session: Session, model: nn.Module, batches: int | None = None) -> int:
+    """Go through batches of a session, all or so many."""
+    count = 0
+    for inputs, targets in session:
+        session.step(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
+        count += 1
+        if count == batches:
+            break
+    return count
+
+
+def test_batches_are_handed_out_once() -> None:
+    """A second `for` over a session would release the same rows with the same noise, unpaid."""
+    model = small_model()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    assert answered(session, model) == 12
+    with pytest.raises(InputError, match="all 12 batches of this session are used"):
+        answered(session, model)
+
+
+def test_a_loop_that_was_left_goes_on_with_the_next_batch() -> None:
+    whole, parts = small_model(), small_model()
+    answered(veil.session(whole, generate(GROUPS), method="dp-sgd", **SETTINGS), whole)
+    session = veil.session(parts, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    assert (answered(session, parts, 5), answered(session, parts)) == (5, 7)
+    assert torch.equal(weights(whole), weights(parts))
+    assert session.finish().history["step"].tolist() == list(range(12))

@@ -106,6 +106,8 @@ def bounded_slopes(
 ) -> Tensor:
     """Each row's softmax slope p − e_y, lowered where slope ⊗ row would be longer than its limit."""
     slopes = torch.softmax(rows @ weights.T + margins, dim=1) - targets
+    # Weights that grew beyond all measure give no slope: such a row counts as 0.
+    slopes = torch.where(torch.isfinite(slopes).all(dim=1, keepdim=True), slopes, 0.0)
     norms = (torch.linalg.vector_norm(slopes, dim=1) * lengths).clamp_min(torch.finfo(rows.dtype).tiny)
     slopes *= torch.clamp(limits / norms, max=1.0)[:, None]
     return slopes

@@ -22,6 +22,8 @@ from veil.gradients.batches import zeroed
 # A Gram norm may lose this share of its value to cancellation before the row is materialised instead.
 GRAM_LOSS = 1e-4
 PIECE = 32_768
+# Squared norms above this meet tiny factors in double precision.
+LARGE_SQUARE = 1e12
 
 
 Take: TypeAlias = Callable[[tuple[int, ...], Tensor], Tensor]
@@ -91,6 +93,19 @@ def squared_norms(values: Tensor) -> Tensor:
     return torch.stack([squared_norms(piece) for piece in torch.split(flat, PIECE, 1)]).sum(0)
 
 
+def product_squares(left: Tensor, right: Tensor, left_squares: Tensor | None = None) -> Tensor:
+    """Squared norms of left ⊗ right, row by row.
+
+    The square of a tiny factor is 0 in single precision. Where the other factor is so large that the product still
+    counts, both are squared in double precision.
+    """
+    squares = squared_norms(right)
+    # A small sum of squares means that all are small; NaN is not.
+    if torch.dot(squares, squares).item() <= LARGE_SQUARE * LARGE_SQUARE:
+        return (squared_norms(left) if left_squares is None else left_squares) * squares
+    return (squared_norms(left.double()) * squared_norms(right.double())).to(squares.dtype)
+
+
 def doubtful(gram: Tensor) -> tuple[Tensor, Tensor | None]:
     """Squared norms from (rows, T, T) products whose sum they are, and the rows where cancellation ate the digits.
 
@@ -140,8 +155,7 @@ class Single(Contribution):
     left_squares: Tensor | None = None
 
     def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
-        left = squared_norms(self.left) if self.left_squares is None else self.left_squares
-        return left * squared_norms(self.right), self
+        return product_squares(self.left, self.right, self.left_squares), self
 
     def outer(self, shape: torch.Size) -> Outer:
         """The same as a sum over one position."""
@@ -178,7 +192,7 @@ class Outer(Contribution):
         rows, positions, p = self.left.shape
         d = self.right.shape[2]
         if positions == 1:
-            return squared_norms(self.left) * squared_norms(self.right), self
+            return product_squares(self.left.flatten(1), self.right.flatten(1)), self
         if costs.by_gram(positions, p, d) < costs.by_values(rows, positions, p, d):
             return self.gram_norms(), self
         if take is None:
@@ -188,8 +202,10 @@ class Outer(Contribution):
 
     def gram_norms(self) -> Tensor:
         """Squared norms from inner products of positions, exact where those would cancel."""
-        lefts = self.left @ self.left.transpose(1, 2)
-        squares, index = doubtful(lefts.mul_(self.right @ self.right.transpose(1, 2)))
+        lefts, rights = self.left @ self.left.transpose(1, 2), self.right @ self.right.transpose(1, 2)
+        if not float(rights.diagonal(dim1=1, dim2=2).amax()) <= LARGE_SQUARE:
+            return squared_norms(self.values())
+        squares, index = doubtful(lefts.mul_(rights))
         if index is not None:
             exact = Outer(self.left[index], self.right[index], self.shape).values()
             squares = squares.index_copy(0, index, squared_norms(exact))

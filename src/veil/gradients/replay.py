@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from veil.gradients.contributions import Contribution, Rowwise, Single, squared_norms
+from veil.gradients.contributions import Contribution, Rowwise, Single, product_squares, squared_norms
 from veil.gradients.layouts import FIRST, WHOLE
 from veil.gradients.recording import Use
 
@@ -99,7 +99,8 @@ def replay(
         if gradient is None:
             continue
         input = input.detach()
-        squares[weight] = (own := squared_norms(gradient)) * squared_norms(input)
+        own = squared_norms(gradient)
+        squares[weight] = product_squares(gradient, input, own)
         if bias is not None:
             squares[bias] = own
         if keep:

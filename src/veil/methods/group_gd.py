@@ -23,6 +23,7 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from veil.accounting import Relation, Repeated, TokenBucket
+from veil.accounting.events import repeated
 from veil.bounding import Clip
 from veil.convex.group_descent import GroupDescent, group_bounds, group_margins
 from veil.convex.protocol import Described
@@ -108,7 +109,7 @@ class GroupGd:
             "sampling": "all rows",
             "batch": facts.rows,
         }
-        rules = tuple(TokenBucket(tuple(tokens(cell, needed))) for cell in cells)
+        rules = tuple(TokenBucket(repeated(tokens(cell, needed))) for cell in cells)
         controller = Described(release, self.name)
         return Plan(self.name, facts, settings, steps, controller, relation, rules, details=details, solver=solver)
 
@@ -118,7 +119,7 @@ class GroupGd:
         require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
         for name in ("clip", "mean_share", "moment_share", "floor", "step_size"):
             value = getattr(self, name)
-            require(value > 0, f"{name} is {value}: it must be above 0")
+            require(0 < value < 1e6, f"{name} is {value}: it must be above 0 and below a million")
         for name in ("power", "margin", "whitening"):
             value = getattr(self, name)
             require(value >= 0, f"{name} is {value}: it must be at least 0")

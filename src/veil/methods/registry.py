@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from veil.errors import InputError
@@ -64,6 +64,31 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Method:
     except TypeError as error:
         raise InputError(f'method "{name}": {error}') from error
     return method
+
+
+def planned(method: Method, facts: PublicFacts, settings: Settings) -> Plan:
+    """The method's plan, with the method's options in it.
+
+    >>> from veil.problem import Cell
+    >>> facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 100),), (1,), classes=("0", "1"))
+    >>> planned(create("dp-sgd"), facts, Settings.checked(epsilon=1.0, steps=2, batch_size=10)).options["clip"]
+    1.0
+    """
+    return replace(method.plan(facts, settings), options=_plain(method))
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it; of what it cannot, the kind."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(part) for part in value]
+    kept = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else None
+    if kept is None and hasattr(value, "plan"):
+        kept = vars(value)
+    return type(value).__qualname__ if kept is None else _plain(kept)
 
 
 def table() -> list[dict[str, Any]]:

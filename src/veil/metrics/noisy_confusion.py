@@ -30,7 +30,8 @@ from veil.problem import Problem
 PURPOSE = "evaluation"
 DISJOINT = (
     "Held-out rows were chosen by a public coin on their position and took no part in training; their confusion counts "
-    "are a release of their own at the same (ε, δ), so every row pays for one of the two."
+    "are a release of their own at the same (ε, δ), so every row pays for one of the two. A row that is taken away "
+    "leaves its place empty: the rows after it keep their position."
 )
 
 

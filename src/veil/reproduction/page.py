@@ -142,7 +142,7 @@ def _how(results: Results, stored: Mapping[str, Any]) -> list[str]:
     machine = stored["machine"]
     lines += [
         "",
-        f"Scale {results.scale}; seeds {', '.join(map(str, seeds)) or 'none'}; {minutes:.0f} minutes of training in "
+        f"Scale {results.scale}; seeds {', '.join(map(str, seeds)) or 'none'}; {minutes:.1f} minutes of training in "
         f"all, one thread per run; {version}; {machine.get('cores', '?')} cores, {machine.get('architecture', '?')}.",
         "",
     ]

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from veil.errors import require
 from veil.randomness import Seed
 
 Rows = npt.NDArray[np.int64]
@@ -21,6 +22,7 @@ class Strata:
 
     A stratum is a list of *slots*. A slot may be a hole (−1): the place of a row that a neighbouring table lacks.
     Samplers draw slots and drop holes afterwards, so that taking one row away never changes which others are drawn.
+    `declared` are the sizes that a plan was made for, where they may be others.
 
     >>> strata = Strata.from_labels(["b", "a", "b"])
     >>> strata.names, [list(map(int, rows)) for rows in strata.members]
@@ -29,6 +31,7 @@ class Strata:
 
     members: tuple[Rows, ...]
     names: tuple[str, ...] = ()
+    declared: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         members = tuple(_read_only(rows) for rows in self.members)
@@ -71,7 +74,16 @@ class Strata:
         if not any(np.any(rows == row) for rows in self.members) or row == HOLE:
             raise ValueError(f"row {row} is in no stratum")
         changed = tuple(np.where(rows == row, HOLE, rows) for rows in self.members)
-        return Strata(changed, self.names)
+        return Strata(changed, self.names, self.declared)
+
+    def check_declared(self) -> None:
+        """Refuse strata with fewer slots than declared: a subset of them would be a larger share than was paid for."""
+        for size, said in zip(self.sizes, self.declared or self.sizes, strict=True):
+            require(
+                size >= said,
+                f"a group has {size} rows and {said} are declared: drawing without replacement (wor) needs the true "
+                "sizes; declare them, or draw by poisson",
+            )
 
     def rows_of(self, slots: Iterable[Rows], strata: Iterable[int] | None = None) -> Rows:
         """The rows that stand in the drawn slots, ascending, without holes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -46,7 +47,7 @@ from veil.tabular.preparing import (
     set_rows_apart,
 )
 from veil.tabular.reading import read_table
-from veil.tabular.table import table_problem
+from veil.tabular.table import labels_of, table_problem
 from veil.training import Callback, Run, fit
 from veil.training.run_folder import RunFolder
 
@@ -154,10 +155,25 @@ def _train(
     )
     _keep(run, request, encoding)
     if apart.any():
-        measure_held_out(run, _like(table[apart], encoding, columns, problem), seed, folder)
+        held = table[apart]
+        measure_held_out(
+            run, _like(held, encoding, columns, problem), seed, folder, _least_budget(request, columns, held, budgets)
+        )
     if request.show_private:
         measure_exactly(run, problem)
     return run
+
+
+def _least_budget(request: Request, columns: Columns, held: pd.DataFrame, budgets: Mapping[str, float] | None) -> float:
+    """The smallest ε that a held-out row allows: none may be charged more, whoever owns it."""
+    if request.row_budgets is not None:
+        return min(quantise(held[request.row_budgets].to_numpy()).budgets.values())
+    if budgets is None or columns.owner is None:
+        return math.inf
+    owners = set(labels_of(held, columns.owner, "owner").tolist())
+    unknown = sorted(owners - set(budgets))
+    require(not unknown, f'owner "{unknown[0] if unknown else ""}" has no budget: add a line for them')
+    return min(budgets[owner] for owner in owners)
 
 
 def _with_budgets(request: Request, rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, float] | None]:
@@ -228,12 +244,20 @@ def _train_images(
     config: Mapping[str, Any],
 ) -> Run:
     """A folder with one folder of images per class: the class is target and group. Rows are normalised one by one."""
+    given = {
+        "--owner": request.owner,
+        "--budgets": request.budgets,
+        "--row-budgets": request.row_budgets,
+        "--private-preprocessing": request.private_preprocessing,
+    }
+    for option, value in given.items():
+        require(value is None, f"{option} is for tables: a folder of images has neither owners nor columns")
     images, labels = read_image_folder(request.data)
     rows, classes = normalise(torch.from_numpy(images), "per-row"), sorted(set(labels.tolist()))
     apart = set_rows_apart(request, len(rows))
 
     def problem(pixels: Tensor, of: NDArray[Any]) -> Problem:
-        return Problem.from_arrays(pixels, of, of, classes=classes)
+        return Problem.from_arrays(pixels, of, of, classes=classes).with_classes_read()
 
     training = problem(rows[torch.from_numpy(~apart)], labels[~apart])
     public = None
@@ -272,7 +296,7 @@ def _declared(columns: Columns, found: private.Preprocessing | None) -> Mapping[
 
 
 def _like(table: pd.DataFrame, encoding: Encoding, columns: Columns, problem: Problem) -> Problem:
-    """Rows to measure on, with the classes of the training rows and, where owners have budgets, the budgets too."""
+    """Rows to measure on, with the classes of the training rows."""
     return table_problem(table, encoding, columns.target, columns.groups, like=problem.public, schema=columns.schema)
 
 
@@ -312,13 +336,16 @@ def _privately(
     )
 
 
-def measure_held_out(run: Run, apart: Problem, seed: Seed, folder: RunFolder | None) -> None:
-    """Put figures on held-out rows into the run, by a noisy release: also where the method itself is not private."""
+def measure_held_out(run: Run, apart: Problem, seed: Seed, folder: RunFolder | None, allowed: float = math.inf) -> None:
+    """Put figures on held-out rows into the run, by a noisy release: also where the method itself is not private.
+
+    `allowed` is the smallest ε that one of these rows allows.
+    """
     plan = run.plan
     run.metrics = noisy_metrics(
         run.model,
         apart,
-        epsilon=min((plan.settings.epsilon, *(plan.facts.budgets or ()))),
+        epsilon=min((allowed, plan.settings.epsilon, *(plan.facts.budgets or ()))),
         delta=plan.delta,
         relation=plan.relation or Relation.ADD_REMOVE,
         accountant=plan.settings.accountant_for(),

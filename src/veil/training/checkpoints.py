@@ -29,7 +29,7 @@ from veil.files import write_whole
 from veil.plan import Plan
 
 # Counted up whenever a change of the code gives the same plan other draws or other updates.
-MEANING = 1
+MEANING = 2
 
 Tensors = Mapping[str, Tensor]
 Reserved = Mapping[str, tuple[int, Mapping[int, Event]]]
@@ -55,16 +55,19 @@ class CheckpointDamaged(InputError):
     """A checkpoint that does not fit its checksum, or is none."""
 
 
-def identity(plan: Plan, model: nn.Module) -> dict[str, str]:
+def identity(plan: Plan, model: nn.Module, loss: Any = None) -> dict[str, str]:
     """What must be the same when a run goes on, by name; public facts only, never a digest of private rows."""
+    layers = [[name, type(layer).__qualname__, layer.extra_repr()] for name, layer in model.named_modules()]
     shapes = {name: [list(value.shape), str(value.dtype)] for name, value in model.state_dict().items()}
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     settings = plan.settings.model_dump()
     parts: dict[str, Any] = {
         "settings": {"method": plan.method, "steps": plan.steps, **settings},
+        "options": dict(plan.options),
         "plan": plan.terms().as_json() if plan.private else dict(plan.details),
         "data": asdict(plan.facts),
-        "model": {"shapes": shapes, "trained": trained},
+        "model": {"layers": layers, "shapes": shapes, "trained": trained},
+        "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
         "version of Veil or torch": {"meaning": MEANING, "torch": torch.__version__},
     }
     return {name: _digest(json.dumps(part, sort_keys=True, default=str).encode()) for name, part in parts.items()}

@@ -67,7 +67,7 @@ def fit(
     """
     chosen = methods.create(method, options) if isinstance(method, str) else method
     given = Settings.checked(**settings)
-    plan = chosen.plan(problem.public, given)
+    plan = methods.planned(chosen, problem.public, given)
     return execute(plan, model, problem, evaluation, loss, callbacks, not_covered, out, config or {}, resume)
 
 
@@ -174,7 +174,7 @@ def _take_up(loop: Loop, folder: RunFolder | None) -> None:
 
     In a team every process takes up what the first one has, at the start too: all begin with the same weights.
     """
-    of, team, content = identity(loop.plan, loop.model), loop.team, None
+    of, team, content = identity(loop.plan, loop.model, loop.loss), loop.team, None
     if folder is not None and folder.leads:
         path = folder.path / CHECKPOINT
         loop.keep = partial(save_checkpoint, path, of=of)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from veil.accounting import Event, Ledger
+from veil.accounting import AccountingError, Event, Ledger
 from veil.controllers import State
 from veil.controllers import gate as gates
 from veil.draws import Draw
@@ -75,6 +75,7 @@ class Loop:
         self._drawn: tuple[Draw, Sampler] | None = None
         self._reserved: dict[str, tuple[int, Mapping[int, Event]]] = {}
         self.entries = 0
+        self._next = self.first
         self._readings: dict[str, float] = {}
 
     def run(self) -> None:
@@ -102,6 +103,8 @@ class Loop:
 
     def prepare(self, step: int) -> tuple[GradientRelease, Sampler]:
         """The coming step's release, its cost reserved, and the sampler that draws its rows."""
+        if step < self._next:
+            raise AccountingError(f"step {step} was made before: its rows and its noise cannot be used again")
         # The generator itself: torch.manual_seed also prepares other devices, which takes longer than a small step.
         torch.default_generator.manual_seed(int(self.seed.generator("forward", step).integers(2**62)))
         release = self.plan.controller.release(self._state, step)
@@ -111,6 +114,7 @@ class Loop:
     def absorb(self, step: int, released: Released) -> None:
         """Update the model, tell the controller, make the side release if there is one, and report."""
         controller = self.plan.controller
+        self._next = step + 1
         seen = self._gated_update(released.gradient, step)
         state = controller.observe(self._state, step, released.statistics)
         side = controller.side_release(state, step)
@@ -158,7 +162,7 @@ class Loop:
         self.history.extend(dict(record) for record in progress.history)
         for callback, state in zip(self.callbacks, progress.callbacks, strict=False):
             callback.restore(state)
-        self.first = progress.step
+        self.first = self._next = progress.step
 
     def _reserve(
         self, purpose: str, charge: Callable[[PublicFacts], Mapping[int, Event]], steady: int, step: int

@@ -40,15 +40,25 @@ class Session:
         self._loop = preparation.loop
         self._waiting: tuple[int, GradientRelease, Sampler, NDArray[np.int64], OpenPass | None] | None = None
         self._done = preparation.loop.first
+        self._begun = False
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Draw batch after batch; the cost of each is reserved before its rows are read."""
+        """Draw batch after batch; the cost of each is reserved before its rows are read.
+
+        A second `for` after a `break` goes on with the next batch. Batches are planned and paid for once: when they
+        are used up, there are no more.
+        """
         loop = self._loop
+        require(
+            not self._begun or self._done < loop.plan.steps,
+            f"all {loop.plan.steps} batches of this session are used: plan more steps or epochs, and iterate once",
+        )
+        self._begun = True
         require(loop.plan.gate is None, "a method that takes updates back needs the loss as a function: use veil.fit")
         require(loop.team is None, "a session has one process: in a team of processes use veil.fit")
         require(loop.plan.settings.noise_filter == "none", "a noise filter looks ahead of the weights: use veil.fit")
         with loop.around():
-            for step in range(loop.first, loop.plan.steps):
+            for step in range(self._done, loop.plan.steps):
                 release, sampler = loop.prepare(step)
                 rows = sampler.draw(loop.seed, step)
                 with ExitStack() as stack:
@@ -56,7 +66,6 @@ class Session:
                     self._waiting = (step, release, sampler, rows, watched)
                     yield loop.problem.batch(rows)
                 require(self._waiting is None, f"batch {step} was not answered: call session.step(losses) for each")
-                self._done += 1
 
     def step(self, losses: Tensor | LossFunction) -> None:
         """One update from the losses of the rows of the batch: bounded, noisy, and paid for.
@@ -84,6 +93,7 @@ class Session:
             result = GradientEngine(loop.model, given).weighted_sum(loop.problem.batch(rows), weigh, rows=len(rows))
         released = release.complete(result, loop.problem, rows, sampler, loop.seed, step, loop.noise)
         self._waiting = None
+        self._done = step + 1
         with torch.no_grad():
             loop.absorb(step, released)
 
@@ -116,5 +126,5 @@ def session(
     With `out`, checkpoints are kept; the same call with `resume=True` goes on with a session that was cut short.
     """
     chosen = methods.create(method, options) if isinstance(method, str) else method
-    plan = chosen.plan(problem.public, Settings.checked(**settings))
+    plan = methods.planned(chosen, problem.public, Settings.checked(**settings))
     return Session(prepare(plan, model, problem, evaluation, loss, callbacks, (), out, {}, resume))

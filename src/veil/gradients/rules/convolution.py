@@ -14,7 +14,7 @@ from torch import Tensor
 
 from veil.gradients import costs
 from veil.gradients.batches import zeroed
-from veil.gradients.contributions import Contribution, Rowwise, Take, doubtful, squared_norms
+from veil.gradients.contributions import LARGE_SQUARE, Contribution, Rowwise, Take, doubtful, squared_norms
 from veil.gradients.recording import Parts, Recorder, Rows, rule
 
 # Patches are copied out a few rows at a time, so that they stay in the processor's cache.
@@ -152,7 +152,10 @@ class Convolved(Contribution):
         norms = []
         for start in range(0, count, step):
             images = self._padded(self.images[start : start + step]).flatten(2)
-            pixels = torch.bmm(images.transpose(1, 2), images).view(-1, *size, *size)
+            products = torch.bmm(images.transpose(1, 2), images)
+            if not float(products.diagonal(dim1=1, dim2=2).amax()) <= LARGE_SQUARE:
+                return squared_norms(self.values())
+            pixels = products.view(-1, *size, *size)
             outputs = self.gradients[start : start + step].flatten(2)
             inner = torch.bmm(outputs.transpose(1, 2), outputs).flatten(1)
             windows = self._windows()
