@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 OWNER_ONLY = 0o600
+FOR_ALL = 0o644
 
 
 def write_whole(path: Path, content: bytes, mode: int = OWNER_ONLY) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -308,3 +309,21 @@ def test_classes_that_were_read_off_rows_are_named(tmp_path: Path) -> None:
     declared = fitted(replace(problem, public=replace(problem.public, classes_declared=True))).certificate.assumptions
     assert CLASSES_READ in read
     assert CLASSES_READ not in declared
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (nn.Linear(7, 2), "the model does not take rows of shape 10 (float32)"),
+        (nn.Linear(10, 1), "it must give 2 numbers per row, one per class"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_rows_is_refused_before_any_is_read(model: nn.Module, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        veil.fit(model, generate(TWO_GROUPS), method="dp-sgd", epsilon=1.0, steps=2, batch_size=40)
+
+
+def test_rows_for_evaluation_must_be_a_problem() -> None:
+    rows = torch.zeros(4, 10), torch.zeros(4)
+    with pytest.raises(InputError, match="evaluation must be a veil"):
+        fitted(generate(TWO_GROUPS), evaluation=rows)

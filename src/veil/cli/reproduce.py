@@ -84,9 +84,8 @@ def reproduce(
 
 
 def _write_index(specs: Path, folder: Path) -> None:
-    from veil.files import write_whole
+    from veil.files import FOR_ALL, write_whole
     from veil.reproduction import index
-    from veil.reproduction.store import FOR_ALL
 
     require(folder.is_dir(), f'there is no folder "{folder}": run an experiment first')
     write_whole(folder / index.NAME, index.index_of(specs, folder).encode(), FOR_ALL)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from veil.errors import InputError, require
-from veil.files import write_whole
+from veil.files import FOR_ALL, write_whole
 from veil.reproduction.asking import Asked
-from veil.reproduction.store import FOR_ALL, machine, versions
+from veil.reproduction.store import machine, versions
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from veil.errors import InputError, require
-from veil.files import write_whole
+from veil.files import FOR_ALL, write_whole
 from veil.metrics import GroupMetrics, evaluate
 from veil.models import build_model
 from veil.parallel import WORKER_DIED, in_order
@@ -25,7 +25,7 @@ from veil.reproduction.columns import COLUMNS, OWNER
 from veil.reproduction.page import page_of, svg_of
 from veil.reproduction.problems import load_pair
 from veil.reproduction.spec import Spec, Study, Task, tasks
-from veil.reproduction.store import FOR_ALL, add_run, find, read_store
+from veil.reproduction.store import add_run, find, read_store
 from veil.training import Run, fit
 
 Told = Callable[[str], None]

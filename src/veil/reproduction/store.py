@@ -15,10 +15,9 @@ import torch
 
 import veil
 from veil.errors import InputError, require
-from veil.files import write_whole
+from veil.files import FOR_ALL, write_whole
 from veil.reproduction.spec import Task
 
-FOR_ALL = 0o644
 Stored = dict[str, Any]
 
 

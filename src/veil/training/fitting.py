@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from veil import gradients, methods
 from veil.accounting import Ledger
 from veil.accounting.certificate import Certificate, certify, check_budgets, no_certificate
 from veil.bounding import check_row_local
-from veil.errors import require
+from veil.errors import InputError, require
 from veil.metrics import evaluate
 from veil.plan import METRICS, TUNING, LossFunction, Plan, Settings
 from veil.problem import Problem
@@ -112,6 +113,10 @@ def prepare(
     resume: bool = False,
 ) -> Preparation:
     """Check the model, open the ledger and set up the loop; no row is read yet."""
+    if evaluation is not None and not isinstance(evaluation, Problem):
+        raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
+    if loss is row_losses:
+        _check_shapes(model, problem)
     if plan.private:
         gradients.check(model)
         if plan.solver is not None:
@@ -131,6 +136,29 @@ def prepare(
             folder.close()
         raise
     return Preparation(loop, folder, own, tuple(not_covered), dict(config), time.perf_counter())
+
+
+def _check_shapes(model: nn.Module, problem: Problem) -> None:
+    """Refuse a model that does not fit rows of this shape, tried on rows of zeros."""
+    facts, training = problem.public, model.training
+    kind = problem.inputs.dtype if problem.source is None else torch.float32
+    shape = f"rows of shape {'×'.join(map(str, facts.input_shape))} ({str(kind).removeprefix('torch.')})"
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            outputs = model(torch.zeros(2, *facts.input_shape, dtype=kind))
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        sentence = str(error).strip().splitlines()[0]
+        raise InputError(f"the model does not take {shape}: {sentence}") from error
+    finally:
+        model.train(training)
+    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if facts.task == "regression":
+        fits, wanted = isinstance(outputs, Tensor) and outputs.numel() == 2, "one number per row"
+    else:
+        fits = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] >= facts.outputs
+        wanted = f"{facts.outputs} numbers per row, one per class"
+    require(fits, f"the model gives {found} for 2 {shape}: it must give {wanted}, or you give a loss of your own")
 
 
 def _set_up(

@@ -12,13 +12,14 @@ from typing import Any
 
 import pandas as pd
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 import veil
 from veil import methods
 from veil.accounting.certificate import Certificate
 from veil.errors import InputError, require
+from veil.files import FOR_ALL, write_whole
 from veil.metrics import GroupMetrics
 from veil.plan import Plan
 from veil.toml import to_toml
@@ -110,12 +111,13 @@ class Run:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        weights = {name: value.contiguous() for name, value in self.model.state_dict().items()}
-        save_file(weights, folder / "model.safetensors")
+        # Tied weights share memory: each gets a place of its own in the file.
+        weights = {name: value.clone().contiguous() for name, value in self.model.state_dict().items()}
+        write_whole(folder / "model.safetensors", save(weights), FOR_ALL)
         self.certificate.save(folder / "certificate.json")
-        self.history.to_parquet(folder / "history.parquet", index=False)
+        write_whole(folder / "history.parquet", self.history.to_parquet(None, index=False), FOR_ALL)
         _write_json(folder / "metrics.json", self.summary())
-        (folder / "config.toml").write_text(to_toml(self.configuration()), encoding="utf-8")
+        write_whole(folder / "config.toml", to_toml(self.configuration()).encode(), FOR_ALL)
         _write_json(folder / "run.json", self.facts())
         self.report(folder / "report.html")
         write_card(self.facts(), folder, read_audits([folder]))
@@ -180,4 +182,5 @@ def _plain(column: pd.Series) -> list[Any]:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_whole(path, text.encode(), FOR_ALL)
