@@ -145,7 +145,7 @@ def too_little_training(blocks: dict[str, dict[str, Any]]) -> list[str]:
     lines = []
     for name, block in blocks.items():
         base = name.split(",")[0]
-        if base == name or not gaps(block, "dp-sgd") or not gaps(blocks.get(base, block), "dp-sgd"):
+        if base == name or base not in blocks or not gaps(block, "dp-sgd") or not gaps(blocks[base], "dp-sgd"):
             continue
         if block["settings"]["learning_rate"] == blocks[base]["settings"]["learning_rate"]:
             continue
