@@ -76,3 +76,10 @@ def test_a_replaced_row_leaves_the_original_untouched() -> None:
 def test_attributes_cross_into_one_group_each() -> None:
     problem = Problem.from_arrays(X, Y, {"sex": ["f", "m", "f", "m"], "race": ["p", "p", "q", "q"]})
     assert problem.public.groups == ("f × p", "f × q", "m × p", "m × q")
+
+
+def test_numbers_are_not_taken_for_classes() -> None:
+    numbers = np.random.default_rng(0).normal(size=300)
+    with pytest.raises(InputError, match="say task='regression'"):
+        Problem.from_arrays(np.zeros((300, 1)), numbers)
+    assert Problem.from_arrays(np.zeros((300, 1)), numbers, task="regression").public.task == "regression"

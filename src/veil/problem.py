@@ -274,6 +274,8 @@ def _as_targets(
     missing = np.array([v is None or v != v for v in values.ravel().tolist()])
     require(not missing.any(), f"the target of row {int(missing.argmax())} is missing: fill it in or leave the row out")
     known = np.unique(values) if classes is None else np.asarray(list(classes))
+    many = classes is None and values.dtype.kind == "f" and len(known) > max(50, len(values) // 5)
+    require(not many, f"the targets are {len(known):,} different numbers: say task='regression', or give the classes")
     position = {value: index for index, value in enumerate(known.tolist())}
     try:
         ids = np.array([position[value] for value in values.tolist()], dtype=np.int64)
