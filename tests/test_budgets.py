@@ -108,6 +108,14 @@ def test_wrong_row_budgets_are_refused(wrong: list[object]) -> None:
         quantise(wrong, 3)  # type: ignore[arg-type]
 
 
+def test_a_wrong_row_budget_is_named_by_its_row_and_not_by_its_value() -> None:
+    with pytest.raises(InputError, match="the budget of row 1 is not") as error:
+        quantise([1.0, -7.25])
+    assert "7.25" not in str(error.value)
+    with pytest.raises(InputError, match="the budget of row 417 is not"):
+        quantise([1.0, -7.25], names=[3, 417])
+
+
 def row_budget_problem() -> Problem:
     generator = np.random.default_rng(1)
     budgets = np.where(np.arange(400) % 4 == 0, 0.5, 2.0) + generator.random(400) * 0.3

@@ -20,8 +20,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from veil.errors import InputError
-from veil.estimators import FITTED_ON_ROWS, SEARCH, FairPrivateClassifier, FairPrivateRegressor, NotCoveredWarning
-from veil.tabular.schema import ColumnFacts, Schema
+from veil.estimators import SEARCH, FairPrivateClassifier, FairPrivateRegressor, NotCoveredWarning
+from veil.tabular.preparing import DRAFTED, FITTED_ON_ROWS
+from veil.tabular.schema import ColumnFacts, Schema, draft_schema
+from veil.tabular.table import held_out
 
 CHECKED = [
     # A large ε, because the suite's tables have 30 to 300 rows; the suite's deterministic checks set random_state.
@@ -191,6 +193,40 @@ def test_wrong_groups_or_owners_get_a_sentence(changes: dict[str, Any], sentence
     budgets = {"somebody else": 1.0} if "owners" in changes else None
     with pytest.raises(InputError, match=sentence):
         quick(budgets=budgets).fit(table, labels, **changes)
+
+
+def test_a_missing_label_among_words_gets_a_sentence_with_its_row() -> None:
+    table, labels, _ = people(200)
+    gaps = labels.astype(object)
+    for gap in (np.nan, None):
+        gaps[7] = gap
+        with pytest.raises(InputError, match="y contains NaN in row 7"):
+            quick().fit(table, gaps)
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_two_columns_of_one_name_are_refused(words: bool) -> None:
+    table, labels, groups = people(200)
+    chosen = table[["age", "town" if words else "age"]].set_axis(["age", "age"], axis=1)
+    with pytest.raises(InputError, match='X has two columns named "age"'):
+        quick().fit(chosen, labels)
+    with pytest.raises(InputError, match='sensitive_features has two columns named "sex"'):
+        quick().fit(table, labels, sensitive_features=groups.set_axis(["sex", "sex"], axis=1))
+
+
+def test_groups_that_cannot_be_trained_for_are_refused_before_training() -> None:
+    table, labels, groups = people()
+    sex = groups["sex"].to_numpy(dtype=object)
+    sex[np.flatnonzero(held_out(len(table), 0.2))[0]] = "x"
+    with pytest.raises(InputError, match='group "x" has no row to train on'):
+        quick().fit(table, labels, sensitive_features=sex)
+    with pytest.raises(InputError, match="different values in"):
+        quick().fit(table, labels, sensitive_features=np.arange(len(table)))
+
+
+def test_a_draft_of_a_schema_is_not_covered() -> None:
+    table, labels, _ = people()
+    assert DRAFTED in quick(schema=draft_schema(table)).fit(table, labels).certificate_.not_covered
 
 
 def test_a_regression_stays_within_the_targets_bounds_and_learns() -> None:

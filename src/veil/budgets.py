@@ -51,12 +51,17 @@ def read_budgets(source: Mapping[str, Any] | Path | str) -> dict[str, float]:
 
 def checked_budget(value: Any, what: str) -> float:
     """A budget ε as a number above 0; anything else raises `InputError` that begins with `what`."""
-    try:
-        number = float("nan") if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    number = _number(value)
     require(math.isfinite(number) and number > 0, f'{what} is "{value}": ε must be a finite number above 0')
     return number
+
+
+def _number(value: Any) -> float:
+    """A value as a number, NaN where it is none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,12 @@ class Levels:
     kept: float
 
 
-def quantise(row_budgets: ArrayLike, levels: int = 8) -> Levels:
+def quantise(row_budgets: ArrayLike, levels: int = 8, *, names: Sequence[Any] | None = None) -> Levels:
     """Cut per-row budgets into at most `levels` levels, never above a row's own budget.
 
     Levels are chosen among the budgets themselves such that the summed loss log(ε/level) is smallest. Budgets are
-    public: who may read the levels may read the budgets.
+    public: who may read the levels may read the budgets. `names` say what a row is called in errors (its place in a
+    file, where only some of its rows are given); else rows are counted from 0.
 
     >>> found = quantise([0.5, 0.6, 2.0, 2.0, 3.0], levels=2)
     >>> found.of_row.tolist(), dict(found.budgets)
@@ -84,9 +90,11 @@ def quantise(row_budgets: ArrayLike, levels: int = 8) -> Levels:
     require(levels >= 1, f"levels is {levels}: at least one is needed")
     given = np.asarray(row_budgets)
     require(given.ndim == 1 and given.size > 0, "per-row budgets are one number for each row")
-    own = np.empty(given.size)
-    for row, value in enumerate(given.tolist()):
-        own[row] = checked_budget(value, f"the budget of row {row}")
+    own = np.array([_number(value) for value in given.tolist()])
+    wrong = np.flatnonzero(~(np.isfinite(own) & (own > 0)))
+    if len(wrong):
+        row = wrong[0] if names is None else names[wrong[0]]
+        raise InputError(f"the budget of row {row} is not a finite number above 0: mend it or leave the row out")
     values, counts = np.unique(own, return_counts=True)
     if len(values) > _CANDIDATES:
         # Quantiles, the smallest always among them: no row may lie below every level.

@@ -33,9 +33,10 @@ from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.tabular.guessing import fit_encoding
-from veil.tabular.preparing import FEW_ROWS, FITTED_ON_ROWS
+from veil.tabular.preparing import FEW_ROWS, read_off_rows
+from veil.tabular.reading import refuse_twice
 from veil.tabular.schema import Schema
-from veil.tabular.table import held_out
+from veil.tabular.table import check_groups, check_trained, held_out
 from veil.training import Run, fit
 
 TARGET_BOUNDS = "Bounds of the target: they were read off the training rows."
@@ -95,6 +96,8 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         """Rows as a table, after scikit-learn's own checks; text columns are allowed in tables with named columns."""
         if hasattr(X, "to_pandas"):
             X = X.to_pandas()
+        if isinstance(X, pd.DataFrame):
+            refuse_twice(X.columns, "X")
         if isinstance(X, pd.DataFrame) and not all(map(pd.api.types.is_numeric_dtype, X.dtypes)):
             validate_data(self, X, reset=reset, skip_check_array=True)
             require(len(X) > 0, "Found array with 0 sample(s): at least one row is needed")
@@ -127,6 +130,11 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             ).with_classes_read()
 
         training = problem(~apart)
+        measured = problem(apart) if apart.any() else None
+        if crossed is not None:
+            check_groups(len(training.public.groups), len(training), list(crossed))
+        if measured is not None:
+            check_trained(training.public.groups, measured.public.groups)
         seed, given = self._seed()
         options = dict(self.model_options or {})
         if self.model == "wide-and-deep":
@@ -152,7 +160,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         self.certificate_ = run.certificate
         self.groups_ = training.public.groups
         self.n_iter_ = run.plan.steps
-        return run, problem(apart) if apart.any() else None
+        return run, measured
 
     def _seed(self) -> tuple[Seed, int | None]:
         """A fresh seed from the operating system, or the one that `random_state` gives (stated on the certificate)."""
@@ -162,7 +170,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         return Seed.from_int(given), given
 
     def _not_covered(self) -> list[str]:
-        found = [FITTED_ON_ROWS] if self.schema is None else []
+        found = read_off_rows(self.schema, self.encoding_)
         if _inside_search():
             warnings.warn(
                 f"not covered by the certificate: {SEARCH[0].lower()}{SEARCH[1:]} Each fit has a guarantee of its own.",
@@ -199,6 +207,8 @@ class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc
         labels = column_or_1d(y, warn=True)
         if labels.dtype.kind == "f":
             assert_all_finite(labels, input_name="y")
+        missing = pd.isna(labels)
+        require(not missing.any(), f"Input y contains NaN in row {missing.argmax()}: fill it in or leave the row out")
         _check_length(len(table), len(labels), "y")
         check_classification_targets(labels)
         self.classes_ = np.unique(labels)
@@ -324,6 +334,7 @@ def _attributes(values: Any, rows: int, what: str) -> dict[str, NDArray[Any]] | 
     if hasattr(values, "to_pandas"):
         values = values.to_pandas()
     if isinstance(values, pd.DataFrame):
+        refuse_twice(values.columns, what)
         return {str(name): _labels(values[name], rows, what) for name in values.columns}
     if isinstance(values, Mapping):
         return {str(name): _labels(column, rows, what) for name, column in values.items()}

@@ -91,6 +91,7 @@ class Settings(BaseModel):
 ACCOUNTANTS: dict[str, type[Pld] | type[Rdp]] = {"pld": Pld, "rdp": Rdp}
 
 GROUPS_PUBLIC = "The group and owner of each row, and how many rows each group and owner has, are public knowledge."
+SIZES_SAID = "The group and owner of each row are public knowledge; sizes were declared, or released with noise."
 SIZES_COUNTED = "Group sizes were counted in the rows and are treated as public; they were not released with noise."
 CLASSES_READ = "Which classes there are was read off the rows and is treated as public."
 WITHIN_CELL = "A row is replaced by a row of the same group and owner."
@@ -174,9 +175,7 @@ class Plan:
 
     def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
         """What the guarantee rests on, in sentences."""
-        found = [GROUPS_PUBLIC]
-        if not self.facts.sizes_declared:
-            found.append(SIZES_COUNTED)
+        found = [SIZES_SAID] if self.facts.sizes_declared else [GROUPS_PUBLIC, SIZES_COUNTED]
         if self.facts.task == "classification" and not self.facts.classes_declared:
             found.append(CLASSES_READ)
         if self.relation is Relation.REPLACE_ONE:

@@ -12,9 +12,20 @@ from hypothesis import strategies as st
 
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
-from veil.tabular import as_table, fit_encoding, read_table
-from veil.tabular.encoding import Category, Codes, Date, Encoding, HashedCategory, Numeric, Text
-from veil.tabular.guessing import guess_kind
+from veil.tabular import as_table, draft_schema, fit_encoding, held_out, read_schema, read_table
+from veil.tabular.encoding import (
+    Category,
+    Codes,
+    Date,
+    Encoding,
+    HashedCategory,
+    Numeric,
+    Text,
+    day_comes_first,
+    days,
+)
+from veil.tabular.guessing import fit_column, guess_kind
+from veil.tabular.mapped import is_large
 from veil.tabular.text import bag_of_tokens, character_codes, token_codes
 
 COLUMNS = {
@@ -62,6 +73,42 @@ def test_dates_are_days_between_their_bounds() -> None:
         date.encode(pd.Series(["1970-01-01", "tomorrow"]))
 
 
+DATE_COLUMNS = {
+    "dots put the day first": (["03.04.2020", "05.06.2021"], ["2020-04-03", "2021-06-05"]),
+    "slashes put the month first": (["03/04/2020", "05/06/2021"], ["2020-03-04", "2021-05-06"]),
+    "no doubt about one value decides for all": (["03/04/2020", "31/06/1999", "25/12/2021"], None),
+    "the month first by a value without doubt": (["03.04.2020", "12.25.2021"], ["2020-03-04", "2021-12-25"]),
+    "short years and times": (["3.4.20", "31.12.99 06:00"], ["2020-04-03", "1999-12-31 06:00"]),
+    "years first": (["2020-04-03", "2021-06-05"], ["2020-04-03", "2021-06-05"]),
+}
+
+
+@pytest.mark.parametrize("case", DATE_COLUMNS)
+def test_a_column_of_dates_is_read_one_way(case: str) -> None:
+    given, wanted = DATE_COLUMNS[case]
+    column = pd.Series(given)
+    if wanted is None:  # 31/06 is no day at all: it must not be read as another one
+        assert np.isnan(days(column, "c", lenient=True, day_first=day_comes_first(column))).tolist() == [0, 1, 0]
+        return
+    fitted = fit_column(column, "c", guess_kind(column))
+    assert isinstance(fitted, Date)
+    assert days(column, "c", day_first=fitted.day_first).tolist() == days(pd.Series(wanted), "c").tolist()
+    assert np.array_equal(fitted.encode(column)[:1], fitted.encode(column[:1])), "alone a row is read as in its table"
+
+
+def test_a_date_against_the_order_of_its_column_is_refused_by_its_row() -> None:
+    with pytest.raises(InputError, match='column "c" is not a date in row 1'):
+        Date("c", 0, 100).encode(pd.Series(["1/2/1970", "25/2/1970"]))
+    assert Date("c", 0, 100, day_first=True).encode(pd.Series(["1/2/1970", "25/2/1970"])).shape == (2, 2)
+
+
+def test_the_order_of_day_and_month_survives_a_schema(tmp_path: Path) -> None:
+    draft = draft_schema(pd.DataFrame({"since": ["03/04/2020", "25/12/2021"] * 10}))
+    (tmp_path / "schema.toml").write_text(draft.to_toml())
+    assert "day_first = true" in draft.to_toml()
+    assert read_schema(tmp_path / "schema.toml") == draft
+
+
 def test_the_same_category_is_the_same_whatever_type_it_was_read_with() -> None:
     category = Category("c", ("1", "2", "2.5"))
     as_int = category.encode(pd.Series([1, 2]))
@@ -87,6 +134,10 @@ KINDS = {
     "many words": (pd.Series([f"city {i % 300}" for i in range(3000)]), "category"),
     "sentences": (pd.Series([f"this is sentence number {i} of many" for i in range(200)]), "text"),
     "row numbers": (pd.Series(np.arange(100)), "ignore"),
+    "row numbers with gaps": (pd.Series(np.arange(100)[held_out(100, 0.7)]), "ignore"),
+    "shuffled row numbers with gaps": (pd.Series(np.random.default_rng(0).permutation(100)[:80]), "ignore"),
+    "whole numbers that repeat": (pd.Series(np.arange(100) // 2), "numeric"),
+    "whole numbers far apart": (pd.Series(np.random.default_rng(0).permutation(10_000)[:80]), "numeric"),
     "codes of one row each": (pd.Series([f"X{i}" for i in range(200)]), "ignore"),
     "nothing": (pd.Series([None, None], dtype=object), "ignore"),
     "mixed": (pd.Series(["3", "4 kg", "5", "six"] * 10), "category"),
@@ -129,6 +180,54 @@ def test_every_file_format_gives_the_same_table(suffix: str, tmp_path: Path) -> 
     found = read_table(path)
     assert found["a"].tolist() == [1, 2, 3]
     assert found["b"].tolist() == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize("name", ["twice.csv", "twice.csv.gz"])
+def test_two_columns_of_one_name_in_a_csv_are_refused(name: str, tmp_path: Path) -> None:
+    pd.DataFrame([[1, 2, 3]], columns=["age", "town, if any", "age"]).to_csv(tmp_path / name, index=False)
+    with pytest.raises(InputError, match='has two columns named "age": rename one'):
+        read_table(tmp_path / name)
+
+
+def test_columns_without_a_name_are_no_two_columns_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "open.csv").write_text("a,,\n1,2,3\n")
+    assert read_table(tmp_path / "open.csv").shape == (1, 3)
+
+
+@pytest.mark.parametrize("form", [{"sep": ";"}, {"sep": ","}, {"sep": "\t"}])
+def test_decimal_commas_are_numbers_and_commas_between_thousands_are_not(form: dict[str, str], tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {
+            "height": ["170,5", "-99", None],
+            "exact": ["1,2345", "12,345", "3,000"],
+            "thousands": ["1,234", "12,345", "1"],
+            "both": ["1.234,5", "2,5", "3,5"],
+            "words": ["1,5", "two", "3"],
+            "age": [1, 2, 3],
+        }
+    )
+    table.to_csv(tmp_path / "t.csv", index=False, **form)
+    found = read_table(tmp_path / "t.csv")
+    assert found["height"].tolist()[:2] == [170.5, -99.0]
+    assert found["exact"].tolist() == [1.2345, 12.345, 3.0]
+    assert [guess_kind(found[name]) for name in ("height", "exact")] == ["numeric", "numeric"]
+    for name in ("thousands", "both", "words", "age"):
+        assert found[name].tolist() == table[name].tolist()
+
+
+@pytest.mark.parametrize("damage", ["no Parquet", "torn"])
+def test_one_bad_file_of_a_folder_is_named(damage: str, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        pd.DataFrame({"x": np.arange(5000.0)}).to_parquet(tmp_path / f"{name}.parquet")
+    whole = (tmp_path / "b.parquet").read_bytes()
+    # The second keeps its heading and its end: only who reads the rows sees it.
+    torn = whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :]
+    (tmp_path / "b.parquet").write_bytes(b"PAR1xxxxx" if damage == "no Parquet" else torn)
+    with pytest.raises(InputError, match=r"b\.parquet is not a table that can be read"):
+        read_table(tmp_path)
+    if damage == "no Parquet":
+        with pytest.raises(InputError, match=r"b\.parquet is not a table that can be read"):
+            is_large(tmp_path)
 
 
 def test_tables_of_other_libraries_are_taken_and_wrong_ones_refused() -> None:

@@ -105,6 +105,16 @@ def test_a_missing_target_names_column_and_row(folder: Path, tmp_path: Path) -> 
         parquet_problem(folder, ENCODING, "z", ["sex"], tmp_path / "cache")
 
 
+def test_a_group_whose_rows_are_all_held_out_and_groups_of_one_row_are_refused(folder: Path, tmp_path: Path) -> None:
+    rows = table()
+    rows.loc[int(np.flatnonzero(held_out(1000, 0.2))[0]), "sex"] = "x"
+    rows.iloc[:1000].to_parquet(folder / "part-0.parquet", index=False)
+    with pytest.raises(InputError, match='group "x" has no row to train on'):
+        parquet_problem(folder, ENCODING, "y", ["sex"], tmp_path / "cache", 0.2)
+    with pytest.raises(InputError, match='group "a" has 3,000 different values'):
+        parquet_problem(folder, ENCODING, "y", ["a"], tmp_path / "cache")
+
+
 def test_a_large_folder_trains_end_to_end_with_a_noisy_evaluation(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,16 +6,21 @@ import json
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from veil import methods
 from veil.accounting import Ledger, Pld
 from veil.accounting.verify import verify
+from veil.budget_store import BudgetStore, DataSet
 from veil.cli.app import main
-from veil.tabular import load_predictor
+from veil.plan import Settings
+from veil.tabular import draft_schema, load_predictor, read_table
+from veil.tabular.preparing import DRAFTED, Request
+from veil.tabular.running import train_table
 from veil.tabular.table import held_out
 
 
@@ -310,6 +315,11 @@ WRONG_WORDS = {
         ["--target", "bought", "--group", "region", "--private-preprocessing", "0.1", "--model", "char-lstm"],
         "reads one text column by fixed public rules",
     ),
+    "a name to ignore that is no column": (
+        ["--target", "bought", "--group", "region", "--ignore", "id,postcod"],
+        '--ignore names "postcod", which is no column of the table: did you mean "postcode"?',
+    ),
+    "group of almost one row each": (["--target", "bought", "--group", "id"], 'group "id" has 500 different values'),
     "holdout of one": (["--target", "bought", "--group", "region", "--holdout", "1"], "holdout is 1.0"),
 }
 
@@ -370,15 +380,112 @@ def test_no_held_out_row_is_charged_more_than_its_own_budget(train: Any, tmp_pat
     assert max(spent) <= 0.5
 
 
+def last_held_out(rows: int) -> int:
+    """A row that is never trained on."""
+    return int(np.flatnonzero(held_out(rows, 0.2))[-1])
+
+
+@pytest.mark.parametrize("where", ["held out", "trained on"])
+def test_a_wrong_row_budget_is_refused_before_training_by_its_row_and_not_its_value(
+    where: str, train: Any, tmp_path: Path
+) -> None:
+    table = messy().assign(own=1.0)
+    row = int(np.flatnonzero(held_out(len(table), 0.2) == (where == "held out"))[-1])
+    table.loc[row, "own"] = -7.25
+    table.to_csv(tmp_path / "owned.csv", index=False)
+    outcome = train("--row-budgets", "own", data=tmp_path / "owned.csv")
+    assert outcome.code == 2
+    assert f"the budget of row {row} is not a finite number above 0" in outcome.err
+    assert "7.25" not in outcome.err
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+def test_an_owner_without_budget_is_refused_before_training_though_all_its_rows_are_held_out(
+    train: Any, tmp_path: Path
+) -> None:
+    table = messy().assign(who="north")
+    table.loc[last_held_out(len(table)), "who"] = "south"
+    table.to_csv(tmp_path / "owned.csv", index=False)
+    (tmp_path / "budgets.csv").write_text("owner,epsilon\nnorth,1\n")
+    outcome = train("--owner", "who", "--budgets", str(tmp_path / "budgets.csv"), data=tmp_path / "owned.csv")
+    assert outcome.code == 2
+    assert 'owner "south" has no budget' in outcome.err
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+def test_a_class_that_only_a_held_out_row_has_is_a_class_of_the_model(train: Any, tmp_path: Path) -> None:
+    table = messy()
+    table.loc[last_held_out(len(table)), "bought"] = "perhaps"
+    table.to_csv(tmp_path / "rare.csv", index=False)
+    outcome = train("--model", "logistic", data=tmp_path / "rare.csv")
+    assert outcome.code == 0, outcome.err
+    assert load_predictor(tmp_path / "run").classes == ("no", "perhaps", "yes")
+    certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert any("Which classes there are was read off" in sentence for sentence in certificate["assumptions"])
+
+
+@pytest.mark.parametrize("words", [[], ["--private-preprocessing", "0.1"]])
+def test_a_group_that_only_held_out_rows_have_is_refused_before_a_row_is_used(
+    words: list[str], train: Any, tmp_path: Path
+) -> None:
+    table = messy()
+    table.loc[last_held_out(len(table)), "region"] = "lagoon"
+    table.to_csv(tmp_path / "rare.csv", index=False)
+    outcome = train(*words, data=tmp_path / "rare.csv")
+    assert outcome.code == 2
+    assert 'group "lagoon" has no row to train on' in outcome.err
+    assert not list((tmp_path / "run").glob("*.jsonl"))
+
+
+def test_a_draft_of_a_schema_is_not_covered_until_its_marks_are_gone(train: Any, tmp_path: Path) -> None:
+    from veil.cli.data import _HEADING, PRIVATE_NOTE
+
+    draft = draft_schema(read_table(tmp_path / "shop.csv"), "bought", ("region",))
+    written = _HEADING + draft.to_toml(PRIVATE_NOTE)
+    assert draft.to_toml() == draft.to_toml(PRIVATE_NOTE)
+    (tmp_path / "draft.toml").write_text(written)
+    (tmp_path / "edited.toml").write_text(written.replace(f"  # {PRIVATE_NOTE}", ""))
+    for name, covered in (("draft", False), ("edited", True)):
+        schema = str(tmp_path / f"{name}.toml")
+        outcome = train("--schema", schema, "--model", "logistic", "--out", str(tmp_path / name), roles=False)
+        assert outcome.code == 0, outcome.err
+        certificate = json.loads((tmp_path / name / "certificate.json").read_text())
+        assert (DRAFTED not in certificate["not_covered"]) == covered
+        read = any("Which classes there are was read off" in sentence for sentence in certificate["assumptions"])
+        assert read != covered
+
+
+def test_columns_that_are_not_learned_from_are_named_with_the_reason(tmp_path: Path) -> None:
+    table = messy().assign(code=[f"X{i}" for i in range(500)], nothing=pd.Series([None] * 500, dtype=object))
+    table.to_parquet(tmp_path / "shop.parquet")
+    said: list[str] = []
+    request = Request(
+        tmp_path / "shop.parquet", "bought", ("region",), model="logistic", ignore=frozenset({"remark", "empty"})
+    )
+    train_table(request, cast(Any, methods.create("dp-sgd")), Settings.checked(steps=1, seed=1), say=said.append)
+    assert said == [
+        "Not learned from: id (counts the rows), remark (ignored), empty (ignored), "
+        "code (different in almost every row), nothing (empty)."
+    ]
+
+
+def test_one_delta_holds_for_preprocessing_training_and_budget(train: Any, tmp_path: Path) -> None:
+    """1 / (2 × rows) by noisy rows and by exact ones are two, and the exact one tells how many rows there are."""
+    store = tmp_path / "store.sqlite"
+    BudgetStore.create(str(store)).add_dataset(DataSet("shop", groups=("region",)), epsilon=8.0, delta=1e-5)
+    words = ("--private-preprocessing", "0.1", "--method", "dp-sgd", "--dataset", "shop", "--store", str(store))
+    outcome = train(*words)
+    assert outcome.code == 0, outcome.err
+    said = json.loads((tmp_path / "run" / "certificate.json").read_text())["delta"]
+    before = Ledger.open(tmp_path / "run" / "preprocessing.jsonl").terms.delta
+    assert said == before == 1e-6
+
+
 @pytest.mark.slow
 @pytest.mark.statistical
 def test_private_preprocessing_costs_less_than_a_point_on_adult(tmp_path: Path) -> None:
     """ε = 1, three seeds each. Accuracies of one seed differ by 0.2 points, so a mean gap of 1 point is no accident."""
-    from veil import methods
     from veil.datasets import load_adult
-    from veil.plan import Settings
-    from veil.tabular.preparing import Request
-    from veil.tabular.running import train_table
 
     for name, rows in zip(("train", "test"), load_adult(), strict=True):
         rows.to_parquet(tmp_path / f"{name}.parquet")

@@ -49,13 +49,18 @@ class Numeric:
 
 @dataclass(frozen=True, slots=True)
 class Date:
-    """A date between two bounds, in days since 1970-01-01."""
+    """A date between two bounds, in days since 1970-01-01.
+
+    `day_first` says how 3/4/2020 is read, for all rows alike; None goes by the sign: 3.4.2020 is in April, 3/4/2020 and
+    3-4-2020 are in March.
+    """
 
     name: str
     low: float
     high: float
     missing: Missing = "flag"
     lenient: bool = False
+    day_first: bool | None = None
 
     def width(self) -> int:
         """The value, and whether it is missing."""
@@ -63,7 +68,7 @@ class Date:
 
     def encode(self, column: pd.Series) -> Array:
         """[−1, 1] and a mark where the value is missing."""
-        values = days(column, self.name, self.lenient)
+        values = days(column, self.name, self.lenient, self.day_first)
         return _scaled(values, column, self.name, self.low, self.high, self.missing)
 
 
@@ -211,16 +216,51 @@ def numbers(
     return np.where(infinite, np.nan, values) if lenient else values
 
 
-def days(column: pd.Series, name: str, lenient: bool = False) -> NDArray[np.float64]:
-    """A column of dates as days since 1970, NaN where a value is missing."""
+def days(column: pd.Series, name: str, lenient: bool = False, day_first: bool | None = None) -> NDArray[np.float64]:
+    """A column of dates as days since 1970, NaN where a value is missing; `day_first` is that of `Date`.
+
+    >>> (days(pd.Series(["3.4.2020", "3/4/2020"]), "") - days(pd.Series(["2020-04-03", "2020-03-04"]), "")).tolist()
+    [0.0, 0.0]
+    """
     if pd.api.types.is_datetime64_any_dtype(column):
         stamps = pd.to_datetime(column, utc=True)
     else:
-        stamps = pd.to_datetime(column.astype("string"), errors="coerce", format="mixed", utc=True)
+        stamps = pd.to_datetime(_year_first(column, day_first), errors="coerce", format="mixed", utc=True)
         _refuse((stamps.isna() & column.notna()).to_numpy() & (not lenient), column, name, "is not a date")
     # In the column's own unit: in nanoseconds only the years from 1678 to 2262 exist.
     seconds = (stamps - pd.Timestamp(0, tz="UTC").as_unit(stamps.dt.unit)) / pd.Timedelta(days=1)
     return np.asarray(seconds.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
+
+
+_DAY_AND_MONTH = r"^\s*(\d{1,2})([./-])(\d{1,2})[./-](\d{4}|\d{2})(?!\d)(.*)$"
+
+
+def day_comes_first(column: pd.Series) -> bool | None:
+    """Whether dates have the day before the month, by the values that leave no doubt; None where all leave doubt.
+
+    >>> day_comes_first(pd.Series(["3/4/2020", "31/4/2020"])), day_comes_first(pd.Series(["3/4/2020"]))
+    (True, None)
+    """
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return None
+    parts = column.astype("string").str.extract(_DAY_AND_MONTH)
+    first, second = (int((pd.to_numeric(parts[place]) > 12).sum()) for place in (0, 2))
+    return None if first == second else first > second
+
+
+def _year_first(column: pd.Series, day_first: bool | None) -> pd.Series:
+    """Dates that begin with day and month in the order year, month, day: left to itself pandas reads row by row."""
+    listed = column.astype("string")
+    parts = listed.str.extract(_DAY_AND_MONTH)
+    turn = (parts[1] == ".") if day_first is None else pd.Series(day_first, index=column.index)
+    turn = turn.fillna(False).astype(bool)
+    day, month = parts[0].where(turn, parts[2]), parts[2].where(turn, parts[0])
+    # Two digits of a year: 70 to 99 are in the last century, whatever today's date is.
+    short = parts[3].str.len() == 2
+    century = (pd.to_numeric(parts[3]) < 70).map({True: "20", False: "19"})
+    year = parts[3].mask(short.fillna(False).astype(bool), century + parts[3])
+    turned = year + "-" + month.str.zfill(2) + "-" + day.str.zfill(2) + parts[4]
+    return listed.where(parts[0].isna(), turned)
 
 
 def _scaled(

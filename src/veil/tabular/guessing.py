@@ -13,7 +13,19 @@ import numpy as np
 import pandas as pd
 
 from veil.errors import require
-from veil.tabular.encoding import Category, Codes, Column, Date, Encoding, Numeric, Text, days, numbers, words
+from veil.tabular.encoding import (
+    Category,
+    Codes,
+    Column,
+    Date,
+    Encoding,
+    Numeric,
+    Text,
+    day_comes_first,
+    days,
+    numbers,
+    words,
+)
 
 Kind = Literal["numeric", "category", "date", "text", "ignore"]
 MAX_CATEGORIES = 64
@@ -50,6 +62,16 @@ def guess_kind(column: pd.Series) -> Kind:
     return "text" if (listed.str.count(" ").mean() >= 1.5) else "ignore"
 
 
+def why_not_learned(column: pd.Series) -> str:
+    """In a few words, why a column is not learned from when nobody said that it should be ignored."""
+    present = column.dropna()
+    if len(present) == 0:
+        return "empty"
+    if guess_kind(column) != "ignore":
+        return "no value stands out"
+    return "counts the rows" if pd.api.types.is_numeric_dtype(column) else "different in almost every row"
+
+
 def fit_column(column: pd.Series, name: str, kind: Kind) -> Column | None:
     """Read the bounds or values of one column off its rows; None where it is ignored."""
     if kind == "ignore":
@@ -61,7 +83,8 @@ def fit_column(column: pd.Series, name: str, kind: Kind) -> Column | None:
         kept = counts[counts >= RARE] if len(column) >= SMALL_TABLE else counts
         return Category(name, tuple(sorted(str(value) for value in kept.index[:MAX_CATEGORIES])))
     if kind == "date":
-        return Date(name, *_bounds(days(column, name, lenient=True)))
+        order = day_comes_first(column)
+        return Date(name, *_bounds(days(column, name, lenient=True, day_first=order)), day_first=order)
     absent, complete = _absent_words(column)
     bounds = _bounds(numbers(column, name, absent, lenient=not complete))
     return Numeric(name, *bounds, missing_words=absent, lenient=not complete)
@@ -115,15 +138,17 @@ def _looks_like_dates(listed: pd.Series) -> bool:
     head = listed.iloc[:200]
     if not head.str.contains(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}", regex=True).mean() > _NUMBERS_SHARE:
         return False
-    return bool(pd.to_datetime(head, errors="coerce", format="mixed", utc=True).notna().mean() > _NUMBERS_SHARE)
+    found = days(head, "", lenient=True, day_first=day_comes_first(listed))
+    return bool(np.isfinite(found).mean() > _NUMBERS_SHARE)
 
 
 def _numbered(present: pd.Series) -> bool:
-    """Whether whole numbers count the rows: an identifier."""
-    if len(present) < 20 or not pd.api.types.is_integer_dtype(present):
+    """Whether whole numbers count the rows, some of which may be set apart or shuffled: an identifier."""
+    if len(present) < 20 or not pd.api.types.is_integer_dtype(present) or not present.is_unique:
         return False
-    steps = np.diff(present.to_numpy(dtype=np.int64))
-    return bool((steps == 1).all())
+    # All different, and more than every second number is there: quantities would repeat long before.
+    dense = int(present.max()) - int(present.min()) < 2 * len(present)
+    return present.is_monotonic_increasing or dense
 
 
 def _absent_words(column: pd.Series) -> tuple[tuple[str, ...], bool]:

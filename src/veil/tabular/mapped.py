@@ -27,7 +27,8 @@ from torch.utils.data import Dataset
 from veil.errors import InputError, require
 from veil.problem import EVERYBODY, Cell, Problem, PublicFacts
 from veil.tabular.encoding import Encoding, words
-from veil.tabular.table import held_out, require_columns
+from veil.tabular.reading import naming, parquet_files
+from veil.tabular.table import check_groups, check_trained, held_out, require_columns
 
 ROWS_AT_ONCE = 65_536
 LARGE = 2_000_000
@@ -113,23 +114,21 @@ def table_rows(folder: Path) -> int:
     """How many rows the files of a folder have, by their headings."""
     import pyarrow.parquet as pq
 
-    return sum(int(pq.read_metadata(file).num_rows) for file in parquet_files(folder))
+    rows = 0
+    for file in parquet_files(folder):
+        with naming(file):
+            rows += int(pq.read_metadata(file).num_rows)
+    return rows
 
 
 def first_rows(folder: Path) -> pd.DataFrame:
     """The first piece of a folder of Parquet files."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(parquet_files(folder)[0]) as source:
+    first = parquet_files(folder)[0]
+    with naming(first), pq.ParquetFile(first) as source:
         table: pd.DataFrame = next(source.iter_batches(ROWS_AT_ONCE)).to_pandas()
     return table
-
-
-def parquet_files(folder: Path) -> list[Path]:
-    """The Parquet files of a folder, in the order of their names."""
-    found = sorted(path for path in folder.glob("**/*") if path.suffix in (".parquet", ".pq"))
-    require(len(found) > 0, f"{folder} holds no Parquet file")
-    return found
 
 
 def parquet_problem(
@@ -144,7 +143,12 @@ def parquet_problem(
         _convert(files, encoding, target, groups, place, holdout)
     facts = json.loads((place / "facts.json").read_text(encoding="utf-8"))
     train = _opened(place / "train", facts, encoding.width())
-    return Converted(train, _opened(place / "apart", facts, encoding.width(), load=True) if facts["apart"] else None)
+    check_groups(len(facts["groups"]), len(train), groups)
+    if not facts["apart"]:
+        return Converted(train, None)
+    apart = _opened(place / "apart", facts, encoding.width(), load=True)
+    check_trained(train.public.groups, apart.public.groups)
+    return Converted(train, apart)
 
 
 def _convert(
@@ -173,18 +177,14 @@ def _convert(
 
 
 def _pieces(files: Sequence[Path], columns: Sequence[str]) -> Iterator[pd.DataFrame]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     wanted = list(dict.fromkeys(columns))
     for path in files:
-        try:
-            with pq.ParquetFile(path, memory_map=True) as source:
-                require_columns(pd.DataFrame(columns=source.schema_arrow.names), wanted)
-                for batch in source.iter_batches(ROWS_AT_ONCE, columns=wanted):
-                    yield batch.to_pandas()
-        except pa.ArrowInvalid as error:
-            raise InputError(f"{path} is not a table that can be read: {str(error).splitlines()[0]}") from error
+        with naming(path), pq.ParquetFile(path, memory_map=True) as source:
+            require_columns(pd.DataFrame(columns=source.schema_arrow.names), wanted)
+            for batch in source.iter_batches(ROWS_AT_ONCE, columns=wanted):
+                yield batch.to_pandas()
 
 
 class _Codes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,24 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import nn
 
-from veil.errors import require
+from veil.errors import InputError, require
 from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
 from veil.problem import PublicFacts, cross
 from veil.randomness import Seed
-from veil.tabular.encoding import Codes, Encoding
+from veil.tabular.encoding import Codes, Encoding, day_comes_first
 from veil.tabular.guessing import fit_encoding, guess_kind
 from veil.tabular.reading import read_table
-from veil.tabular.schema import ColumnFacts, Schema, read_schema
-from veil.tabular.table import check_classes, held_out, labels_of, require_columns
+from veil.tabular.schema import PRIVATE_NOTE, ColumnFacts, Schema, read_schema
+from veil.tabular.table import check_classes, check_groups, held_out, labels_of, require_columns
 from veil.tabular.text import vocabulary_of
 
 FEW_ROWS = 100
 HOLDOUT = 0.2
 FITTED_ON_ROWS = "Kinds, bounds and categories of the columns: they were read off the training rows."
+DRAFTED = (
+    "Kinds, bounds and categories of the columns: they were read off the rows into a draft of the schema. Where the "
+    f'schema still says "{PRIVATE_NOTE}", put what everybody may know and delete the mark: then they are covered.'
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,8 @@ def read_and_check(request: Request, columns: Columns) -> tuple[pd.DataFrame, pd
     """The table and the public test table, with the columns that are needed and nothing missing in them."""
     table = read_table(request.data)
     check_columns(table, columns)
+    check_ignored(table, request.ignore)
+    check_groups(len(group_names(table, columns)[0]), len(table), columns.groups)
     if request.test is None:
         return table, None
     require(request.holdout is None, "give either --test or --holdout, not both")
@@ -110,6 +117,22 @@ def check_columns(table: pd.DataFrame, columns: Columns) -> None:
         labels_of(table, columns.owner, "owner")
 
 
+def check_ignored(table: pd.DataFrame, ignore: Collection[str]) -> None:
+    """Every column that is to be ignored is there: a name with a slip in it would be learned from."""
+    names = [str(name) for name in table.columns]
+    for name in sorted(set(ignore) - set(names)):
+        near = get_close_matches(name, names, 1, 0.5)
+        raise InputError(
+            f'--ignore names "{name}", which is no column of the table: '
+            + (f'did you mean "{near[0]}"?' if near else f"it has {', '.join(names)}")
+        )
+
+
+def classes_of(table: pd.DataFrame, columns: Columns) -> list[str]:
+    """The classes that occur in a table, in the order of their words."""
+    return sorted(set(labels_of(table, columns.target, "target").tolist()))
+
+
 def set_rows_apart(request: Request, rows: int) -> NDArray[np.bool_]:
     """Which rows are held out: none where there are public test rows or too few rows to measure on."""
     if request.test is not None:
@@ -126,6 +149,13 @@ def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame) -> E
     return fit_encoding(table, columns.left_out() | set(request.ignore), sequence)
 
 
+def read_off_rows(schema: Schema | None, encoding: Encoding) -> list[str]:
+    """What the certificate says of an encoding that holds what was read off rows."""
+    if not encoding.from_rows:
+        return []
+    return [FITTED_ON_ROWS if schema is None else DRAFTED]
+
+
 def open_schema(request: Request, columns: Columns, table: pd.DataFrame) -> Schema:
     """The schema for private preprocessing: the user's, or one that states the kind of each column and nothing else."""
     if columns.schema is not None:
@@ -137,7 +167,8 @@ def open_schema(request: Request, columns: Columns, table: pd.DataFrame) -> Sche
         elif name in columns.groups:
             found.append(ColumnFacts(name, "group"))
         else:
-            found.append(ColumnFacts(name, guess_kind(table[name])))
+            kind = guess_kind(table[name])
+            found.append(ColumnFacts(name, kind, day_first=day_comes_first(table[name]) if kind == "date" else None))
     return Schema(tuple(found))
 
 

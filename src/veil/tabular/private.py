@@ -146,13 +146,13 @@ _GROUP_KEY = "\0groups"
 def _values(table: pd.DataFrame, facts: ColumnFacts) -> np.ndarray[Any, np.dtype[np.float64]]:
     column = table[facts.name]
     if facts.kind == "date":
-        return days(column, facts.name, lenient=True)
+        return days(column, facts.name, lenient=True, day_first=facts.day_first)
     return numbers(column, facts.name, facts.missing_words, lenient=True)
 
 
 def _ranged(facts: ColumnFacts, low: float, high: float) -> Column:
     if facts.kind == "date":
-        return Date(facts.name, low, high, facts.missing, lenient=True)
+        return Date(facts.name, low, high, facts.missing, lenient=True, day_first=facts.day_first)
     return Numeric(facts.name, low, high, facts.missing, facts.missing_words, lenient=True)
 
 
@@ -165,7 +165,7 @@ def _encoding(schema: Schema, found: Mapping[str, Column]) -> Encoding:
     columns = [found.get(facts.name) or facts.column() for facts in schema.columns]
     kept = tuple(column for column in columns if column is not None and column.width() > 0)
     require(len(kept) > 0, "private preprocessing found no column that stands out of the noise: give it a larger share")
-    return Encoding(kept, from_rows=False)
+    return Encoding(kept, schema.from_rows)
 
 
 def _ledger(

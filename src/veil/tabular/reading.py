@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,15 @@ ARROW = {".arrow", ".feather", ".ipc"}
 def read_table(path: Path) -> pd.DataFrame:
     """A CSV, Parquet or Arrow file, or a folder of Parquet files, as a table."""
     require(path.exists(), f"there is no file {path}")
-    try:
-        if path.is_dir() or path.suffix in PARQUET:
+    with naming(path):
+        if path.is_dir():
+            table = _read_folder(path)
+        elif path.suffix in PARQUET:
             table = pd.read_parquet(path)
         elif path.suffix in ARROW:
             table = _read_arrow(path)
         else:
             table = _read_csv(path)
-    except InputError:
-        raise
-    except UnicodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: save it as UTF-8") from error
-    except (OSError, ValueError, LookupError, TypeError, NotImplementedError, ArithmeticError, MemoryError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise InputError(f"{path} is not a table that can be read: {first}") from error
     # Rows are named by their place: an index that came with a file may hold what belongs to a person.
     return _checked(table.reset_index(drop=True), str(path))
 
@@ -57,12 +53,33 @@ def as_table(data: Any, names: list[str] | None = None) -> pd.DataFrame:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     """A heading and rows that are no longer than it: else the first values would silently become names of rows."""
+    form: dict[str, Any] = {"skipinitialspace": True, "sep": _separator(path), "low_memory": False, "index_col": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
-            return pd.read_csv(path, skipinitialspace=True, sep=_separator(path), low_memory=False, index_col=False)
+            # pandas gives the second of two columns of one name another name: the heading itself is looked at.
+            heading = pd.read_csv(path, **form, header=None, nrows=1, dtype=str, keep_default_na=False)
+            refuse_twice([name for name in heading.iloc[0] if name], str(path))
+            return with_decimal_points(pd.read_csv(path, **form))
         except pd.errors.ParserWarning as error:
             raise InputError(f"{path} has rows with more values than its first line has names: mend them") from error
+
+
+def with_decimal_points(table: pd.DataFrame) -> pd.DataFrame:
+    """Columns of numbers with a decimal comma as numbers. A comma that may part thousands is left as it is.
+
+    >>> with_decimal_points(pd.DataFrame({"a": ["170,5", "99"], "b": ["1,234", "12,345"]})).to_dict("list")
+    {'a': [170.5, 99.0], 'b': ['1,234', '12,345']}
+    """
+    changed = {}
+    for name in table.columns:
+        present = table[name].dropna()
+        if len(present) == 0 or not pd.api.types.is_string_dtype(present):
+            continue
+        listed = present.str.strip()
+        if listed.str.fullmatch(r"[+-]?\d+(,\d+)?").all() and listed.str.contains(r",(?!\d{3}$)").any():
+            changed[name] = pd.to_numeric(table[name].str.strip().str.replace(",", "."))
+    return table.assign(**changed)
 
 
 def _separator(path: Path) -> str:
@@ -72,6 +89,38 @@ def _separator(path: Path) -> str:
     with path.open(encoding="utf-8-sig") as file:
         heading = re.sub(r'"[^"]*"', "", file.readline())
     return max(",;\t|", key=heading.count)
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """The Parquet files of a folder, in the order of their names."""
+    found = sorted(path for path in folder.glob("**/*") if path.suffix in PARQUET)
+    require(len(found) > 0, f"{folder} holds no Parquet file")
+    return found
+
+
+def _read_folder(folder: Path) -> pd.DataFrame:
+    """All Parquet files of a folder; an error names the file that cannot be read."""
+    try:
+        return pd.read_parquet(folder)
+    except (OSError, ValueError, LookupError, TypeError, NotImplementedError):
+        for file in parquet_files(folder):
+            with naming(file):
+                pd.read_parquet(file)
+        raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turn what a library says about a file it cannot read into one sentence that names the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except UnicodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: save it as UTF-8") from error
+    except (OSError, ValueError, LookupError, TypeError, NotImplementedError, ArithmeticError, MemoryError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"{path} is not a table that can be read: {first}") from error
 
 
 def _read_arrow(path: Path) -> pd.DataFrame:
@@ -88,6 +137,13 @@ def _read_arrow(path: Path) -> pd.DataFrame:
 def _checked(table: pd.DataFrame, what: str) -> pd.DataFrame:
     require(len(table) > 0, f"{what} has no rows")
     table.columns = table.columns.map(str)
-    twice = table.columns[table.columns.duplicated()]
-    require(len(twice) == 0, f'{what} has two columns named "{twice[0] if len(twice) else ""}": rename one')
+    refuse_twice(table.columns, what)
     return table
+
+
+def refuse_twice(names: Iterable[Any], what: str) -> None:
+    """Refuse a table two columns of which have one name: nobody could say which is meant."""
+    known: set[str] = set()
+    for name in map(str, names):
+        require(name not in known, f'{what} has two columns named "{name}": rename one')
+        known.add(name)

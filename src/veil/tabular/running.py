@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.accounting import Ledger, Relation
-from veil.budgets import quantise, read_budgets
+from veil.budgets import Levels, quantise, read_budgets
 from veil.datasets.files import cache_folder
 from veil.datasets.images import holds_images, read_image_folder
 from veil.errors import require
@@ -30,13 +30,15 @@ from veil.randomness import Seed
 from veil.tabular import private
 from veil.tabular.charging import Charge, ChargedMethod
 from veil.tabular.encoding import Encoding
+from veil.tabular.guessing import why_not_learned
 from veil.tabular.mapped import first_rows, is_large, parquet_problem, table_rows
 from veil.tabular.predictor import save_preprocessing
 from veil.tabular.preparing import (
-    FITTED_ON_ROWS,
     HOLDOUT,
     Columns,
     Request,
+    check_ignored,
+    classes_of,
     columns_of,
     group_names,
     make_model,
@@ -44,10 +46,11 @@ from veil.tabular.preparing import (
     open_schema,
     plain_encoding,
     read_and_check,
+    read_off_rows,
     set_rows_apart,
 )
 from veil.tabular.reading import read_table
-from veil.tabular.table import labels_of, table_problem
+from veil.tabular.table import check_trained, labels_of, table_problem
 from veil.training import Callback, Run, fit
 from veil.training.run_folder import RunFolder
 
@@ -121,16 +124,21 @@ def _train(
     seed = _seed(settings, folder)
     table, public = read_and_check(request, columns)
     apart = set_rows_apart(request, len(table))
-    training = table[~apart]
+    training, held = table[~apart], table[apart]
+    # All rows are checked before any is trained on or measured: a late error would have cost ε.
+    if apart.any():
+        check_trained(group_names(training, columns)[0], group_names(held, columns)[0])
     training, budgets = _with_budgets(request, training)
+    allowed = _least_budget(request, columns, held, budgets)
     found = None
     if request.private_preprocessing is None:
         encoding = plain_encoding(request, columns, training)
     else:
+        settings = _with_one_delta(columns, training, method, settings)
         found = _privately(request, columns, training, method, settings, budgets, seed, folder, charge)
         encoding = found.encoding
         method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
-    _say_columns(say, encoding, table, columns)
+    _say_columns(say, encoding, training, columns, request.ignore)
     problem = table_problem(
         training,
         encoding,
@@ -140,25 +148,24 @@ def _train(
         budgets=budgets,
         schema=columns.schema,
         group_sizes=_declared(columns, found),
+        classes=classes_of(table, columns),
     )
     test = None if public is None else _like(public, encoding, columns, problem)
+    measured = _like(held, encoding, columns, problem) if apart.any() else None
     run = fit(
         make_model(request, problem.public, encoding, seed),
         problem,
         method=method,
         evaluation=test,
         callbacks=callbacks,
-        not_covered=[FITTED_ON_ROWS] if encoding.from_rows else [],
+        not_covered=read_off_rows(columns.schema, encoding),
         out=folder,
         config=config,
         **settings.model_dump(),
     )
     _keep(run, request, encoding)
-    if apart.any():
-        held = table[apart]
-        measure_held_out(
-            run, _like(held, encoding, columns, problem), seed, folder, _least_budget(request, columns, held, budgets)
-        )
+    if measured is not None:
+        measure_held_out(run, measured, seed, folder, allowed)
     if request.show_private:
         measure_exactly(run, problem)
     return run
@@ -166,10 +173,10 @@ def _train(
 
 def _least_budget(request: Request, columns: Columns, held: pd.DataFrame, budgets: Mapping[str, float] | None) -> float:
     """The smallest ε that a held-out row allows: none may be charged more, whoever owns it."""
-    if request.row_budgets is not None:
-        return min(quantise(held[request.row_budgets].to_numpy()).budgets.values())
-    if budgets is None or columns.owner is None:
+    if held.empty or budgets is None or columns.owner is None:
         return math.inf
+    if request.row_budgets is not None:
+        return min(_levels(request.row_budgets, held).budgets.values())
     owners = set(labels_of(held, columns.owner, "owner").tolist())
     unknown = sorted(owners - set(budgets))
     require(not unknown, f'owner "{unknown[0] if unknown else ""}" has no budget: add a line for them')
@@ -180,8 +187,13 @@ def _with_budgets(request: Request, rows: pd.DataFrame) -> tuple[pd.DataFrame, M
     """Each owner's ε; per-row budgets are cut into levels, which take the place of the numbers in their column."""
     if request.row_budgets is None:
         return rows, None if request.budgets is None else read_budgets(request.budgets)
-    levels = quantise(rows[request.row_budgets].to_numpy())
+    levels = _levels(request.row_budgets, rows)
     return rows.assign(**{request.row_budgets: levels.of_row}), levels.budgets
+
+
+def _levels(column: str, rows: pd.DataFrame) -> Levels:
+    """Per-row budgets as levels; an error names the row of the file."""
+    return quantise(rows[column].to_numpy(), names=rows.index.tolist())
 
 
 def _seed(settings: Settings, folder: RunFolder | None) -> Seed:
@@ -210,6 +222,7 @@ def _train_mapped(
         "a table larger than memory takes neither owners nor private preprocessing: give a schema",
     )
     head = first_rows(request.data)
+    check_ignored(head, request.ignore)
     encoding = plain_encoding(request, columns, head)
     public = None if request.test is None else read_table(request.test)
     share = min(HOLDOUT, MEASURED_ROWS / table_rows(request.data)) if request.holdout is None else request.holdout
@@ -222,7 +235,7 @@ def _train_mapped(
         method=method,
         evaluation=None if public is None else _like(public, encoding, columns, made.train),
         callbacks=callbacks,
-        not_covered=[PREPARED] if encoding.from_rows else [],
+        not_covered=[PREPARED] if columns.schema is None else read_off_rows(columns.schema, encoding),
         out=folder,
         config=config,
         **settings.model_dump(),
@@ -244,14 +257,6 @@ def _train_images(
     config: Mapping[str, Any],
 ) -> Run:
     """A folder with one folder of images per class: the class is target and group. Rows are normalised one by one."""
-    given = {
-        "--owner": request.owner,
-        "--budgets": request.budgets,
-        "--row-budgets": request.row_budgets,
-        "--private-preprocessing": request.private_preprocessing,
-    }
-    for option, value in given.items():
-        require(value is None, f"{option} is for tables: a folder of images has neither owners nor columns")
     images, labels = read_image_folder(request.data)
     rows, classes = normalise(torch.from_numpy(images), "per-row"), sorted(set(labels.tolist()))
     apart = set_rows_apart(request, len(rows))
@@ -260,6 +265,9 @@ def _train_images(
         return Problem.from_arrays(pixels, of, of, classes=classes).with_classes_read()
 
     training = problem(rows[torch.from_numpy(~apart)], labels[~apart])
+    held = problem(rows[torch.from_numpy(apart)], labels[apart]) if apart.any() else None
+    if held is not None:
+        check_trained(training.public.groups, held.public.groups)
     public = None
     if request.test is not None:
         test_images, test_labels = read_image_folder(request.test)
@@ -274,8 +282,7 @@ def _train_images(
         config=config,
         **settings.model_dump(),
     )
-    if apart.any():
-        held = problem(rows[torch.from_numpy(apart)], labels[apart])
+    if held is not None:
         measure_held_out(run, held, _seed(settings, folder), folder)
     if request.show_private:
         measure_exactly(run, training)
@@ -300,6 +307,26 @@ def _like(table: pd.DataFrame, encoding: Encoding, columns: Columns, problem: Pr
     return table_problem(table, encoding, columns.target, columns.groups, like=problem.public, schema=columns.schema)
 
 
+# δ where the number of rows is itself released with noise: 1 / (2 × rows) would tell it.
+DELTA = 1e-6
+
+
+def _with_one_delta(columns: Columns, training: pd.DataFrame, method: Method, settings: Settings) -> Settings:
+    """One δ for preprocessing, training, certificate and budget, fixed before anything is released."""
+    if settings.delta is not None:
+        return settings
+    names, _ = group_names(training, columns)
+    sizes = columns.schema.group_sizes if columns.schema else None
+    counted = 1.0 / (2 * (sum(sizes.values()) if sizes else len(training)))
+    return settings.model_copy(update={"delta": DELTA if _releases_sizes(columns, names, method) else counted})
+
+
+def _releases_sizes(columns: Columns, names: Sequence[str], method: Method) -> bool:
+    """Whether group sizes are released with noise: where a plan can be made for noisy ones, and none are declared."""
+    _, fixed = private.relation_of(method, names)
+    return fixed and columns.owner is None and not (columns.schema and columns.schema.group_sizes)
+
+
 def _privately(
     request: Request,
     columns: Columns,
@@ -316,16 +343,16 @@ def _privately(
         f"{request.model} reads one text column by fixed public rules: leave out --private-preprocessing",
     )
     names, group_of = group_names(table, columns)
-    relation, fixed = private.relation_of(method, names)
-    delta = settings.delta if settings.delta is not None else 1.0 / (2 * len(table))
+    relation, _ = private.relation_of(method, names)
+    delta = settings.delta
+    assert delta is not None, "fixed before"
     if charge is not None:
         charge.reserve_whole(max((settings.epsilon, *(budgets or {}).values())), delta, relation, method.name)
-    release_sizes = fixed and columns.owner is None and not (columns.schema and columns.schema.group_sizes)
     return private.find_encoding(
         table,
         open_schema(request, columns, table),
         groups=names,
-        group_of=group_of if release_sizes else None,
+        group_of=group_of if _releases_sizes(columns, names, method) else None,
         budget=settings.epsilon if budgets is None else min(budgets.values()),
         share=float(request.private_preprocessing or 0.0),
         delta=delta,
@@ -379,6 +406,14 @@ def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
     if columns is None:
         for name, given in (("--target", request.target), *(("--group", group) for group in request.groups)):
             require(given in (None, "class"), f"{name} is {given}: in a folder of images the class is target and group")
+        for_tables = {
+            "--owner": request.owner,
+            "--budgets": request.budgets,
+            "--row-budgets": request.row_budgets,
+            "--private-preprocessing": request.private_preprocessing,
+        }
+        for option, value in for_tables.items():
+            require(value is None, f"{option} is for tables: a folder of images has neither owners nor columns")
         return {"data": str(request.data), "target": "class", "group": ["class"], "model": request.model}
     paths = {"test": request.test, "schema": request.schema, "budgets": request.budgets, "init": request.init}
     return {
@@ -399,11 +434,17 @@ def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
     }
 
 
-def _say_columns(say: Say | None, encoding: Encoding, table: pd.DataFrame, columns: Columns) -> None:
-    """Tell which columns the model does not see, so that nobody is surprised."""
+def _say_columns(
+    say: Say | None, encoding: Encoding, table: pd.DataFrame, columns: Columns, ignore: Collection[str]
+) -> None:
+    """Tell which columns the model does not see, and why, so that nobody is surprised."""
     if say is None:
         return
-    used = {column.name for column in encoding.columns}
-    unused = [str(name) for name in table.columns if name not in used and name not in columns.left_out()]
-    if unused:
-        say(f"Not learned from: {', '.join(unused)}.")
+    used = {column.name for column in encoding.columns} | columns.left_out()
+    reasons = {
+        name: "ignored" if name in ignore else "by the schema" if columns.schema else why_not_learned(table[name])
+        for name in map(str, table.columns)
+        if name not in used
+    }
+    if reasons:
+        say(f"Not learned from: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")

@@ -12,8 +12,9 @@
     values = ["Female", "Male"]
     feature = true            # the model sees it too
 
-With a schema nothing is read off the rows. A numeric or category column without bounds or values states its kind only:
-`--private-preprocessing` then finds the rest privately.
+With a schema nothing is read off the rows, unless it is a draft (`veil data schema`) in which marks still say so. A
+numeric or category column without bounds or values states its kind only: `--private-preprocessing` then finds the rest
+privately.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from veil.tabular.text import TextForm
 from veil.toml import read_toml, to_toml
 
 KINDS = ("numeric", "date", "category", "text", "target", "group", "owner", "ignore")
+PRIVATE_NOTE = "READ FROM PRIVATE ROWS"
 _EPOCH = pd.Timestamp(0).as_unit("s")
 # More columns or codes than this would fill the memory before a model saw a row.
 _MOST = 2**16
@@ -54,6 +56,7 @@ class ColumnFacts:
     buckets: int = 256
     length: int = 32
     feature: bool = True
+    day_first: bool | None = None
 
     def __post_init__(self) -> None:
         here = f'schema, column "{self.name}": '
@@ -69,6 +72,7 @@ class ColumnFacts:
             whole = isinstance(size, int) and not isinstance(size, bool)
             require(whole and 0 < size <= _MOST, f"{here}buckets and length are whole numbers from 1 to {_MOST:,}")
         require(isinstance(self.feature, bool), f"{here}feature is true or false")
+        require(self.day_first is None or isinstance(self.day_first, bool), f"{here}day_first is true or false")
         require(self.values is None or len(set(self.values)) == len(self.values), f"{here}a value is listed twice")
 
     def bounds(self) -> tuple[float, float]:
@@ -94,7 +98,7 @@ class ColumnFacts:
         if self.low is None or self.kind not in ("numeric", "date"):
             return None
         if self.kind == "date":
-            return Date(self.name, *self.bounds(), missing=self.missing)
+            return Date(self.name, *self.bounds(), missing=self.missing, day_first=self.day_first)
         return Numeric(self.name, *self.bounds(), missing=self.missing, missing_words=self.missing_words)
 
     @property
@@ -106,10 +110,14 @@ class ColumnFacts:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """All columns of a table, and declared group sizes where they are public."""
+    """All columns of a table, and declared group sizes where they are public.
+
+    `from_rows` says that it is a draft with something in it that was read off private rows.
+    """
 
     columns: tuple[ColumnFacts, ...]
     group_sizes: Mapping[str, int] | None = None
+    from_rows: bool = False
 
     def __post_init__(self) -> None:
         require(len(self.names("target")) <= 1, "the schema names more than one target")
@@ -124,13 +132,13 @@ class Schema:
         return next((column.values for column in self.columns if column.name == name), None)
 
     def encoding(self, sequence: bool = False) -> Encoding:
-        """How features become numbers, from public knowledge alone."""
+        """How features become numbers, from what the schema says alone."""
         if sequence:
             texts = [c for c in self.columns if c.kind == "text"]
             require(
                 len(texts) == 1, f"a model that reads a sequence needs one text column, the schema has {len(texts)}"
             )
-            return Encoding((Codes(texts[0].name, texts[0].form, texts[0].length),), from_rows=False)
+            return Encoding((Codes(texts[0].name, texts[0].form, texts[0].length),), self.from_rows)
         unstated = [column.name for column in self.columns if column.open]
         require(
             not unstated,
@@ -139,7 +147,7 @@ class Schema:
         )
         found = tuple(column for facts in self.columns if (column := facts.column()) is not None)
         require(len(found) > 0, "the schema has no column to learn from")
-        return Encoding(found, from_rows=False)
+        return Encoding(found, self.from_rows)
 
     def with_roles(self, target: str | None, groups: list[str], owner: str | None, ignore: set[str]) -> Schema:
         """The schema in which columns named elsewhere (on the command line) have these roles."""
@@ -153,20 +161,21 @@ class Schema:
             changed = {
                 n: _as_kind(c, "ignore") if c.kind == "target" and n != target else c for n, c in changed.items()
             }
-        return Schema(tuple(changed.values()), self.group_sizes)
+        return Schema(tuple(changed.values()), self.group_sizes, self.from_rows)
 
     def to_toml(self, private_note: str | None = None) -> str:
-        """As a file; `private_note` marks what was read off private rows."""
+        """As a file; a draft marks what was read off private rows (`private_note` marks in any schema)."""
+        note = private_note or (PRIVATE_NOTE if self.from_rows else None)
         defaults = {field.name: field.default for field in fields(ColumnFacts)}
         columns = {}
         for column in self.columns:
             record = {k: v for k, v in asdict(column).items() if k != "name" and v is not None and v != defaults[k]}
             columns[column.name] = {k: list(v) if isinstance(v, tuple) else v for k, v in record.items()}
         body = to_toml({"columns": columns, **({"group_sizes": dict(self.group_sizes)} if self.group_sizes else {})})
-        if private_note is None:
+        if note is None:
             return body
         marks = ("low = ", "high = ", "values = ", "missing_words = ")
-        lines = [f"{line}  # {private_note}" if line.startswith(marks) else line for line in body.splitlines()]
+        lines = [f"{line}  # {note}" if line.startswith(marks) else line for line in body.splitlines()]
         return "\n".join(lines) + "\n"
 
 
@@ -184,7 +193,9 @@ def read_schema(path: Path) -> Schema:
     for group, size in sizes.items() if isinstance(sizes, dict) else ():
         whole = isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**63
         require(whole, f'{path}: the size of group "{group}" is not a whole number above 0')
-    return Schema(found, dict(sizes) if isinstance(sizes, dict) else None)
+    # The heading of a draft names the mark too, in the middle of a line.
+    marked = any(line.rstrip().endswith(PRIVATE_NOTE) for line in path.read_text(encoding="utf-8").splitlines())
+    return Schema(found, dict(sizes) if isinstance(sizes, dict) else None, marked)
 
 
 def _facts(name: str, entry: Any, path: Path) -> ColumnFacts:
@@ -211,7 +222,7 @@ def draft_schema(table: pd.DataFrame, target: str | None = None, groups: tuple[s
             columns.append(ColumnFacts(name, "target" if name == target else "group", values=words))
             continue
         columns.append(_drafted(name, fit_column(table[name], name, guess_kind(table[name]))))
-    return Schema(tuple(columns))
+    return Schema(tuple(columns), from_rows=True)
 
 
 def _drafted(name: str, column: Column | None) -> ColumnFacts:
@@ -220,7 +231,7 @@ def _drafted(name: str, column: Column | None) -> ColumnFacts:
     if isinstance(column, Text):
         return ColumnFacts(name, "text")
     if isinstance(column, Date):
-        return ColumnFacts(name, "date", _day(column.low), _day(column.high + 1))
+        return ColumnFacts(name, "date", _day(column.low), _day(column.high + 1), day_first=column.day_first)
     if isinstance(column, Numeric):
         above = column.high if column.high > column.low else column.low + 1.0
         return ColumnFacts(name, "numeric", column.low, above, missing_words=column.missing_words)

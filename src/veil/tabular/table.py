@@ -15,6 +15,7 @@ from veil.tabular.encoding import Encoding, words
 from veil.tabular.schema import Schema
 
 MAX_CLASSES = 1000
+MAX_GROUPS = 1000
 # Public: whoever knows the position of a row knows whether it is held out.
 _COIN = Seed.from_int(0x5645494C)
 
@@ -56,15 +57,20 @@ def table_problem(
     budgets: Mapping[str, float] | None = None,
     schema: Schema | None = None,
     group_sizes: Mapping[str, int] | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Problem:
-    """Rows of a table as a problem; `like` gives the classes and groups of an earlier one (for evaluation rows)."""
+    """Rows of a table as a problem; `like` gives the classes of an earlier one (for evaluation rows).
+
+    `classes` are those of the whole table, where some of its rows are set apart: a class may have no row here.
+    """
     require_columns(table, (target, *groups, *([owner] if owner else [])))
     declared = schema.values_of(target) if schema else None
-    known = like.classes if like else declared
+    known = like.classes if like else declared or classes
     labels = labels_of(table, target, "target", known)
-    check_classes(labels, target)
+    if like is None:
+        check_classes(labels, target)
     of = {name: labels_of(table, name, "group", schema.values_of(name) if schema else None) for name in groups}
-    return Problem.from_arrays(
+    problem = Problem.from_arrays(
         encoding.encode(table),
         labels,
         of or None,
@@ -73,6 +79,11 @@ def table_problem(
         classes=known,
         group_sizes=group_sizes,
     )
+    if like is not None:
+        return problem
+    check_groups(len(problem.public.groups), len(table), groups)
+    public = declared is not None and schema is not None and not schema.from_rows
+    return problem if public else problem.with_classes_read()
 
 
 def check_classes(labels: NDArray[np.object_], target: str) -> None:
@@ -83,6 +94,26 @@ def check_classes(labels: NDArray[np.object_], target: str) -> None:
         not many,
         f'target "{target}" has {distinct:,} different values in {len(labels):,} rows: choose a column of classes, '
         "or learn a number with veil.estimators.FairPrivateRegressor",
+    )
+
+
+def check_groups(groups: int, rows: int, columns: Sequence[str]) -> None:
+    """Refuse groups that are quantities or identifiers: almost every row would be a group of its own."""
+    many = groups > MAX_GROUPS or (groups > 50 and rows < 5 * groups)
+    require(
+        not many,
+        f'group "{" × ".join(columns)}" has {groups:,} different values in {rows:,} rows: choose a column of few '
+        "values, or cut its numbers into ranges first",
+    )
+
+
+def check_trained(trained: Sequence[str], measured: Sequence[str]) -> None:
+    """Refuse a group all of whose rows are held out: nothing would be learned for it, and nobody would see that."""
+    alone = sorted(set(measured) - set(trained))
+    require(
+        not alone,
+        f'group "{alone[0] if alone else ""}" has no row to train on, because all its rows are held out: merge it with '
+        "another group, leave its rows out, or hold no rows out (holdout 0)",
     )
 
 
