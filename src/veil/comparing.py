@@ -2,7 +2,7 @@
 
 Every run has its own folder, so a comparison that was stopped goes on where it was, and a run that fails leaves its
 sentence behind and does not stop the others. A run that is there already is taken only if it was asked for with equal
-settings. Comparing is tuning: each certificate says that it is not covered.
+settings. Comparing is tuning, and its runs' ε add up: each certificate says that neither is covered.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from veil.training.run import load
 from veil.training.run_folder import CHECKPOINT, finished_in, reserved_in
 
 Finished = Callable[[str, int, int], None]
+OTHER_RUNS = "The other runs of the comparison on the same rows: each has its own ε, and their ε add up."
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Work:
     folder: Path
     settings: Mapping[str, Any]
     config: Mapping[str, Any]
+    not_covered: tuple[str, ...] = ()
 
     def record(self, trial: Trial) -> dict[str, Any]:
         """All that makes a run what it is, in public facts: a stored run is taken only where this is equal."""
@@ -120,12 +122,14 @@ def compare(
     jobs: int = 1,
     backend: str = "loky",
     config: Mapping[str, Any] | None = None,
+    not_covered: Sequence[str] = (),
     finished: Finished | None = None,
     **settings: Any,
 ) -> Comparison:
     """Train every method with seeds 1 … `seeds` at every budget; methods that are not private run at one budget only.
 
     `model` builds a fresh model from the problem and a seed, so that a seed gives every method the same start.
+    `not_covered` are sentences for every certificate, beside the one that the runs of the comparison add up.
     `finished` is told each label with how many of how many runs are done.
     """
     require(len(methods) > 0, "name at least one method to compare")
@@ -140,7 +144,8 @@ def compare(
         for epsilon in (dict.fromkeys(epsilons) if private[name] else epsilons[:1])
         for seed in range(1, seeds + 1)
     ]
-    work = Work(problem, evaluation, model, Path(out), dict(settings), dict(config or {}))
+    missing = (OTHER_RUNS, *not_covered) if len(trials) > 1 else tuple(not_covered)
+    work = Work(problem, evaluation, model, Path(out), dict(settings), dict(config or {}), missing)
     for trial in trials:
         _check_stored(trial, work)
     work.folder.mkdir(parents=True, exist_ok=True)
@@ -179,6 +184,7 @@ def run_trial(trial: Trial, work: Work) -> str:
             method=trial.method,
             options=trial.options,
             evaluation=work.evaluation,
+            not_covered=work.not_covered,
             out=target,
             resume=going_on,
             config={**work.config, "seed": trial.seed},

@@ -58,7 +58,7 @@ class Settings(BaseModel):
         >>> Settings.checked(epsilon=0)
         Traceback (most recent call last):
             ...
-        veil.errors.InputError: epsilon is 0.0: it must be above 0
+        veil.errors.InputError: epsilon is 0.0: it must be above 0 and finite
         """
         try:
             settings = cls(**values)
@@ -67,7 +67,7 @@ class Settings(BaseModel):
             raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         require(
             math.isfinite(settings.epsilon) and settings.epsilon > 0,
-            f"epsilon is {settings.epsilon}: it must be above 0",
+            f"epsilon is {settings.epsilon}: it must be above 0 and finite",
         )
         require(
             settings.delta is None or 0 < settings.delta < 1,

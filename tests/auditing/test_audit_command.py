@@ -61,6 +61,15 @@ def test_a_run_is_audited_with_its_own_options_and_shown_in_its_report(run: Path
     page = (run / "report.html").read_text(encoding="utf-8")
     assert 'id="audit"' in page
     assert "What the attack canary could show" in page
+    assert "No bound lies above its promise: each was tested at" in page
+    assert "No bound lies above its promise: each was tested at" in str(found["verdict"])
+
+
+def test_a_report_made_later_has_the_audit_of_the_folder(run: Path, tmp_path: Path) -> None:
+    audited(run)
+    result = RUNNER.invoke(app, ["report", str(run), "-o", str(tmp_path / "page.html")])
+    assert result.exit_code == 0, result.output
+    assert "What the attack canary could show" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_a_second_attack_stands_beside_the_first_and_the_same_attack_replaces_itself(run: Path) -> None:
@@ -126,3 +135,9 @@ def test_the_self_test_prints_every_check_and_its_false_alarm_rate() -> None:
 def test_wrong_input_is_said_in_one_sentence(words: list[str], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         RUNNER.invoke(app, ["audit", *words], catch_exceptions=False)
+
+
+def test_a_backend_that_joblib_does_not_know_is_refused_with_one_sentence(run: Path) -> None:
+    words = ["audit", str(run), "--attack", "lira", "--show-private", "--backend", "foo"]
+    with pytest.raises(InputError, match='backend is "foo": joblib knows'):
+        RUNNER.invoke(app, words, catch_exceptions=False)

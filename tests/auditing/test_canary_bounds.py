@@ -14,6 +14,7 @@ from veil import methods
 from veil.accounting import Gaussian, Pld, PoissonGaussian, Repeated
 from veil.auditing.canaries import make_canaries, play
 from veil.auditing.lower_bounds import (
+    LowerBound,
     clopper_pearson,
     fdp_fit,
     gdp_fit,
@@ -23,7 +24,7 @@ from veil.auditing.lower_bounds import (
     one_run_p_value,
     scaled,
 )
-from veil.auditing.running import canary_audit
+from veil.auditing.running import canary_audit, judged
 from veil.errors import InputError
 from veil.plan import Plan, Settings
 from veil.problem import Cell, PublicFacts
@@ -59,6 +60,30 @@ def test_ten_thousand_canaries_in_and_out_show_most_of_the_true_epsilon(epsilon:
     assert audit.details["canaries"] == 20_000
     assert WANTED[epsilon] <= audit.overall.bound("fdp-fit") <= epsilon
     assert audit.holds
+
+
+@pytest.mark.statistical
+def test_many_groups_raise_no_alarm_together_though_some_bounds_lie_above_on_their_own() -> None:
+    # Fixed seed, with which some of 124 bounds at 95 % are above; all together are with probability 5 %.
+    names = tuple(f"group {number}" for number in range(30))
+    cells = tuple(Cell(group, 0, 1_000) for group in range(30))
+    facts = PublicFacts(names, ("everybody",), cells, (1,), "classification", ("0", "1"), None, True)
+    settings = Settings.checked(epsilon=2.0, delta=1e-5, steps=2, batch_size=30_000)
+    audit = canary_audit(methods.create("dp-sgd").plan(facts, settings), per_group=400, seed=Seed.from_int(1))
+    above = [one for one in audit.findings if any(bound.epsilon > one.epsilon for bound in one.bounds)]
+    assert len(above) > 0
+    assert all(bound.confidence == 0.95 for one in above for bound in one.bounds)
+    assert audit.holds
+    record = audit.as_json()
+    assert record["tests"] == 4 * 31
+    assert "each was tested at 99.9597 %, so that the verdict holds at 95 % together" in record["verdict"]
+    assert "On their own, at 95 % each" in record["verdict"]
+
+
+def test_a_bound_far_above_its_promise_is_an_alarm_however_many_groups_there_are() -> None:
+    found = judged(10, 1.0, lambda confidence: (LowerBound("one-run", 5.0 * confidence, confidence, ""),), 0.95, 400)
+    assert found.above == ("one-run",)
+    assert found.bounds[0].confidence == 0.95
 
 
 @pytest.mark.slow

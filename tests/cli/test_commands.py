@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from veil.cli.app import main
+from veil.cli.console import results_table
 
 
 @pytest.fixture
@@ -67,6 +68,10 @@ def test_train_prints_one_json_object_with_the_agreed_keys(
     code, text, _ = veil(capsys, monkeypatch, "report", out, "-o", page)
     assert code == 0
     assert Path(page).stat().st_size > 1000
+    code, _, err = veil(capsys, monkeypatch, "report", out, "-o", str(tmp_path / "misspelt" / "page.html"))
+    assert code == 2
+    assert "there is no folder" in err
+    assert not (tmp_path / "misspelt").exists()
 
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(
@@ -107,6 +112,8 @@ def test_a_preset_brings_method_and_model_and_takes_no_other(
     code, text, _ = veil(capsys, monkeypatch, *words)
     assert code == 0
     assert json.loads(text)["method"] == "group-gd"
+    shown = results_table([json.loads(text)], {"f": 1, "m": 1}).columns[0]._cells[-1]
+    assert shown == "ε (smallest to largest)"
     assert all(spent <= 1.0 for spent in json.loads(text)["privacy"]["by_group"].values())
     code, _, err = veil(capsys, monkeypatch, *words[:-2], str(tmp_path / "other"), "--method", "asc")
     assert code == 2
@@ -122,6 +129,8 @@ def test_every_row_may_have_a_budget_of_its_own(
     words = ("train", str(people), *TRAIN, "--method", "idp-sgd", "--row-budgets", "allowed", "--json")
     code, text, _ = veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "run"))
     assert code == 0
+    found = results_table([json.loads(text)], {"f": 1, "m": 1}).columns
+    assert (found[0]._cells[-1], found[-1]._cells[-1]) == ("ε (smallest to largest)", "0.5 to 2")
     spent = json.loads(text)["privacy"]["by_owner"]
     assert spent["ε = 0.5"] == pytest.approx(0.5, rel=0.01)
     assert spent["ε = 2"] == pytest.approx(2.0, rel=0.01)

@@ -75,3 +75,51 @@ def test_the_ledger_of_a_run_that_was_cut_short_is_kept(
     assert code == 0
     assert (folder / "ledger.interrupted-1.jsonl").read_text() == "costs of the first try"
     assert (folder / "certificate.json").exists()
+
+
+ASKED = ("compare", "--methods", "dp-sgd", "--seeds", "1", "--target", "rich", "--group", "sex")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("PEOPLE", "--option", "asc.step_size=0.1"), "asc is not among the methods: dp-sgd"),
+        (("adultt",), 'there is no file or data set "adultt": did you mean "adult"'),
+        (("PEOPLE", "--backend", "foo"), 'backend is "foo": joblib knows'),
+        (("PEOPLE", "--jobs", "0"), "jobs is 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_one_sentence(
+    words: tuple[str, ...],
+    sentence: str,
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = [str(people) if word == "PEOPLE" else word for word in words]
+    code, _, err = veil(capsys, monkeypatch, *ASKED, *given, "--test", str(people), "--out", str(tmp_path / "all"))
+    assert code == 2
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "all").exists()
+
+
+def test_screen_and_certificates_say_what_a_comparison_leaves_out(
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = (*ASKED, str(people), "--test", str(people), "--epochs", "1", "--jobs", "1", "--backend", "threading")
+    words = (*words, "--methods", "dp-sgd,auto-s", "--model", "logistic", "--out", str(tmp_path / "all"))
+    code, text, _ = veil(capsys, monkeypatch, *words)
+    assert code == 0
+    said = " ".join(text.split())
+    assert "they were read off the training rows" in said
+    assert "their ε add up" in said
+    assert "seeds 1, 2, … are public" in said
+    certificate = (tmp_path / "all" / "dp-sgd-eps1-seed1" / "certificate.json").read_text(encoding="utf-8")
+    missing = " ".join(json.loads(certificate)["not_covered"])
+    assert "they were read off the training rows" in missing
+    assert "their ε add up" in missing

@@ -70,6 +70,28 @@ def test_the_file_of_a_run_starts_it_again(
     assert second["requirements"] == first["requirements"]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--method", "ino-sgd", "--tail", "12"),
+        ("--method", "azb-weak", "--allow-weaker-minority-privacy"),
+    ],
+)
+def test_the_file_of_a_run_keeps_options_that_one_method_has(
+    more: tuple[str, ...],
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ("train", str(people), *TRAIN, "--test", str(people), "--model", "logistic", *more)
+    code, _, err = veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "a"), "--quiet")
+    assert code == 0, err
+    direct = json.loads(veil(capsys, monkeypatch, *words, "--dry-run", "--json")[1])
+    file = str(tmp_path / "a" / "config.toml")
+    assert json.loads(veil(capsys, monkeypatch, "train", "--config", file, "--dry-run", "--json")[1]) == direct
+
+
 def test_a_key_that_nobody_knows_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

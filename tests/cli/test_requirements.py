@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from test_commands import TRAIN, people, veil  # noqa: F401  (the fixture is used by name)
 
@@ -86,3 +87,27 @@ def test_a_comparison_judges_its_best_private_method(
     code, text, _ = veil(capsys, monkeypatch, *words, "--require", "privacy_cost_gap<=1")
     assert code == 0
     assert json.loads(text)["requirements"][0]["value"] is not None
+
+
+def test_a_figure_over_groups_is_not_met_where_a_group_was_not_measured(
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = pd.read_csv(people)
+    few = pd.concat([table[table["sex"] == "m"], table[table["sex"] == "f"].head(2)])
+    few.to_csv(tmp_path / "few.csv", index=False)
+    required = ("--require", "worst_group_accuracy>=0", "--require", "accuracy>=0")
+    words = ("train", str(people), *TRAIN, "--method", "dp-sgd", "--test", str(tmp_path / "few.csv"), "--quiet")
+    code, text, _ = veil(capsys, monkeypatch, *words, *required, "--out", str(tmp_path / "run"))
+    text = " ".join(text.split())
+    assert code == 1
+    assert "✕ not met: Worst-group accuracy" in text
+    assert "not measured, with too few rows: f (dp-sgd)" in text
+    assert "✓ met: Overall accuracy" in text
+    assert "1 of 2 groups: too few rows to be measured" in text
+    code, text, _ = veil(capsys, monkeypatch, "report", str(tmp_path / "run"), "-o", str(tmp_path / "p.html"), "--json")
+    assert code == 1
+    assert [check["not_measured"] for check in json.loads(text)["requirements"]] == [["f"], []]
+    assert "not measured, with too few rows: f" in (tmp_path / "p.html").read_text(encoding="utf-8")

@@ -10,8 +10,9 @@ of tables that can occur, and of single rungs repeated throughout. A claim below
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ import dp_accounting
 from dp_accounting import pld as peer_pld
 from dp_accounting import rdp as peer_rdp
 
-from veil.accounting.certificate import Certificate
+from veil.accounting.accountant import Accountant
+from veil.accounting.certificate import Certificate, certify, check_budgets
 from veil.accounting.events import (
     AccountingError,
     Envelope,
@@ -35,10 +37,27 @@ from veil.accounting.events import (
     Tree,
 )
 from veil.accounting.filters import RenyiFilter, TokenBucket
-from veil.accounting.ledger import Account, Ledger, Terms
+from veil.accounting.ledger import Account, Ledger, LedgerDamaged, Terms
+from veil.accounting.pld import Pld
+from veil.accounting.rdp import Rdp
 
 TOLERANCE = 0.01
 GRID = 1e-4
+ACCOUNTANTS: Mapping[str, Callable[[], Accountant]] = {"pld": Pld, "rdp": Rdp}
+# What follows from the ledger alone; δ, relation and the ledger's state are compared apart.
+REMADE = (
+    "method",
+    "epsilon",
+    "accountant",
+    "by_group",
+    "by_owner",
+    "budgets",
+    "spent_by_group",
+    "statement",
+    "facts",
+)
+# What no ledger holds: the run's own record (run.json) has a copy of it.
+IN_WORDS = ("assumptions", "not_covered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +86,47 @@ class Verdict:
 
 
 def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
-    """Check a certificate against the ledger beside it.
+    """Check a certificate against the ledgers beside it.
 
-    Looks at four things: the ledger's checksums; that the certificate was made from this ledger; that what was spent
-    stays within each rule; and each rule's ε by dp-accounting, which may exceed ours by its own error of 1 %.
+    Looks at: the ledgers' checksums; that the certificate was made from this ledger, field by field; that what was
+    spent stays within each rule, also where preprocessing and evaluation have ledgers of their own; and each rule's ε
+    by dp-accounting, which may exceed ours by its own error of 1 %.
     """
     certificate = Certificate.load(certificate_path)
     if not certificate.private:
         raise AccountingError(f"{certificate.method} is not private: there is no guarantee to verify")
-    ledger = Ledger.open(ledger_path or certificate_path.with_name("ledger.jsonl"))
-    faults = list(_faults(certificate, ledger))
+    ledger = _opened(ledger_path or certificate_path.with_name("ledger.jsonl"))
+    faults = [
+        *_faults(certificate, ledger),
+        *_faults_of_words(certificate, ledger, certificate_path.with_name("run.json")),
+        *_faults_before(ledger, certificate_path.with_name("preprocessing.jsonl")),
+        *_faults_after(certificate, certificate_path.with_name("evaluation.jsonl")),
+    ]
     opinions = []
     known: dict[Any, tuple[float | None, str]] = {}
     for account in ledger.terms.accounts:
         if account.rule not in known:
             known[account.rule] = _second_epsilon(account, ledger)
         second, remark = known[account.rule]
-        claimed = certificate.by_group.get(account.group, math.nan)
+        # A cell's ε is at most that of its group and that of its owner: the certificate claims both.
+        claimed = min(
+            certificate.by_group.get(account.group, math.nan), certificate.by_owner.get(account.owner, math.inf)
+        )
         agrees = second is None or second <= claimed * (1 + TOLERANCE) + 1e-3
         opinions.append(Opinion(account.group, account.owner, claimed, second, agrees, remark))
     return Verdict(tuple(opinions), tuple(faults))
+
+
+def _opened(path: Path) -> Ledger:
+    """A ledger as it is: one that ends in the middle of a line is not mended, as a run that goes on would mend it."""
+    if not path.exists():
+        raise AccountingError(f"there is no {path.name} in {path.parent}")
+    if not path.read_bytes().endswith(b"\n"):
+        raise LedgerDamaged(f"{path.name} ends in the middle of a line")
+    try:
+        return Ledger.open(path)
+    except LedgerDamaged as error:
+        raise LedgerDamaged(f"{path.name}: {error}") from error
 
 
 def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
@@ -99,12 +139,99 @@ def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
         yield "the certificate's groups are not the ledger's"
     if certificate.epsilon != max(certificate.by_group.values(), default=None):
         yield "the certificate's ε is not the largest of its groups' ε"
-    for cell, account in enumerate(terms.accounts):
+    yield from _overspent(ledger)
+    if terms.accountant not in ACCOUNTANTS:
+        yield f"the ledger's accountant is {terms.accountant!r}, which certifies nothing"
+        return
+    found, remade = certificate.as_json(), certify(ledger, ACCOUNTANTS[terms.accountant]()).as_json()
+    for name in REMADE:
+        if not _same(found[name], remade[name]):
+            yield f"{name} is not what the ledger gives: {_short(found[name])} instead of {_short(remade[name])}"
+
+
+def _faults_of_words(certificate: Certificate, ledger: Ledger, record_path: Path) -> Iterable[str]:
+    """Assumptions and what is not covered stand in no ledger: a plan always has both, and the run's record the same."""
+    found = certificate.as_json()
+    planned = "steps" in ledger.terms.facts
+    kept = _certificate_in(record_path)
+    for name in IN_WORDS:
+        if planned and not found[name]:
+            yield f"{name} is empty: the guarantee of every plan has some"
+        elif kept is not None and list(kept.get(name) or ()) != list(found[name]):
+            yield f"{name} is not what {record_path.name} says"
+
+
+def _certificate_in(path: Path) -> Mapping[str, Any] | None:
+    """The copy of the certificate in a run's record; none where there is no such record."""
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))["certificate"]
+        return record if isinstance(record, Mapping) else {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _faults_before(ledger: Ledger, path: Path) -> Iterable[str]:
+    """Private preprocessing has a ledger of its own, and the run's ledger pays for it again, in every cell."""
+    if not path.exists():
+        return
+    try:
+        before = _opened(path)
+    except LedgerDamaged as error:
+        yield str(error)
+        return
+    yield from (f"{path.name}: {fault}" for fault in _overspent(before))
+    paid = [{item.event: item.times for item in ledger.spent(cell)} for cell in range(len(ledger.terms.accounts))]
+    for cell, early in enumerate(before.terms.accounts):
+        own = [
+            spent for spent, account in zip(paid, ledger.terms.accounts, strict=True) if account.group == early.group
+        ]
+        if any(spent.get(item.event, 0) < item.times for item in before.spent(cell) for spent in own):
+            yield f'{path.name}: the ledger of the run does not pay for what group "{early.group}" was charged before'
+
+
+def _faults_after(certificate: Certificate, path: Path) -> Iterable[str]:
+    """Held-out rows pay for figures in a ledger of their own, at the run's δ and at most the smallest of its ε."""
+    if not path.exists():
+        return
+    try:
+        after = _opened(path)
+        terms = after.terms
+        check_budgets(after, ACCOUNTANTS.get(terms.accountant, Rdp)())
+    except AccountingError as error:
+        yield str(error) if isinstance(error, LedgerDamaged) else f"{path.name}: {error}"
+        return
+    yield from (f"{path.name}: {fault}" for fault in _overspent(after))
+    if terms.delta != certificate.delta or terms.relation.value != certificate.relation:
+        yield f"{path.name}: its δ or relation is not the certificate's"
+    if max((a.budget for a in terms.accounts), default=0.0) > min(certificate.budgets.values(), default=math.inf):
+        yield f"{path.name}: held-out rows were charged more than the smallest budget"
+
+
+def _overspent(ledger: Ledger) -> Iterable[str]:
+    for cell, account in enumerate(ledger.terms.accounts):
         for item in ledger.spent(cell):
             others = {other.event: other.times for other in ledger.spent(cell) if other.event != item.event}
             if account.rule.refusal(others, item) is not None:
                 yield f'group "{account.group}", owner "{account.owner}" was charged more than its rule admits'
                 break
+
+
+def _same(found: Any, remade: Any) -> bool:
+    """Whether two JSON values are equal, numbers up to what another machine may compute."""
+    if isinstance(found, Mapping) and isinstance(remade, Mapping):
+        return found.keys() == remade.keys() and all(_same(found[name], remade[name]) for name in found)
+    if isinstance(found, float | int) and isinstance(remade, float | int):
+        return math.isclose(found, remade, rel_tol=1e-4, abs_tol=1e-9)
+    if isinstance(found, list | tuple) and isinstance(remade, list | tuple):
+        return len(found) == len(remade) and all(map(_same, found, remade))
+    return bool(found == remade)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 200 else text[:200] + " …"
 
 
 def _second_epsilon(account: Account, ledger: Ledger) -> tuple[float | None, str]:

@@ -21,7 +21,15 @@ from veil.problem import Cell, Problem, PublicFacts
 from veil.randomness import Seed
 from veil.tabular.encoding import Encoding
 from veil.tabular.mapped import is_large
-from veil.tabular.preparing import Request, columns_of, model_options, plain_encoding, read_and_check, set_rows_apart
+from veil.tabular.preparing import (
+    Request,
+    classes_of,
+    columns_of,
+    model_options,
+    plain_encoding,
+    read_and_check,
+    set_rows_apart,
+)
 from veil.tabular.table import table_problem
 from veil.training.run import LoadedRun, load
 
@@ -84,6 +92,7 @@ def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) 
         budgets=budgets,
         schema=columns.schema,
         group_sizes=columns.schema.group_sizes if columns.schema is not None else None,
+        classes=classes_of(table, columns),
     )
     rest = public if public is not None else table[apart]
     others = None

@@ -18,12 +18,16 @@ FILE = "audit.json"
 
 @dataclass(frozen=True)
 class Finding:
-    """What an attack shows about the rows of one group, one owner, or all: bounds on ε, a curve, or both."""
+    """What an attack shows about the rows of one group, one owner, or all: bounds on ε, a curve, or both.
+
+    `above` names the bounds that lie above the promise even at the confidence that all bounds of the audit share.
+    """
 
     rows: int
     epsilon: float
     bounds: tuple[LowerBound, ...] = ()
     curve: AttackCurve | None = None
+    above: tuple[str, ...] = ()
 
     def bound(self, name: str) -> float:
         """The ε of a bound by its name.
@@ -40,13 +44,18 @@ class Finding:
             "epsilon": self.epsilon,
             "epsilon_lower": self.bound(headline) if self.bounds else None,
             "bounds": {bound.name: bound.epsilon for bound in self.bounds},
+            "above_promise": list(self.above),
         }
         return record | (self.curve.as_json() if self.curve is not None else {})
 
 
 @dataclass(frozen=True)
 class Audit:
-    """One attack on one method or run. `headline` names the bound that stands for it."""
+    """One attack on one method or run. `headline` names the bound that stands for it.
+
+    Each bound has `confidence`; the verdict over all `tests` of them has it too, because there each is asked at its
+    share of the risk (Bonferroni).
+    """
 
     attack: str
     method: str
@@ -58,12 +67,33 @@ class Audit:
     by_owner: Mapping[str, Finding]
     seconds: float
     details: Mapping[str, Any] = field(default_factory=dict)
+    tests: int = 1
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """That of all rows, of each group, of each owner."""
+        return (self.overall, *self.by_group.values(), *self.by_owner.values())
 
     @property
     def holds(self) -> bool:
-        """Whether no bound lies above what is promised; a sound mechanism fails with at most the stated risk each."""
-        found = [self.overall, *self.by_group.values(), *self.by_owner.values()]
-        return all(bound.epsilon <= finding.epsilon for finding in found for bound in finding.bounds)
+        """Whether no bound lies above what is promised; a sound mechanism fails with at most the stated risk."""
+        return not any(finding.above for finding in self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """What follows from all bounds together, in words."""
+        if not self.overall.bounds:
+            return "This attack gives no bound on ε: there is no verdict."
+        above = sum(len(finding.above) for finding in self.findings)
+        alone = sum(bound.epsilon > finding.epsilon for finding in self.findings for bound in finding.bounds)
+        found = (
+            f"{above} of {self.tests} bounds lie ABOVE their promise" if above else "No bound lies above its promise"
+        )
+        each = f"{100 * shared_confidence(self.confidence, self.tests):.6g} %"
+        text = f"{found}: each was tested at {each}, so that the verdict holds at {100 * self.confidence:g} % together."
+        if alone > above:
+            text += f" On their own, at {100 * self.confidence:g} % each, {alone} lie above it."
+        return text
 
     @property
     def epsilon_lower(self) -> float | None:
@@ -81,6 +111,8 @@ class Audit:
             "headline": self.headline,
             **self.overall.as_json(self.headline),
             "holds": self.holds,
+            "verdict": self.verdict,
+            "tests": self.tests,
             "by_group": {name: one.as_json(self.headline) for name, one in self.by_group.items()},
             "by_owner": {name: one.as_json(self.headline) for name, one in self.by_owner.items()},
             "assumptions": assumptions,
@@ -98,6 +130,15 @@ class Audit:
         text = json.dumps({"audits": [*others, self.as_json()]}, indent=1, ensure_ascii=False, allow_nan=False)
         path.write_text(text + "\n", encoding="utf-8")
         return path
+
+
+def shared_confidence(confidence: float, tests: int) -> float:
+    """The confidence of each of several tests that together have this one (Bonferroni).
+
+    >>> shared_confidence(0.95, 50)
+    0.999
+    """
+    return 1.0 - (1.0 - confidence) / tests
 
 
 def read_audits(folder: Path | str) -> Sequence[dict[str, Any]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from veil.auditing.input_canaries import play_inputs
 from veil.auditing.lira import Mode, lira
 from veil.auditing.loss_attack import loss_scores
 from veil.auditing.lower_bounds import LowerBound, clopper_pearson, fdp_fit, gdp_fit, one_run
-from veil.auditing.records import Audit, Finding
+from veil.auditing.records import Audit, Finding, shared_confidence
 from veil.auditing.shadow_models import BuildModel, train_shadows
 from veil.errors import InputError, require
 from veil.plan import LossFunction, Plan, Settings
@@ -127,12 +128,12 @@ def canary_audit(
     started = time.perf_counter()
     scores = play(plan, per_group=per_group, seed=seed, make_loop=make_loop)
     facts, cells = plan.facts, scores.canaries.cells
-    promised = promises(plan)
+    promised, tests = promises(plan), 4 * _parts(facts)
 
     def finding(chosen: Sequence[int]) -> Finding:
         mask = np.isin(cells, chosen)
-        bounds = canary_bounds(scores, chosen, plan.delta, confidence)
-        return Finding(int(mask.sum()), max(promised[cell] for cell in chosen), bounds)
+        bounds_at = partial(canary_bounds, scores, chosen, plan.delta)
+        return judged(int(mask.sum()), max(promised[cell] for cell in chosen), bounds_at, confidence, tests)
 
     return Audit(
         attack=attack,
@@ -147,7 +148,30 @@ def canary_audit(
         else {},
         seconds=time.perf_counter() - started,
         details={"canaries": len(cells), "steps": plan.steps, "relation": str(plan.relation)},
+        tests=tests,
     )
+
+
+def _parts(facts: PublicFacts) -> int:
+    """Of how many sets of rows an audit speaks: all, each group, and each owner where there are several."""
+    owners = len(facts.owners)
+    return 1 + len(facts.groups) + (owners if owners > 1 else 0)
+
+
+def judged(
+    rows: int,
+    promised: float,
+    bounds_at: Callable[[float], tuple[LowerBound, ...]],
+    confidence: float,
+    tests: int,
+    curve: AttackCurve | None = None,
+) -> Finding:
+    """Bounds at their own confidence; where one lies above the promise, again at the confidence that all share."""
+    bounds, above = bounds_at(confidence), tuple[str, ...]()
+    if any(bound.epsilon > promised for bound in bounds):
+        together = bounds_at(shared_confidence(confidence, tests))
+        above = tuple(bound.name for bound in together if bound.epsilon > promised)
+    return Finding(rows, promised, bounds, curve, above)
 
 
 def canary_bounds(scores: Scores, chosen: Sequence[int], delta: float, confidence: float) -> tuple[LowerBound, ...]:
@@ -188,12 +212,15 @@ def input_audit(
     """One training with wrong rows among the real ones, and the bound that assumes nothing, as they share a model."""
     started = time.perf_counter()
     scores = play_inputs(plan, problem, model, per_group=per_group, seed=seed, loss=loss)
-    facts, promised = plan.facts, promises(plan)
+    facts, promised, tests = plan.facts, promises(plan), _parts(plan.facts)
 
     def finding(chosen: Sequence[int]) -> Finding:
         mask = np.isin(scores.cells, list(chosen))
-        bound = one_run(scores.values[mask], scores.coins[mask], plan.delta, confidence)
-        return Finding(int(mask.sum()), max(promised[cell] for cell in chosen), (bound,))
+
+        def bounds_at(asked: float) -> tuple[LowerBound, ...]:
+            return (one_run(scores.values[mask], scores.coins[mask], plan.delta, asked),)
+
+        return judged(int(mask.sum()), max(promised[cell] for cell in chosen), bounds_at, confidence, tests)
 
     return Audit(
         attack="input",
@@ -208,6 +235,7 @@ def input_audit(
         else {},
         seconds=time.perf_counter() - started,
         details={"canaries": len(scores.cells), "steps": plan.steps, "not_covered": NOT_COVERED},
+        tests=tests,
     )
 
 
@@ -280,15 +308,18 @@ def _curve_audit(
     started: float,
     details: Mapping[str, Any],
 ) -> Audit:
-    facts, promised, limits = plan.facts, promises(plan), ceilings(plan)
+    facts, promised, limits, tests = plan.facts, promises(plan), ceilings(plan), _parts(plan.facts)
     scores, inside = np.atleast_2d(scores), np.atleast_2d(inside)
     # Coins are fair and independent within one target only where shadows drew them: there one model is one run.
     tossed = attack == "lira"
 
     def finding(curve: AttackCurve, chosen: Sequence[int]) -> Finding:
         mask = np.isin(cells, list(chosen))
-        bounds = (one_run(scores[0, mask], inside[0, mask], plan.delta, confidence),) if tossed else ()
-        return Finding(int(mask.sum()), max(promised[cell] for cell in chosen), bounds, curve)
+
+        def bounds_at(asked: float) -> tuple[LowerBound, ...]:
+            return (one_run(scores[0, mask], inside[0, mask], plan.delta, asked),) if tossed else ()
+
+        return judged(int(mask.sum()), max(promised[cell] for cell in chosen), bounds_at, confidence, tests, curve)
 
     def by(kind: Literal["group", "owner"], names: Sequence[str]) -> dict[str, Finding]:
         parts = {name: cells_of(facts, kind, index) for index, name in enumerate(names)}
@@ -309,6 +340,7 @@ def _curve_audit(
         by_owner=by("owner", facts.owners) if len(facts.owners) > 1 else {},
         seconds=time.perf_counter() - started,
         details={**details, "not_covered": NOT_COVERED},
+        tests=tests,
     )
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from veil.cli.console import epsilon, print_json, stderr, stdout
-from veil.cli.parsing import named_values
+from veil.cli.parsing import checked_backend, checked_jobs, named_values
 from veil.errors import require
 
 if TYPE_CHECKING:
@@ -27,12 +27,14 @@ def audit(
     canaries: Annotated[int, typer.Option(help="Made-up rows per group, in and out.")] = 20_000,
     shadows: Annotated[int, typer.Option(help="lira: how many models to train.")] = 16,
     mode: Annotated[str, typer.Option(help="lira: online, or offline (fits models without the row only).")] = "online",
-    jobs: Annotated[int, typer.Option(help="lira: models trained at once.")] = 1,
-    backend: Annotated[str, typer.Option(help="lira: loky, ray, dask, … as joblib knows them.")] = "loky",
+    jobs: Annotated[int, typer.Option(help="lira: models trained at once.", callback=checked_jobs)] = 1,
+    backend: Annotated[
+        str, typer.Option(help="lira: loky, ray, dask, … as joblib knows them.", callback=checked_backend)
+    ] = "loky",
     shadow_folder: Annotated[
         Path | None, typer.Option(help="lira: where models' scores are kept. [default: beside the run]")
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of each bound.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Of each bound, and of the verdict over all of them.")] = 0.95,
     option: Annotated[list[str] | None, typer.Option(help="An option of the method, as name=value.")] = None,
     seed: Annotated[int | None, typer.Option(help="For tests: the seed of canaries and shadow models.")] = None,
     show_private: Annotated[
@@ -119,7 +121,9 @@ def _keep(folder: Path, found: Audit) -> Path:
 
 
 def _show(found: Audit) -> None:
-    page = Table(title=f"{found.attack} on {found.method}, confidence {found.confidence:.0%}", title_justify="left")
+    page = Table(
+        title=f"{found.attack} on {found.method}, each bound at {100 * found.confidence:g} %", title_justify="left"
+    )
     curves = found.overall.curve is not None
     names = [bound.name for bound in found.overall.bounds]
     for heading in ("rows", "ε promised", *names, *(("AUROC", "ceiling", "TPR at 1 %") if curves else ())):
@@ -138,8 +142,7 @@ def _show(found: Audit) -> None:
         stdout.print(f"{bound.name}: {bound.assumption}", soft_wrap=True, highlight=False)
     if "not_covered" in found.details:
         stdout.print(str(found.details["not_covered"]), soft_wrap=True, highlight=False)
-    verdict = "No bound lies above its promise." if found.holds else "A bound lies ABOVE its promise."
-    stdout.print(verdict, highlight=False)
+    stdout.print(found.verdict, soft_wrap=True, highlight=False)
 
 
 def _self_test(method: str, options: dict[str, Any], seed: int | None, json: bool) -> None:

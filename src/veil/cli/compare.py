@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import sys
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ from veil.cli.options import (
     Target,
     Test,
 )
-from veil.cli.parsing import listed, named_values, numbers
+from veil.cli.parsing import checked_backend, checked_jobs, listed, named_values, numbers
 from veil.cli.requiring import Checks, checked_requirements, judge, print_verdict
 from veil.errors import InputError, require
 
@@ -45,14 +46,15 @@ if TYPE_CHECKING:
     from veil.randomness import Seed
 
 ADULT = {"target": "income", "group": "sex,income", "ignore": "fnlwgt"}
+SEEDS_PUBLIC = "The noise: the seeds 1, 2, … are public, so that anybody can subtract it. Train anew what you publish."
 Data = Annotated[str, typer.Argument(help="The table to train on (CSV or Parquet), or adult for the bundled one.")]
 Seeds = Annotated[int, typer.Option(help="Runs per method, with seeds 1, 2, …")]
 Epsilons = Annotated[str, typer.Option(help="Budget ε, or several: 0.5,1,2.")]
 MethodOptions = Annotated[
     list[str] | None, typer.Option(help="An option of one of the methods, as method.name=value. Repeatable.")
 ]
-Jobs = Annotated[int, typer.Option(help="Runs at the same time.")]
-Backend = Annotated[str, typer.Option(help="joblib backend: loky, threading, ray or dask.")]
+Jobs = Annotated[int, typer.Option(help="Runs at the same time.", callback=checked_jobs)]
+Backend = Annotated[str, typer.Option(help="joblib backend: loky, threading, ray or dask.", callback=checked_backend)]
 Out = Annotated[Path, typer.Option(help="Folder for runs and report; an unfinished comparison goes on.")]
 
 
@@ -95,8 +97,10 @@ def compare(
 
 def _compare(asked: Mapping[str, Any], further: Mapping[str, Any], *, silent: bool) -> Comparison:
     from veil.comparing import compare as run_comparison
+    from veil.tabular.preparing import FITTED_ON_ROWS
 
-    budgets, options = _budgets(asked["epsilon"]), _options(asked["option"] or [])
+    chosen = listed(asked["methods"])
+    budgets, options = _budgets(asked["epsilon"]), _options(asked["option"] or [], chosen)
     problem, evaluation, config = _problems(asked)
     same = ("epochs", "batch_size", "learning_rate", "noise_filter")
     config |= {"command": shlex.join(["veil", *sys.argv[1:]]), "require": asked["require"] or None}
@@ -104,7 +108,7 @@ def _compare(asked: Mapping[str, Any], further: Mapping[str, Any], *, silent: bo
         return run_comparison(
             problem,
             evaluation,
-            methods=listed(asked["methods"]),
+            methods=chosen,
             out=asked["out"],
             model=partial(_model, asked["model"]),
             seeds=asked["seeds"],
@@ -113,6 +117,7 @@ def _compare(asked: Mapping[str, Any], further: Mapping[str, Any], *, silent: bo
             jobs=asked["jobs"],
             backend=asked["backend"],
             config=config,
+            not_covered=[FITTED_ON_ROWS],
             finished=watch.finished,
             **({name: asked[name] for name in same} | dict(further)),
         )
@@ -122,11 +127,13 @@ def _problems(asked: Mapping[str, Any]) -> tuple[Problem, Problem, dict[str, Any
     """Training rows, public rows, and what was asked for."""
     from veil.datasets import load_adult
     from veil.tabular import fit_encoding, read_table, table_problem
+    from veil.tabular.preparing import check_ignored
 
     data, test = asked["data"], asked["test"]
     usual = ADULT if data == "adult" else {}
     target, groups = asked["target"] or usual.get("target"), listed(asked["group"] or usual.get("group", ""))
     ignore = listed(asked["ignore"] or usual.get("ignore", ""))
+    _require_data(data)
     require(target is not None and len(groups) > 0, "comparing needs --target and --group: which columns are they?")
     if data == "adult":
         table, public = load_adult()
@@ -136,6 +143,7 @@ def _problems(asked: Mapping[str, Any]) -> tuple[Problem, Problem, dict[str, Any
     for name in (target, *groups):
         columns = ", ".join(map(str, table.columns))
         require(name in table.columns, f'column "{name}" is missing: the table has {columns}')
+    check_ignored(table, ignore)
     encoding = fit_encoding(table, {str(target), *ignore})
     problem = table_problem(table, encoding, str(target), groups)
     evaluation = table_problem(public, encoding, str(target), groups, like=problem.public)
@@ -143,8 +151,18 @@ def _problems(asked: Mapping[str, Any]) -> tuple[Problem, Problem, dict[str, Any
     return problem, evaluation, config
 
 
+def _require_data(data: str) -> None:
+    if data == "adult" or Path(data).exists():
+        return
+    near = difflib.get_close_matches(data, ["adult", *(path.name for path in Path().iterdir())], 1)
+    hint = f'did you mean "{near[0]}"' if near else "give a table, or adult for the bundled one"
+    raise InputError(f'there is no file or data set "{data}": {hint}')
+
+
 def _show(found: Comparison, out: Path, json: bool, wanted: list[Any]) -> None:
+    from veil.comparing import OTHER_RUNS
     from veil.report import write_report
+    from veil.tabular.preparing import FITTED_ON_ROWS
 
     page = write_report(found.facts, out / "report.html", requirements=wanted) if found.facts else None
     checks = judge(found.facts, wanted) if found.facts else Checks("no run")
@@ -155,6 +173,10 @@ def _show(found: Comparison, out: Path, json: bool, wanted: list[Any]) -> None:
         for label, sentence in found.failures.items():
             stdout.print(f"failed: {label}: {sentence}", soft_wrap=True, highlight=False, markup=False)
         print_verdict(checks)
+        if any(row["private"] for row in found.summary()):
+            stdout.print("\nNo certificate here covers:")
+            for sentence in (FITTED_ON_ROWS, OTHER_RUNS, SEEDS_PUBLIC):
+                stdout.print(f"- {sentence}", soft_wrap=True, highlight=False)
         if page:
             stdout.print(f"\nReport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
     if found.failures or not checks.met:
@@ -176,13 +198,14 @@ def _budgets(text: str) -> list[float]:
     return values
 
 
-def _options(pairs: list[str]) -> dict[str, dict[str, object]]:
-    """method.name=value pairs, by method."""
+def _options(pairs: list[str], methods: tuple[str, ...]) -> dict[str, dict[str, object]]:
+    """method.name=value pairs, by method; each is for a method that takes part."""
     found: dict[str, dict[str, object]] = {}
     for pair in pairs:
         method, dot, rest = pair.partition(".")
         if not dot or "=" in method:
             raise InputError(f'option "{pair}" is not of the form method.name=value, as in asc.clip=0.5')
+        require(method in methods, f'option "{pair}": {method} is not among the methods: {", ".join(methods)}')
         found.setdefault(method, {}).update(named_values([rest]))
     return found
 
@@ -216,7 +239,7 @@ def _table(summary: list[dict[str, Any]]) -> Table:
     page = Table(
         title="Accuracy, %: mean ± standard deviation over seeds", title_justify="left", caption_justify="left"
     )
-    for heading in ("method", "seeds", "worst group", "average of groups", "overall", "ε", "p against best"):
+    for heading in ("method", "seeds", "worst group", "average of groups", "overall", "largest ε", "p against best"):
         page.add_column(heading, justify="left" if heading == "method" else "right")
     for row in summary:
         mark = " ★" if row["best"] else " ·" if row["within_one_std"] else ""

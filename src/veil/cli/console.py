@@ -59,8 +59,29 @@ def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -
     ):
         table.add_row(label, "", "", *(percent(m[key]) for m in metrics), style="bold" if "worst" in label else "")
     table.add_section()
-    table.add_row("ε (every group)", "", "", *(epsilon(s["privacy"]["epsilon"]) for s in summaries))
+    promised = [_epsilon_range(summary["privacy"]) for summary in summaries]
+    label = "ε (smallest to largest)" if any(" to " in shown for shown in promised) else "ε (every group)"
+    table.add_row(label, "", "", *promised)
+    table.caption = not_measured(summaries)
     return table
+
+
+def _epsilon_range(privacy: dict[str, Any]) -> str:
+    """The ε of all groups and owners: once where it is the same, else the smallest and the largest."""
+    values = sorted([*privacy["by_group"].values(), *privacy["by_owner"].values()])
+    shown = list(dict.fromkeys(map(epsilon, values)))
+    return epsilon(privacy["epsilon"]) if len(shown) < 2 else f"{shown[0]} to {shown[-1]}"
+
+
+def not_measured(summaries: list[dict[str, Any]]) -> str | None:
+    """How many groups have too few rows for a figure; nothing where all have enough, or where targets are numbers."""
+    from veil.report.verdict import unmeasured
+
+    judged = [summary for summary in summaries if summary["metrics"]["accuracy"] is not None]
+    missing, names = unmeasured(judged), {name for one in judged for name in one["metrics"]["by_group"]}
+    if not missing:
+        return None
+    return f"– {len(missing)} of {len(names)} groups: too few rows to be measured; worst and average leave them out"
 
 
 def _escape(text: str) -> str:

@@ -14,7 +14,6 @@ from veil.errors import require
 
 data_app = typer.Typer(help="Data sets, and schemas for tables.", no_args_is_help=True, rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
-PRIVATE_NOTE = "READ FROM PRIVATE ROWS"
 
 
 @data_app.command("list")
@@ -78,13 +77,14 @@ def schema(
 ) -> None:
     """Draft a schema from the rows. What was read off private rows is marked: replace it by public knowledge."""
     from veil.tabular import draft_schema, read_table
+    from veil.tabular.schema import PRIVATE_NOTE
     from veil.tabular.table import require_columns
 
     groups = tuple(name.strip() for name in group.split(",") if name.strip())
     rows = read_table(table)
     require_columns(rows, [*([target] if target else []), *groups])
     draft = draft_schema(rows, target, groups)
-    text = _HEADING + draft.to_toml(PRIVATE_NOTE)
+    text = _HEADING.format(mark=PRIVATE_NOTE) + draft.to_toml(PRIVATE_NOTE)
     if out is not None:
         require(not out.exists(), f"{out} exists already: choose another name with --out")
         out.write_text(text, encoding="utf-8")
@@ -97,8 +97,8 @@ def schema(
         stderr.print(f"Draft in {out}: replace every line marked {PRIVATE_NOTE}.", soft_wrap=True, highlight=False)
 
 
-_HEADING = f"""# A draft, read off the rows. It is public knowledge only after you have replaced every line that is
-# marked {PRIVATE_NOTE} by what everybody may know; the kinds were guessed from the rows too.
+_HEADING = """# A draft, read off the rows. It is public knowledge only after you have replaced every line that is
+# marked {mark} by what everybody may know; the kinds were guessed from the rows too.
 
 """
 

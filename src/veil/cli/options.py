@@ -22,7 +22,7 @@ Method = Annotated[str, typer.Option(help="See `veil methods`.", autocompletion=
 Methods = Annotated[
     str, typer.Option(help="Methods, separated by commas; see `veil methods`.", autocompletion=complete_methods)
 ]
-Delta = Annotated[str, typer.Option(help="δ, or auto for 1 / (2 × rows).")]
+Delta = Annotated[str, typer.Option(help="δ, or auto for 1 / (2 × training rows).")]
 Model = Annotated[str, typer.Option(help="A built-in model, or my_module:factory.", autocompletion=complete_model)]
 Test = Annotated[Path | None, typer.Option(help="A table whose rows are public, for evaluation.")]
 Ignore = Annotated[str, typer.Option(help="Columns to leave out, by commas.")]

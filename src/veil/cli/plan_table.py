@@ -1,4 +1,4 @@
-"""`--dry-run`: the plan per group, before any row is read."""
+"""`--dry-run`: the plan per group, before anything is released."""
 
 from __future__ import annotations
 

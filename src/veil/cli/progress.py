@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -39,7 +39,7 @@ class ProgressBar(Callback):
         assert self._task is not None
         fields: dict[str, str] = {}
         if report.spent:
-            fields["budget"] = spent_text(report.spent, report.plan.settings.epsilon)
+            fields["budget"] = spent_text(report.spent, report.plan.facts.budgets or (report.plan.settings.epsilon,))
         if report.metrics is not None:
             fields["figures"] = f"worst group {percent(report.metrics.worst_group_accuracy)} %"
         self._bar.update(self._task, completed=report.step + 1, **fields)  # type: ignore[arg-type]
@@ -49,14 +49,20 @@ class ProgressBar(Callback):
         self._bar.stop()
 
 
-def spent_text(spent: Mapping[str, float], budget: float) -> str:
+def spent_text(spent: Mapping[str, float], budgets: Sequence[float]) -> str:
     """What each group has spent: once where all have spent the same, by name for a few groups, else the range.
 
-    >>> spent_text({"a": 0.5, "b": 0.5}, 1.0), spent_text({"a": 0.5, "b": 0.25}, 1.0)
+    Where owners have budgets of their own, a group's figure is that of the owner who allows most.
+
+    >>> spent_text({"a": 0.5, "b": 0.5}, [1.0]), spent_text({"a": 0.5, "b": 0.25}, [1.0])
     ('ε 0.50 of 1 in every group', 'ε of 1: a 0.50, b 0.25')
+    >>> spent_text({"a": 2.0, "b": 2.0}, [0.5, 2.0])
+    'ε up to 2.00 of 2, less for other owners'
     """
     shown = {name: f"{value:.2f}" for name, value in spent.items()}
-    values = sorted(set(shown.values()), key=float)
+    values, budget = sorted(set(shown.values()), key=float), max(budgets)
+    if min(budgets) < budget:
+        return f"ε up to {values[-1]} of {budget:g}, less for other owners"
     if len(values) == 1:
         return f"ε {values[0]} of {budget:g} in every group"
     if len(shown) <= MOST_GROUPS:

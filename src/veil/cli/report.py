@@ -25,6 +25,7 @@ def report(
     from veil.report.requirements import asked_of
     from veil.training import load
 
+    check(out.parent.is_dir(), f"there is no folder {out.parent}: make it, or choose another place with --out")
     given = checked_requirements(require)
     folders = [folder for given in runs for folder in _run_folders(given)]
     facts = [dict(load(folder).facts) for folder in folders]

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.markup import escape
+
 from veil.cli.console import stdout
 
 
@@ -23,7 +25,7 @@ class Checks:
 
     def as_json(self) -> dict[str, Any]:
         """Keys for `--json`; nothing where nothing was required."""
-        keys = ("metric", "op", "threshold", "value", "met")
+        keys = ("metric", "op", "threshold", "value", "met", "not_measured")
         found = [{key: check[key] for key in keys} for check in self.requirements]
         return {"requirements": found, "met": self.met, "judged": self.subject} if found else {}
 
@@ -47,4 +49,5 @@ def print_verdict(checks: Checks) -> None:
     """One line for each requirement."""
     for check in checks.requirements:
         mark = "[bold green]✓ met:[/]" if check["met"] else "[bold red]✕ not met:[/]"
-        stdout.print(f"\n{mark} {check['name']} {check['shown']} ({checks.subject})", soft_wrap=True, highlight=False)
+        words = escape(f"{check['name']} {check['shown']} ({checks.subject})")
+        stdout.print(f"\n{mark} {words}", soft_wrap=True, highlight=False)

@@ -79,7 +79,11 @@ DataSetName = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out that was cut short.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show the plan per group (rates, clips, noise, cost) and stop.")
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Show the plan per group (rates, clips, noise, cost) and stop. It reads the table, like training.",
+    ),
 ]
 
 
@@ -171,7 +175,7 @@ def _train(
 
     if request.model in SMALL_MODELS:
         torch.set_num_threads(1)  # a second thread costs a small model more than it gives
-    kept = ("option", "model_option", "require", "show_private")
+    kept = ("option", "allow_weaker_minority_privacy", "model_option", "require", "show_private")
     return train_table(
         request,
         method,
@@ -179,7 +183,7 @@ def _train(
         out=asked["out"],
         resume=asked["resume"],
         callbacks=[ProgressBar(quiet=silent)],
-        config={"command": _command(), **{name: asked[name] or None for name in kept}},
+        config={"command": _command(), "tail": asked["tail"], **{name: asked[name] or None for name in kept}},
         say=None if silent else lambda sentence: stderr.print(sentence, soft_wrap=True, highlight=False),
     )
 
@@ -213,7 +217,7 @@ def _request(asked: Mapping[str, Any]) -> Request:
     require(asked["data"] is not None, "no data are named: give a table, as in veil train people.csv --target …")
     require(
         not asked["dry_run"] or asked["private_preprocessing"] is None,
-        "a dry run reads no row: leave --private-preprocessing out",
+        "a dry run releases nothing: leave --private-preprocessing out",
     )
     same = (
         "target",

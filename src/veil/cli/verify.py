@@ -17,12 +17,11 @@ def verify(
     certificate: Annotated[Path, typer.Argument(help="certificate.json, or the run folder that holds it.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
 ) -> None:
-    """Check a certificate against its ledger with dp-accounting. Exit code 1 if they disagree."""
+    """Check a certificate against its ledgers, with dp-accounting beside. Exit code 1 if they disagree."""
     from veil.accounting.verify import verify as check
 
     path = certificate / "certificate.json" if certificate.is_dir() else certificate
     require(path.exists(), f"there is no certificate at {path}")
-    require(path.with_name("ledger.jsonl").exists(), f"there is no ledger.jsonl beside {path}")
     verdict = check(path)
     if json:
         opinions = [asdict(opinion) for opinion in verdict.opinions]
@@ -37,7 +36,7 @@ def verify(
             page.add_row(opinion.group, opinion.owner, f"{opinion.claimed:.4f}", second, agrees, opinion.remark)
         stdout.print(page)
         for fault in verdict.faults:
-            stdout.print(f"fault: {fault}")
+            stdout.print(f"fault: {fault}", soft_wrap=True, highlight=False, markup=False)
         stdout.print("The certificate holds." if verdict.holds else "The certificate does NOT hold.")
     if not verdict.holds:
         raise typer.Exit(1)

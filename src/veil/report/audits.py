@@ -26,7 +26,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} is not a JSON file: {error}") from error
-    entries = record if isinstance(record, list) else [record]
-    if not all(isinstance(entry, dict) for entry in entries):
+    # `veil audit` keeps all attacks in one object; a list, or one audit alone, is taken too.
+    entries = record.get("audits", [record]) if isinstance(record, dict) else record
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InputError(f"{path} is not a list of audits")
     return entries

@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from veil.metrics.definitions import ACROSS, PRIVACY_COST_GAP
 from veil.report.cleaning import Facts
 from veil.report.intervals import spread
 from veil.report.requirements import SIGNS, from_mapping
 from veil.report.variants import Variant, find_variants, privacy_cost_gap
-from veil.report.wording import METRIC_NAMES, number, percent, spelled
+from veil.report.wording import METRIC_NAMES, number, percent, some_of, spelled
+
+OVER_GROUPS = {figure.name for figure in (*ACROSS, PRIVACY_COST_GAP)}
 
 
 def make_verdict(
@@ -50,19 +53,36 @@ def _worst_group(subject: Variant) -> str | None:
 
 
 def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Facts]) -> dict[str, Any]:
-    """A requirement such as {"metric": "worst_group_accuracy", "op": ">=", "threshold": 0.6}, measured and judged."""
+    """A requirement such as {"metric": "worst_group_accuracy", "op": ">=", "threshold": 0.6}, measured and judged.
+
+    A figure over groups says nothing of a group that was not measured: it could be the worst.
+    """
     asked = from_mapping(requirement)
-    value = requirement.get("value")
+    value, missing = requirement.get("value"), list[str]()
     if value is None:
         value = _measured(asked.metric, subject, runs)
+        missing = unmeasured([runs[index] for index in subject.members]) if asked.metric in OVER_GROUPS else []
+    lacking = f"; not measured, with too few rows: {some_of(missing)}" if value is not None and missing else ""
     shown = number if asked.metric in ("epsilon", "loss") or not 0 <= asked.threshold <= 1 else percent
     return {
         **asked.as_json(),
         "value": value,
-        "met": asked.holds(value),
+        "met": asked.holds(value) and not missing,
+        "not_measured": missing,
         "name": METRIC_NAMES.get(asked.metric, spelled(asked.metric)),
-        "shown": f"{shown(value)}, required {SIGNS[asked.op]}\u00a0{shown(asked.threshold)}",
+        "shown": f"{shown(value)}, required {SIGNS[asked.op]}\u00a0{shown(asked.threshold)}{lacking}",
     }
+
+
+def unmeasured(runs: Sequence[Facts]) -> list[str]:
+    """The groups that a run lists and has no accuracy of, each once.
+
+    >>> unmeasured([{"metrics": {"by_group": {"a": {"n": 9, "accuracy": 0.5}, "b": {"n": 2, "accuracy": None}}}}])
+    ['b']
+    """
+    scores = [(run.get("metrics") or {}).get("by_group") or {} for run in runs]
+    found = (name for own in scores for name, score in own.items() if score.get("accuracy") is None)
+    return list(dict.fromkeys(found))
 
 
 def _measured(metric: str, subject: Variant, runs: Sequence[Facts]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 NOTHING = "–"
 NARROW = "\u202f"
@@ -103,6 +104,16 @@ def spelled(value: str) -> str:
     """
     text = value.replace("_", " ").strip()
     return text[:1].upper() + text[1:]
+
+
+def some_of(names: Sequence[str], most: int = 5) -> str:
+    """A list of names; of many the first few, and how many more there are.
+
+    >>> some_of(["a", "b"]), some_of(["a", "b", "c"], most=1)
+    ('a, b', 'a and 2 more')
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def show(value: object) -> str:
