@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from veil.cli.data import PRIVATE_NOTE, data_app
+from veil.cli.data import data_app
 from veil.datasets import DATASETS
 from veil.errors import InputError
 from veil.tabular import read_schema
+from veil.tabular.schema import PRIVATE_NOTE
 
 RUNNER = CliRunner()
 

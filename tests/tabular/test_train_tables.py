@@ -438,10 +438,11 @@ def test_a_group_that_only_held_out_rows_have_is_refused_before_a_row_is_used(
 
 
 def test_a_draft_of_a_schema_is_not_covered_until_its_marks_are_gone(train: Any, tmp_path: Path) -> None:
-    from veil.cli.data import _HEADING, PRIVATE_NOTE
+    from veil.cli.data import _HEADING
+    from veil.tabular.schema import PRIVATE_NOTE
 
     draft = draft_schema(read_table(tmp_path / "shop.csv"), "bought", ("region",))
-    written = _HEADING + draft.to_toml(PRIVATE_NOTE)
+    written = _HEADING.format(mark=PRIVATE_NOTE) + draft.to_toml(PRIVATE_NOTE)
     assert draft.to_toml() == draft.to_toml(PRIVATE_NOTE)
     (tmp_path / "draft.toml").write_text(written)
     (tmp_path / "edited.toml").write_text(written.replace(f"  # {PRIVATE_NOTE}", ""))
