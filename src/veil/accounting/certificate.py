@@ -12,6 +12,7 @@ from typing import Any
 from veil.accounting.accountant import Accountant
 from veil.accounting.events import AccountingError, Relation
 from veil.accounting.ledger import Account, Ledger
+from veil.files import FOR_ALL, write_whole
 
 RELATION_IN_WORDS = {
     Relation.ADD_REMOVE: "whether any one row was in the data at all",
@@ -45,7 +46,8 @@ class Certificate:
 
     def save(self, path: Path) -> None:
         """Write `certificate.json`."""
-        path.write_text(json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n"
+        write_whole(path, text.encode(), FOR_ALL)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Certificate:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from veil.errors import InputError, require
+from veil.files import FOR_ALL, write_whole
 from veil.models import build_model
 from veil.models.applying import apply
 from veil.problem import PublicFacts
@@ -57,7 +58,7 @@ def save_preprocessing(
         "model": model,
         "model_options": model_options,
     }
-    (folder / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(folder / FILE, (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode(), FOR_ALL)
 
 
 def load_predictor(folder: Path | str) -> Predictor:
