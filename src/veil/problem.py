@@ -203,8 +203,8 @@ class Problem:
     def batch(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Inputs and targets of some rows."""
         index = torch.from_numpy(rows)
-        targets = self.targets[index]
-        inputs = self.inputs[index] if self.source is None else self.source.take(rows)
+        targets = self.targets.index_select(0, index)  # several times as fast as brackets
+        inputs = self.inputs.index_select(0, index) if self.source is None else self.source.take(rows)
         return inputs, targets if targets.is_floating_point() else targets.long()
 
     def without(self, row: int) -> Problem:

@@ -22,7 +22,7 @@ from veil.accounting.events import (
     Relation,
     joint_noise_multiplier,
 )
-from veil.bounding import Bound
+from veil.bounding import Bound, by_row
 from veil.draws import Draw
 from veil.gradients import GradientEngine, GradientSum, RowFacts, Weigh
 from veil.noise import GaussianNoise
@@ -139,7 +139,7 @@ class GradientRelease:
         cells = torch.from_numpy(problem.cell_of[rows])
         noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
         divisor = self._divisor(sampler, seed, step)
-        gradient = {name: value / divisor for name, value in noisy.items()}
+        gradient = {name: value.div_(divisor) for name, value in noisy.items()}
         statistics = {
             statistic.name: self._statistic(statistic, result.facts, cells, step, noise)
             for statistic in self.statistics
@@ -190,7 +190,6 @@ class _Weigh:
     def __init__(self, bound: Bound, cells: Tensor) -> None:
         self.row_local = bound.row_local
         self._bound, self._cells, self._seen = bound, cells, 0
-        self._limits = torch.tensor(bound.limits, dtype=torch.float64)
 
     def __call__(self, facts: RowFacts) -> Tensor:
         rows = slice(self._seen, self._seen + len(facts.norms))
@@ -198,7 +197,7 @@ class _Weigh:
         cells = self._cells[rows]
         weights = self._bound.weights(facts, cells)
         if self.row_local:
-            return clamp_to_limits(weights, facts.norms, self._limits[cells])
+            return clamp_to_limits(weights, facts.norms, by_row(self._bound.limits, cells, torch.float64))
         return weights * (1 - NORM_ERROR) if self._bound.needs_norms else weights
 
 

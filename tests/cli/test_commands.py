@@ -24,7 +24,8 @@ def people(tmp_path: Path) -> Path:
     town = generator.choice(["A", "B", "C"], rows)
     rich = np.where(age + 10 * generator.standard_normal(rows) > 50, "yes", "no")
     table = pd.DataFrame({"age": age, "town": town, "sex": sex, "rich": rich})
-    table.to_csv(tmp_path / "people.csv", index=False)
+    for name in ("people", "public"):
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
     return tmp_path / "people.csv"
 
 
@@ -48,7 +49,16 @@ def test_train_prints_one_json_object_with_the_agreed_keys(
 ) -> None:
     out = str(tmp_path / "run")
     code, text, _ = veil(
-        capsys, monkeypatch, "train", str(people), *TRAIN, "--test", str(people), "--out", out, "--json"
+        capsys,
+        monkeypatch,
+        "train",
+        str(people),
+        *TRAIN,
+        "--test",
+        str(people.with_name("public.csv")),
+        "--out",
+        out,
+        "--json",
     )
     assert code == 0
     answer = json.loads(text)
@@ -108,7 +118,8 @@ def test_weaker_privacy_of_the_minority_must_be_said(
 def test_a_preset_brings_method_and_model_and_takes_no_other(
     people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("train", str(people), *TRAIN, "--preset", "best", "--out", str(tmp_path / "run"), "--json")
+    own = ("--target", "rich", "--group", "sex", "--seed", "1")
+    words = ("train", str(people), *own, "--preset", "best", "--out", str(tmp_path / "run"), "--json")
     code, text, _ = veil(capsys, monkeypatch, *words)
     assert code == 0
     assert json.loads(text)["method"] == "group-gd"
@@ -118,6 +129,9 @@ def test_a_preset_brings_method_and_model_and_takes_no_other(
     code, _, err = veil(capsys, monkeypatch, *words[:-2], str(tmp_path / "other"), "--method", "asc")
     assert code == 2
     assert "leave --method out" in err
+    code, _, err = veil(capsys, monkeypatch, *words[:-2], str(tmp_path / "other"), *TRAIN)
+    assert code == 2
+    assert "leave --epochs and --batch-size out" in err
 
 
 def test_every_row_may_have_a_budget_of_its_own(
@@ -137,6 +151,17 @@ def test_every_row_may_have_a_budget_of_its_own(
     code, _, err = veil(capsys, monkeypatch, *words, "--owner", "town", "--out", str(tmp_path / "other"))
     assert code == 2
     assert "leave --owner and --budgets out" in err
+
+
+def test_the_training_table_is_no_test_table(
+    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = people.parent / "." / people.name
+    code, _, err = veil(
+        capsys, monkeypatch, "train", str(people), *TRAIN, "--test", str(same), "--out", str(tmp_path / "run")
+    )
+    assert code == 2
+    assert "--test names the training table itself" in err
 
 
 WRONG = {

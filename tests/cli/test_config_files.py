@@ -62,7 +62,16 @@ def test_the_file_of_a_run_starts_it_again(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = ("train", str(people), *TRAIN, "--test", str(people), "--method", "dp-sgd", "--json")
+    words = (
+        "train",
+        str(people),
+        *TRAIN,
+        "--test",
+        str(people.with_name("public.csv")),
+        "--method",
+        "dp-sgd",
+        "--json",
+    )
     first = json.loads(veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "a"), "--require", "ece<=1")[1])
     again = ("train", "--config", str(tmp_path / "a" / "config.toml"), "--out", str(tmp_path / "b"), "--json")
     second = json.loads(veil(capsys, monkeypatch, *again)[1])
@@ -84,7 +93,7 @@ def test_the_file_of_a_run_keeps_options_that_one_method_has(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = ("train", str(people), *TRAIN, "--test", str(people), "--model", "logistic", *more)
+    words = ("train", str(people), *TRAIN, "--test", str(people.with_name("public.csv")), "--model", "logistic", *more)
     code, _, err = veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "a"), "--quiet")
     assert code == 0, err
     direct = json.loads(veil(capsys, monkeypatch, *words, "--dry-run", "--json")[1])

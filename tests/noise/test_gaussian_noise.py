@@ -122,6 +122,11 @@ def test_both_normals_of_a_word_are_normal_and_independent():
     assert stats.pearsonr(pairs[1:, 0], pairs[:-1, 1]).pvalue > REFUSE
 
 
+def test_noise_lies_in_memory_as_a_new_tensor_would():
+    noise = GaussianNoise(SEED).draw(0, {"one": (1,), "two": (2,), "odd": (3, 5), "long": (70, 70)}, 1.0)
+    assert all(values.is_contiguous() for values in noise.values())
+
+
 def test_fast_normals_do_not_depend_on_how_the_words_are_cut(monkeypatch):
     whole = fast_normals(random_words(step=1), 1001)
     monkeypatch.setattr(gaussian, "_AT_ONCE", 13)

@@ -327,3 +327,22 @@ def test_rows_for_evaluation_must_be_a_problem() -> None:
     rows = torch.zeros(4, 10), torch.zeros(4)
     with pytest.raises(InputError, match="evaluation must be a veil"):
         fitted(generate(TWO_GROUPS), evaluation=rows)
+
+
+# Updates: what was released is what the weights move by
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_an_update_does_not_depend_on_how_weights_lie_in_memory(optimizer: str) -> None:
+    """Fused optimizers read memory side by side: a gradient laid out in another way would be taken for another one."""
+    images = torch.randn(60, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    problem = Problem.from_arrays(images, np.arange(60) % 2, np.repeat(["a", "b"], 30))
+    models = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 2)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    convolution = models[1][0]
+    convolution.weight.data = convolution.weight.data.contiguous(memory_format=torch.channels_last)
+    assert convolution.weight.stride() != models[0][0].weight.stride()
+    runs = [
+        veil.fit(model, problem, epsilon=5.0, steps=3, batch_size=20, seed=1, optimizer=optimizer) for model in models
+    ]
+    assert torch.allclose(weights(runs[0]), weights(runs[1]), atol=1e-5)

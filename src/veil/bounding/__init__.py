@@ -1,6 +1,6 @@
 """Bounding: the rules that limit how much one row can move a sum."""
 
-from veil.bounding.bounds import Bound, Clip, Normalise, UnitClip, Weighted, check_row_local
+from veil.bounding.bounds import Bound, Clip, Normalise, UnitClip, Weighted, by_row, check_row_local
 from veil.bounding.global_scale import GlobalScale, UnitGroupClip
 from veil.bounding.group_mean import GroupMean
 from veil.bounding.ordered import BetaTail, LinearTail, Ordered, StepTail, tail_from
@@ -18,6 +18,7 @@ __all__ = [
     "UnitClip",
     "UnitGroupClip",
     "Weighted",
+    "by_row",
     "check_row_local",
     "tail_from",
 ]

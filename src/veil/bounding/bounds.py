@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -10,6 +11,20 @@ from torch import Tensor
 
 from veil.errors import require
 from veil.gradients import RowFacts
+
+
+@lru_cache(maxsize=32)
+def _table(values: tuple[float, ...], dtype: torch.dtype) -> Tensor:
+    return torch.tensor(values, dtype=dtype)
+
+
+def by_row(values: tuple[float, ...], cells: Tensor, dtype: torch.dtype) -> Tensor:
+    """The value of each row's cell.
+
+    >>> by_row((1.0, 3.0), torch.tensor([1, 0, 1]), torch.float32)
+    tensor([3., 1., 3.])
+    """
+    return _table(tuple(values), dtype).index_select(0, cells)
 
 
 class Bound(Protocol):
@@ -55,7 +70,7 @@ class Clip:
 
     def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
         """min(1, C / ‖g‖)."""
-        limits = torch.tensor(self.limits, dtype=facts.norms.dtype)[cells]
+        limits = by_row(self.limits, cells, facts.norms.dtype)
         return torch.clamp(limits / facts.norms.clamp_min(torch.finfo(facts.norms.dtype).tiny), max=1.0)
 
 
@@ -95,7 +110,7 @@ class Normalise:
 
     def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
         """R / (‖g‖ + γ)."""
-        limits = torch.tensor(self.limits, dtype=facts.norms.dtype)[cells]
+        limits = by_row(self.limits, cells, facts.norms.dtype)
         return limits / (facts.norms + self.gamma)
 
 
@@ -114,7 +129,7 @@ class Weighted:
 
     def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
         """The cell's factor."""
-        return torch.tensor(self.factors, dtype=facts.losses.dtype)[cells]
+        return by_row(self.factors, cells, facts.losses.dtype)
 
 
 def check_row_local(bound: Bound, cells: int) -> None:

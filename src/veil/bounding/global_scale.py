@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from veil.bounding.bounds import by_row
 from veil.gradients import RowFacts
 
 
@@ -60,5 +61,5 @@ class GlobalScale:
 
     def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
         """C / max(‖g‖, Z)."""
-        limits = torch.tensor(self.limits, dtype=facts.norms.dtype)[cells]
+        limits = by_row(self.limits, cells, facts.norms.dtype)
         return limits / facts.norms.clamp_min(self.ceiling)

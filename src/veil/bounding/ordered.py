@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc
 from torch import Tensor
 
-from veil.bounding.bounds import Bound
+from veil.bounding.bounds import Bound, by_row
 from veil.errors import require
 from veil.gradients import RowFacts
 
@@ -178,7 +178,7 @@ class UnitClipByCell:
 
     def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
         """min(1/C, f/‖g‖)."""
-        factors = torch.tensor(self.limits, dtype=facts.norms.dtype)[cells]
+        factors = by_row(self.limits, cells, facts.norms.dtype)
         tiny = torch.finfo(facts.norms.dtype).tiny
         return torch.clamp(factors / facts.norms.clamp_min(tiny), max=1.0 / self.threshold)
 

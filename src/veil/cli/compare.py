@@ -127,7 +127,7 @@ def _problems(asked: Mapping[str, Any]) -> tuple[Problem, Problem, dict[str, Any
     """Training rows, public rows, and what was asked for."""
     from veil.datasets import load_adult
     from veil.tabular import fit_encoding, read_table, table_problem
-    from veil.tabular.preparing import check_ignored
+    from veil.tabular.preparing import check_ignored, read_apart
 
     data, test = asked["data"], asked["test"]
     usual = ADULT if data == "adult" else {}
@@ -139,7 +139,7 @@ def _problems(asked: Mapping[str, Any]) -> tuple[Problem, Problem, dict[str, Any
         table, public = load_adult()
     else:
         require(test is not None, "comparing needs rows to judge by: give a table of public rows with --test")
-        table, public = read_table(Path(data)), read_table(Path(str(test)))
+        table, public = read_table(Path(data)), read_apart(Path(str(test)), Path(data))
     for name in (target, *groups):
         columns = ", ".join(map(str, table.columns))
         require(name in table.columns, f'column "{name}" is missing: the table has {columns}')

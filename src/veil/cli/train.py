@@ -135,6 +135,7 @@ def train(
     asked = _with_preset(context)
     wanted = checked_requirements(require)
     request, chosen, settings = _request(asked), _method(asked), _settings(asked, further_settings(context))
+    _check_length(context, chosen)
     if dry_run:
         _show_plan(request, chosen, settings, json)
         return
@@ -151,13 +152,27 @@ def _with_preset(context: typer.Context) -> Mapping[str, Any]:
         return asked
     from veil.presets import preset
 
-    sources = {name: context.get_parameter_source(name) for name in ("method", "model")}
-    typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    require(
-        not typed, f"--preset {asked['preset']} brings its own method and model: leave --{' and --'.join(typed)} out"
-    )
+    typed = _typed(context, "method", "model")
+    require(not typed, f"--preset {asked['preset']} brings its own method and model: leave {typed} out")
     chosen = preset(asked["preset"])
     return asked | {"method": chosen.method, "model": chosen.model}
+
+
+def _typed(context: typer.Context, *names: str) -> str:
+    """Those of the options that stand on the command line, as they are typed there."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    found = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    return " and ".join("--" + name.replace("_", "-") for name in found)
+
+
+def _check_length(context: typer.Context, method: PrivateMethod) -> None:
+    """Refuse what a method that solves its problem as a whole would pass over."""
+    if getattr(method, "whole", False):
+        typed = _typed(context, "epochs", "batch_size", "learning_rate")
+        require(
+            not typed,
+            f"{method.name} is solved as a whole, with steps of its own: leave {typed} out",
+        )
 
 
 def _leads() -> bool:

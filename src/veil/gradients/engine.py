@@ -178,7 +178,8 @@ def _joined(facts: list[RowFacts]) -> RowFacts:
 
 def _weights(weigh: Weigh, facts: RowFacts) -> Tensor:
     """The weights as given, 0 for rows that are not finite; anything that could poison a sum is refused."""
-    weights = weigh(facts).detach()
+    weights = weigh(facts)
+    weights = weights.detach() if weights.requires_grad else weights
     rows = facts.norms.shape[0]
     if weights.ndim not in (1, 2) or weights.shape[-1] != rows:
         raise GradientError(

@@ -98,7 +98,7 @@ def replay(
     for (weight, bias), gradient, input in zip(maps, gradients, inputs, strict=True):
         if gradient is None:
             continue
-        input = input.detach()
+        input = input.detach() if input.requires_grad else input
         own = squared_norms(gradient)
         squares[weight] = product_squares(gradient, input, own)
         if bias is not None:

@@ -47,6 +47,7 @@ class DpOco:
     private: ClassVar[bool] = True
     relation: ClassVar[str | None] = "replace-one"
     summary: ClassVar[str] = "DP-FTRL for the weights plays against EXP3 for the groups, every row used once"
+    whole: ClassVar[bool] = True
 
     loss: Literal["logistic", "smoothed-hinge", "hinge", "squared"] | None = None
     feature_radius: float | None = None

@@ -49,6 +49,7 @@ class GroupGd:
     private: ClassVar[bool] = True
     relation: ClassVar[str | None] = "add-remove"
     summary: ClassVar[str] = "whiten rows in private, then full-batch steps with bounds and margins by group size"
+    whole: ClassVar[bool] = True
 
     clip: float = 0.3
     power: float = 0.75

@@ -34,6 +34,7 @@ class NoisySgdAgs:
     private: ClassVar[bool] = True
     relation: ClassVar[str | None] = "replace-one"
     summary: ClassVar[str] = "projected noisy SGD on the group that a noisy maximum finds worst"
+    whole: ClassVar[bool] = True
 
     loss: Literal["logistic", "smoothed-hinge", "hinge", "squared"] | None = None
     feature_radius: float | None = None

@@ -39,6 +39,7 @@ class NoisySgdMgr:
     private: ClassVar[bool] = True
     relation: ClassVar[str | None] = "replace-one"
     summary: ClassVar[str] = "projected noisy SGD on one group at a time, drawn by weights that follow released losses"
+    whole: ClassVar[bool] = True
 
     loss: Literal["logistic", "smoothed-hinge", "hinge", "squared"] | None = None
     feature_radius: float | None = None

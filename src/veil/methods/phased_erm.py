@@ -45,6 +45,7 @@ class PhasedErmMethod:
     private: ClassVar[bool] = True
     relation: ClassVar[str | None] = "replace-one"
     summary: ClassVar[str] = "the worst group's risk by saddle problems on disjoint folds, each solution released once"
+    whole: ClassVar[bool] = True
 
     loss: Literal["logistic", "smoothed-hinge", "hinge", "squared"] | None = None
     feature_radius: float | None = None

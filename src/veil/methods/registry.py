@@ -13,7 +13,10 @@ from veil.problem import PublicFacts
 
 
 class Method(Protocol):
-    """A frozen dataclass whose fields are the method's own options."""
+    """A frozen dataclass whose fields are the method's own options.
+
+    One that has `whole = True` solves its problem as a whole and has a length and step sizes of its own.
+    """
 
     name: ClassVar[str]
     family: ClassVar[str]

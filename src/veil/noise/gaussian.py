@@ -18,7 +18,9 @@ Shape = Tensor | torch.Size | Sequence[int]
 
 
 # Words worked on at once: small arrays stay in the cache and in the allocator's hands. It changes no value.
-_AT_ONCE = 16384
+_AT_ONCE = 8192
+# Tensors of at most this many words are worked on together.
+_SHORT = 1024
 
 
 def fast_normals(words: WordStream, count: int, std: float = 1.0) -> npt.NDArray[np.float32]:
@@ -33,21 +35,25 @@ def fast_normals(words: WordStream, count: int, std: float = 1.0) -> npt.NDArray
     """
     normals = np.empty((2, count), dtype=np.float32)
     for start in range(0, count, _AT_ONCE):
-        part = slice(start, min(start + _AT_ONCE, count))
-        halves = words(part.stop - start).view(np.uint32).reshape(-1, 2)
-        # 31 bits, so that the conversion is a signed one (fast); the half keeps the logarithm away from 0.
-        radius = (halves[:, 0] >> np.uint32(1)).view(np.int32).astype(np.float32)
-        radius += np.float32(0.5)
-        radius *= np.float32(2.0**-31)
-        np.log(radius, out=radius)
-        radius *= np.float32(-2.0)
-        np.sqrt(np.maximum(radius, np.float32(0.0), out=radius), out=radius)
-        radius *= np.float32(std)
-        angle = halves[:, 1].view(np.int32).astype(np.float32)
-        angle *= np.float32(2.0 * math.pi * 2.0**-32)
-        np.multiply(np.cos(angle), radius, out=normals[0, part])
-        np.multiply(np.sin(angle, out=angle), radius, out=normals[1, part])
+        part = normals[:, start : start + _AT_ONCE]
+        _box_muller(words(part.shape[1]), std, part)
     return normals
+
+
+def _box_muller(words: npt.NDArray[np.uint64], std: float, into: npt.NDArray[np.float32]) -> None:
+    halves = words.view(np.uint32).reshape(-1, 2)
+    # 31 bits, so that the conversion is a signed one (fast); the half keeps the logarithm away from 0.
+    radius = (halves[:, 0] >> np.uint32(1)).view(np.int32).astype(np.float32)
+    radius += np.float32(0.5)
+    radius *= np.float32(2.0**-31)
+    np.log(radius, out=radius)
+    radius *= np.float32(-2.0)
+    np.sqrt(np.maximum(radius, np.float32(0.0), out=radius), out=radius)
+    radius *= np.float32(std)
+    angle = halves[:, 1].view(np.int32).astype(np.float32)
+    angle *= np.float32(2.0 * math.pi * 2.0**-32)
+    np.multiply(np.cos(angle), radius, out=into[0])
+    np.multiply(np.sin(angle, out=angle), radius, out=into[1])
 
 
 def check_std(std: float) -> None:
@@ -105,18 +111,30 @@ class GaussianNoise:
         return {name: noise[name].add_(value.detach()) for name, value in values.items()}
 
     def _draw_fast(self, step: int, shapes: Mapping[str, Shape], std: float, purpose: str) -> dict[str, Tensor]:
-        """Every name has its own key stream."""
+        """Every name has its own key stream; short ones are made into normals together, which changes no value."""
         noise: dict[str, Tensor] = {}
+        short: dict[str, npt.NDArray[np.uint64]] = {}
         for name, shape in shapes.items():
             size = _size(shape)
             count = math.prod(size)
             if _dtype(shape) == torch.float64:
                 generator = self.seed.generator("noise/" + purpose, step, name)
-                values = torch.from_numpy(generator.standard_normal(count) * std)
+                noise[name] = torch.from_numpy(generator.standard_normal(count) * std).view(size)
+                continue
+            words, pairs = word_stream(self.seed.key("noise/" + purpose, step, name)), (count + 1) // 2
+            if pairs <= _SHORT:
+                short[name] = words(pairs)
             else:
-                words = word_stream(self.seed.key("noise/" + purpose, step, name))
-                values = torch.from_numpy(fast_normals(words, (count + 1) // 2, std).reshape(-1)[:count])
-            noise[name] = values.view(size)
+                noise[name] = torch.from_numpy(fast_normals(words, pairs, std).reshape(-1)[:count]).view(size)
+        if short:
+            joined = np.concatenate(list(short.values()))
+            normals, start = np.empty((2, len(joined)), dtype=np.float32), 0
+            _box_muller(joined, std, normals)
+            for name, drawn in short.items():
+                size, stop = _size(shapes[name]), start + len(drawn)
+                # A copy of its own: a view could lie in memory with gaps.
+                own = normals[:, start:stop].flatten()[: math.prod(size)]
+                noise[name], start = torch.from_numpy(own).view(size), stop
         return noise
 
     def _add_secure(self, step: int, name: str, value: Tensor, std: float, purpose: str) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from veil.files import FOR_ALL, write_whole
 from veil.report import wording
 from veil.report.cleaning import Facts
 from veil.report.page import asset
@@ -36,7 +37,7 @@ def render_card(
 def write_card(facts: Facts, folder: Path, audits: Sequence[Mapping[str, Any]] = ()) -> Path:
     """Write `MODEL_CARD.md` into the run's folder."""
     path = folder / NAME
-    path.write_text(render_card(facts, audits=audits), encoding="utf-8")
+    write_whole(path, render_card(facts, audits=audits).encode(), FOR_ALL)
     return path
 
 

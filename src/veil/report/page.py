@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from veil.files import FOR_ALL, write_whole
 from veil.report import wording
 from veil.report.cleaning import Facts
 from veil.report.figures import Table
@@ -33,10 +34,10 @@ def write_report(
     twin, tables = build(runs, requirements, audits or ())
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_render(twin, tables), encoding="utf-8")
+    write_whole(path, _render(twin, tables).encode(), FOR_ALL)
     if path.suffix == ".html":
         text = json.dumps(twin, indent=1, ensure_ascii=False, allow_nan=False)
-        path.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+        write_whole(path.with_suffix(".json"), f"{text}\n".encode(), FOR_ALL)
     return path
 
 

@@ -97,12 +97,27 @@ def read_and_check(request: Request, columns: Columns) -> tuple[pd.DataFrame, pd
     check_columns(table, columns)
     check_ignored(table, request.ignore)
     check_groups(len(group_names(table, columns)[0]), len(table), columns.groups)
-    if request.test is None:
-        return table, None
-    require(request.holdout is None, "give either --test or --holdout, not both")
-    public = read_table(request.test)
-    check_columns(public, columns)
+    public = read_public(request)
+    if public is not None:
+        check_columns(public, columns)
     return table, public
+
+
+def read_public(request: Request) -> pd.DataFrame | None:
+    """The test table, if there is one: its rows are public, so it cannot be the training table."""
+    if request.test is None:
+        return None
+    require(request.holdout is None, "give either --test or --holdout, not both")
+    return read_apart(request.test, request.data)
+
+
+def read_apart(test: Path, training: Path) -> pd.DataFrame:
+    """A table of public rows, which is not the training table."""
+    require(
+        test.resolve() != training.resolve(),
+        "--test names the training table itself, whose rows are private: give a table of public rows",
+    )
+    return read_table(test)
 
 
 def check_columns(table: pd.DataFrame, columns: Columns) -> None:

@@ -47,9 +47,9 @@ from veil.tabular.preparing import (
     plain_encoding,
     read_and_check,
     read_off_rows,
+    read_public,
     set_rows_apart,
 )
-from veil.tabular.reading import read_table
 from veil.tabular.table import check_trained, labels_of, table_problem
 from veil.training import Callback, Run, fit
 from veil.training.run_folder import RunFolder
@@ -224,7 +224,7 @@ def _train_mapped(
     head = first_rows(request.data)
     check_ignored(head, request.ignore)
     encoding = plain_encoding(request, columns, head)
-    public = None if request.test is None else read_table(request.test)
+    public = read_public(request)
     share = min(HOLDOUT, MEASURED_ROWS / table_rows(request.data)) if request.holdout is None else request.holdout
     made = parquet_problem(
         request.data, encoding, columns.target, columns.groups, cache_folder(), 0.0 if public is not None else share

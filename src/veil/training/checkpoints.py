@@ -28,8 +28,8 @@ from veil.errors import InputError
 from veil.files import write_whole
 from veil.plan import Plan
 
-# Counted up whenever a change of the code gives the same plan other draws or other updates.
-MEANING = 2
+# Counted up whenever the same plan would get other draws or updates, or a checkpoint other parts.
+MEANING = 3
 
 Tensors = Mapping[str, Tensor]
 Reserved = Mapping[str, tuple[int, Mapping[int, Event]]]
@@ -47,6 +47,7 @@ class Progress:
     state: Mapping[str, NDArray[np.float64]]
     reserved: Reserved
     entries: int
+    read: int | None
     history: Sequence[Mapping[str, Any]]
     callbacks: Sequence[Mapping[str, Any]] = field(default=())
 
@@ -104,6 +105,7 @@ def packed(progress: Progress, of: Mapping[str, str]) -> bytes:
             for purpose, (until, events) in progress.reserved.items()
         },
         "entries": progress.entries,
+        "read": progress.read,
         "history": list(progress.history),
         "callbacks": list(progress.callbacks),
     }
@@ -147,6 +149,7 @@ def unpacked(content: bytes, of: Mapping[str, str]) -> Progress:
             for purpose, (until, events) in record["reserved"].items()
         },
         entries=record["entries"],
+        read=record["read"],
         history=record["history"],
         callbacks=record["callbacks"],
     )

@@ -68,6 +68,7 @@ class Loop:
         self.engine = GradientEngine(self.model, loss, micro_batch=self.plan.settings.micro_batch)
         self.noise = GaussianNoise(self.seed, secure=self.plan.settings.secure_noise)
         self._strata = self.problem.strata()
+        self._parameters = dict(self.model.named_parameters())
         self._optimizer = make_optimizer(self.model, self.plan.settings)
         self._average = _Average(self.model, self.plan.settings.ema)
         self._filter = self.plan.noise_filter()
@@ -76,7 +77,8 @@ class Loop:
         self._reserved: dict[str, tuple[int, Mapping[int, Event]]] = {}
         self.entries = 0
         self._next = self.first
-        self._readings: dict[str, float] = {}
+        self._read: int | None = None
+        self._readings: dict[int, dict[str, float]] = {}
 
     def run(self) -> None:
         """All steps of the plan, or until a callback stops it."""
@@ -130,8 +132,8 @@ class Loop:
 
     def hear_of(self, step: int, state: Mapping[str, Any]) -> None:
         """A step of a solver, which reserves by itself."""
-        if self.ledger is not None and self.entries != len(self.ledger.entries):
-            self.entries, self._readings = len(self.ledger.entries), {}
+        if self.ledger is not None:
+            self.entries = len(self.ledger.entries)
         self._report(step, state, {}, None)
 
     def progress(self, step: int) -> Progress:
@@ -146,6 +148,7 @@ class Loop:
             state=self._state,
             reserved=self._reserved,
             entries=self.entries,
+            read=self._read,
             history=self.history,
             callbacks=[callback.state() for callback in self.callbacks],
         )
@@ -155,6 +158,10 @@ class Loop:
         self.model.load_state_dict(dict(progress.weights))
         whole = self._optimizer.state_dict()
         self._optimizer.load_state_dict({**whole, "state": {i: dict(s) for i, s in progress.optimizer.items()}})
+        for parameter, slots in self._optimizer.state.items():
+            for name, value in slots.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    slots[name] = _laid_out_like(parameter, value)
         self._average.restore(progress.average)
         if self._filter and progress.filter:
             self._filter.restore((dict(progress.filter[0]), dict(progress.filter[1])))
@@ -163,6 +170,7 @@ class Loop:
         for callback, state in zip(self.callbacks, progress.callbacks, strict=False):
             callback.restore(state)
         self.first = self._next = progress.step
+        self._read = progress.read
 
     def _reserve(
         self, purpose: str, charge: Callable[[PublicFacts], Mapping[int, Event]], steady: int, step: int
@@ -181,7 +189,6 @@ class Loop:
     def _charge(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> None:
         if self.ledger is not None:
             self.entries = self.ledger.reserve(purpose, first, count, events)
-            self._readings = {}
 
     def _sampler(self, draw: Draw) -> Sampler:
         if self._drawn is None or self._drawn[0] != draw:
@@ -228,8 +235,8 @@ class Loop:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         smooth = self._filter.smooth(gradient) if self._filter else gradient
-        for name, parameter in self.model.named_parameters():
-            parameter.grad = smooth.get(name)
+        for name, parameter in self._parameters.items():
+            parameter.grad = _laid_out_like(parameter, smooth.get(name))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._average.update(self.model)
@@ -267,13 +274,16 @@ class Loop:
             return evaluate(self.model, self.evaluation, self.plan.facts.groups)
 
     def _spent(self, step: int) -> dict[str, float]:
-        """The odometer by group, read again whenever something was reserved."""
+        """The odometer by group, read at the first step and twenty times a run: a reading can cost more than a step."""
         if self.ledger is None:
             return {}
-        if not self._readings:
+        due = (step + 1) % max(1, self.plan.steps // 20) == 0 or step + 1 == self.plan.steps
+        if due or self._read is None:
+            self._read = self.entries
+        if self._read not in self._readings:
             # After a crash the ledger may be ahead of the run: the history shows what this step had cost.
-            self._readings = spent_by_group(self.ledger.upto(self.entries), self.plan)
-        return self._readings
+            self._readings = {self._read: spent_by_group(self.ledger.upto(self._read), self.plan)}
+        return self._readings[self._read]
 
 
 def spent_by_group(ledger: Ledger, plan: Plan) -> dict[str, float]:
@@ -302,6 +312,13 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
         )
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, lr=settings.learning_rate, weight_decay=settings.l2)
+
+
+def _laid_out_like(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """The gradient in the parameter's order of memory: fused optimizers walk through both side by side."""
+    if gradient is None or gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
 
 
 def schedule(kind: str, step: int, steps: int) -> float:
