@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from experiment_cases import NAMES, SPECS, needs_data
+from experiment_cases import NAMES, ROOT, SPECS, needs_data
 
 from veil import methods
 from veil.errors import InputError
@@ -49,6 +49,11 @@ text = "x"
 def written(folder: Path, text: str, name: str = "trial") -> Path:
     (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     return folder
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(("best-", "overview-"))])
+def test_every_experiment_of_a_paper_stands_in_the_list_of_its_tables_and_figures(name: str):
+    assert f"`{name}`" in (listed := (ROOT / "docs/reproduction.md").read_text()) or f"reproduce {name}`" in listed
 
 
 @pytest.mark.parametrize("name", NAMES)
