@@ -21,7 +21,7 @@ from veil.training.loop import Loop
 
 def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
     """A whole run of the loop against its gradients alone, on the same batches (MLP 60-256-256-2, batch 1000)."""
-    steps = 10 if quick else 40
+    steps = 10 if quick else 200
     groups = [GroupSpec(f"group {i}", 5000, angle=0.5 * i) for i in range(4)]
     problem = generate(groups, features=60)
     rows = []
@@ -40,7 +40,11 @@ def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
             for batch in batches:
                 engine.weighted_sum(batch, lambda facts: 1.0 / facts.norms.clamp_min(1.0))
 
-        def whole(plan: Any = plan, model: nn.Module = model) -> None:
+        start = {name: value.clone() for name, value in model.state_dict().items()}
+
+        def whole(plan: Any = plan, model: nn.Module = model, start: dict[str, torch.Tensor] = start) -> None:
+            # From the same weights every time: after many runs they would have grown until gradients underflow.
+            model.load_state_dict(start)
             Loop(model, problem, plan, row_losses, Seed.from_int(1), Ledger(plan.terms())).run()
 
         def noise_only(noise: GaussianNoise = noise, shapes: dict[str, torch.Tensor] = shapes) -> None:
