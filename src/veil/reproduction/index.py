@@ -75,10 +75,11 @@ def _pages(known: Sequence[Spec | Study], found: Mapping[str, Results]) -> list[
     lines = ["## Every page", "", "| page | shows | claims |", "|---|---|---|"]
     for spec in known:
         verdicts = judge(found[spec.name]) if spec.name in found else []
-        counts = {word: sum(verdict.holds is wanted for verdict in verdicts) for word, wanted in _WORDS.items()}
-        said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+        counts = {words: sum(verdict.holds is wanted for verdict in verdicts) for words, wanted in _WORDS.items()}
+        said = ", ".join(f"{count} {words[count > 1]}" for words, count in counts.items() if count)
         lines.append(f"| [{spec.name}]({spec.name}.md) | {spec.shows} | {said or 'on the page'} |")
     return [*lines, ""]
 
 
-_WORDS = {"fail": False, "hold": True, "not run": None}
+# For one claim and for several.
+_WORDS = {("fails", "fail"): False, ("holds", "hold"): True, ("not run", "not run"): None}
