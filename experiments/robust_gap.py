@@ -28,7 +28,8 @@ TITLE = "CIFAR-10: gradient noise in adversarial training"
 ABOUT = """PGD training (Madry et al. 2018) with noise added to the mean gradient; nothing here is private. The gap is
 robust accuracy on training rows minus that on test rows, under the same attack as in training. The paper trains a
 ResNet on 50,000 rows; here are few rows and a small tanh CNN (settings below), so gaps and accuracies are not the
-paper's: what can be compared is what noise does to them."""
+paper's: what can be compared is what noise does to them. The two largest noises were added after
+a look at the others."""
 FIGURES = ("robust_train", "robust_test", "clean_train", "clean_test")
 
 
@@ -99,11 +100,10 @@ def claims(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[st
     noisy = [noise for noise in runs if float(noise) > 0]
     if "0" not in runs or not noisy:
         return
-    harmless = [noise for noise in noisy if tests[noise] >= tests["0"]]
-    word = "Holds" if any(3 * gaps[noise] < gaps["0"] for noise in harmless) else "Fails"
+    word = "Holds" if all(3 * gaps[noise] < gaps["0"] for noise in noisy) else "Fails"
     said = ", ".join(f"{gaps[noise]:.1f} at {noise}" for noise in noisy)
-    yield f"- **{word}:** noise that costs no robust accuracy on test rows lowers its gap by more than a factor of 3"
-    yield f"  (paper: from about 30 points to less than 10). Here {gaps['0']:.1f} points without noise, {said}."
+    yield f"- **{word}:** every noise lowers the gap of robust accuracy by more than a factor of 3 (paper: from about"
+    yield f"  30 points to less than 10). Here {gaps['0']:.1f} points without noise, {said}."
     word = "Holds" if max(tests[noise] for noise in noisy) > tests["0"] else "Fails"
     best = max(noisy, key=lambda noise: tests[noise])
     yield f"- **{word}:** some noise improves robust accuracy on test rows. Here {tests['0']:.1f} % without noise,"
