@@ -41,6 +41,11 @@ def veil(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
     return int(code or 0), captured.out, captured.err  # type: ignore[call-overload]
 
 
+def judged(people: Path) -> tuple[str, str, str]:
+    """The table and public rows to judge by, as words."""
+    return str(people), "--test", str(people.with_name("public.csv"))
+
+
 TRAIN = ("--target", "rich", "--group", "sex", "--epochs", "2", "--batch-size", "40", "--seed", "1")
 
 
@@ -48,18 +53,7 @@ def test_train_prints_one_json_object_with_the_agreed_keys(
     people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = str(tmp_path / "run")
-    code, text, _ = veil(
-        capsys,
-        monkeypatch,
-        "train",
-        str(people),
-        *TRAIN,
-        "--test",
-        str(people.with_name("public.csv")),
-        "--out",
-        out,
-        "--json",
-    )
+    code, text, _ = veil(capsys, monkeypatch, "train", *judged(people), *TRAIN, "--out", out, "--json")
     assert code == 0
     answer = json.loads(text)
     assert answer["method"] == "asc"

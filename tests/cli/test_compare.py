@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_commands import people, veil  # noqa: F401  (the fixture is used by name)
+from test_commands import judged, people, veil  # noqa: F401  (the fixture is used by name)
 
 
 def compared(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, dict]:  # type: ignore[type-arg]
@@ -23,17 +23,7 @@ def test_methods_are_compared_over_seeds_and_a_second_call_goes_on(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    base = [
-        str(people),
-        "--test",
-        str(people.with_name("public.csv")),
-        "--target",
-        "rich",
-        "--group",
-        "sex",
-        "--batch-size",
-        "40",
-    ]
+    base = [*judged(people), "--target", "rich", "--group", "sex", "--batch-size", "40"]
     base += ["--epochs", "2", "--out", str(tmp_path / "all"), "--jobs", "2"]
     code, answer = compared(capsys, monkeypatch, *base, "--methods", "erm,dp-sgd", "--seeds", "2")
     assert code == 0
@@ -53,17 +43,7 @@ def test_a_failing_run_is_named_and_the_others_go_on(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = [
-        str(people),
-        "--test",
-        str(people.with_name("public.csv")),
-        "--target",
-        "rich",
-        "--group",
-        "sex",
-        "--batch-size",
-        "400",
-    ]
+    words = [*judged(people), "--target", "rich", "--group", "sex", "--batch-size", "400"]
     words += ["--epochs", "1", "--out", str(tmp_path / "all"), "--jobs", "1", "--backend", "threading"]
     code, answer = compared(capsys, monkeypatch, *words, "--methods", "dp-is-sgd,erm", "--seeds", "1")
     assert code == 1
@@ -89,17 +69,7 @@ def test_the_ledger_of_a_run_that_was_cut_short_is_kept(
     folder = tmp_path / "all" / "dp-sgd-eps1-seed1"
     folder.mkdir(parents=True)
     (folder / "ledger.jsonl").write_text("costs of the first try")
-    words = [
-        str(people),
-        "--test",
-        str(people.with_name("public.csv")),
-        "--target",
-        "rich",
-        "--group",
-        "sex",
-        "--batch-size",
-        "40",
-    ]
+    words = [*judged(people), "--target", "rich", "--group", "sex", "--batch-size", "40"]
     words += ["--epochs", "1", "--out", str(tmp_path / "all"), "--jobs", "1", "--backend", "threading"]
     code, _ = compared(capsys, monkeypatch, *words, "--methods", "dp-sgd", "--seeds", "1")
     assert code == 0
@@ -128,16 +98,7 @@ def test_what_cannot_be_compared_is_refused_with_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = [str(people) if word == "PEOPLE" else word for word in words]
-    code, _, err = veil(
-        capsys,
-        monkeypatch,
-        *ASKED,
-        *given,
-        "--test",
-        str(people.with_name("public.csv")),
-        "--out",
-        str(tmp_path / "all"),
-    )
+    code, _, err = veil(capsys, monkeypatch, *ASKED, *given, *judged(people)[1:], "--out", str(tmp_path / "all"))
     assert code == 2
     assert sentence in err
     assert err.count("\n") == 1
@@ -150,18 +111,7 @@ def test_screen_and_certificates_say_what_a_comparison_leaves_out(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = (
-        *ASKED,
-        str(people),
-        "--test",
-        str(people.with_name("public.csv")),
-        "--epochs",
-        "1",
-        "--jobs",
-        "1",
-        "--backend",
-        "threading",
-    )
+    words = (*ASKED, *judged(people), "--epochs", "1", "--jobs", "1", "--backend", "threading")
     words = (*words, "--methods", "dp-sgd,auto-s", "--model", "logistic", "--out", str(tmp_path / "all"))
     code, text, _ = veil(capsys, monkeypatch, *words)
     assert code == 0

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from test_commands import TRAIN, people, veil  # noqa: F401  (the fixture is used by name)
+from test_commands import TRAIN, judged, people, veil  # noqa: F401  (the fixture is used by name)
 
 from veil.cli.app import app
 from veil.plan import Settings
@@ -62,16 +62,7 @@ def test_the_file_of_a_run_starts_it_again(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = (
-        "train",
-        str(people),
-        *TRAIN,
-        "--test",
-        str(people.with_name("public.csv")),
-        "--method",
-        "dp-sgd",
-        "--json",
-    )
+    words = ("train", *judged(people), *TRAIN, "--method", "dp-sgd", "--json")
     first = json.loads(veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "a"), "--require", "ece<=1")[1])
     again = ("train", "--config", str(tmp_path / "a" / "config.toml"), "--out", str(tmp_path / "b"), "--json")
     second = json.loads(veil(capsys, monkeypatch, *again)[1])
@@ -93,7 +84,7 @@ def test_the_file_of_a_run_keeps_options_that_one_method_has(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = ("train", str(people), *TRAIN, "--test", str(people.with_name("public.csv")), "--model", "logistic", *more)
+    words = ("train", *judged(people), *TRAIN, "--model", "logistic", *more)
     code, _, err = veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "a"), "--quiet")
     assert code == 0, err
     direct = json.loads(veil(capsys, monkeypatch, *words, "--dry-run", "--json")[1])

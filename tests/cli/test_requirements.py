@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from test_commands import TRAIN, people, veil  # noqa: F401  (the fixture is used by name)
+from test_commands import TRAIN, judged, people, veil  # noqa: F401  (the fixture is used by name)
 
 from veil.errors import InputError
 from veil.report import parse_requirement
@@ -35,7 +35,7 @@ def test_a_wrong_requirement_stops_before_anything_is_trained(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = [command, str(people), "--target", "rich", "--group", "sex", "--test", str(people.with_name("public.csv"))]
+    words = [command, *judged(people), "--target", "rich", "--group", "sex"]
     code, _, err = veil(capsys, monkeypatch, *words, "--require", "acuracy>=1", "--out", str(tmp_path / "run"))
     assert code == 2
     assert 'did you mean "accuracy"' in err
@@ -49,7 +49,7 @@ def test_the_exit_code_of_train_and_report_says_whether_the_requirement_is_met(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "run"
-    words = ("train", str(people), *TRAIN, "--test", str(people.with_name("public.csv")), "--out", str(out), "--quiet")
+    words = ("train", *judged(people), *TRAIN, "--out", str(out), "--quiet")
     required = ("--require", "worst_group_accuracy>=1.01", "--require", "epsilon<=1.01")
     code, text, _ = veil(capsys, monkeypatch, *words, *required)
     assert code == 1
@@ -76,18 +76,7 @@ def test_a_comparison_judges_its_best_private_method(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = [
-        "compare",
-        str(people),
-        "--test",
-        str(people.with_name("public.csv")),
-        "--target",
-        "rich",
-        "--group",
-        "sex",
-        "--batch-size",
-        "40",
-    ]
+    words = ["compare", *judged(people), "--target", "rich", "--group", "sex", "--batch-size", "40"]
     words += ["--epochs", "1", "--out", str(tmp_path / "all"), "--jobs", "1", "--backend", "threading", "--json"]
     words += ["--methods", "erm,dp-sgd", "--seeds", "1"]
     code, text, _ = veil(capsys, monkeypatch, *words, "--require", "worst_group_accuracy>=1.01")

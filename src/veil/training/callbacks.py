@@ -21,7 +21,7 @@ class StopTraining(Exception):
 
 @dataclass(frozen=True)
 class StepReport:
-    """One finished step. `view` is None unless the callback's `private` is True."""
+    """One finished step. `spent` is read twenty times a run; `view` is None unless the callback's `private` is True."""
 
     step: int
     plan: Plan
