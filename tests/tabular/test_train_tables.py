@@ -1,10 +1,9 @@
-"""`veil train` on tables that nobody prepared: kinds, gaps, schemas, held-out rows, private preprocessing."""
+"""`veil train` on tables that nobody prepared: kinds, gaps, schemas, private preprocessing."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any, cast
@@ -12,74 +11,16 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+from table_cases import messy
 
 from veil import methods
-from veil.accounting import Ledger, Pld
+from veil.accounting import Ledger
 from veil.accounting.verify import verify
 from veil.budget_store import BudgetStore, DataSet
-from veil.cli.app import main
 from veil.plan import Settings
 from veil.tabular import draft_schema, load_predictor, read_table
 from veil.tabular.preparing import DRAFTED, Request
 from veil.tabular.running import train_table
-from veil.tabular.table import held_out
-
-
-def messy(rows: int = 500) -> pd.DataFrame:
-    """Missing values, mixed types, dates, an identifier, many categories, a 1 % minority."""
-    generator = np.random.default_rng(4)
-    age = generator.integers(18, 95, rows)
-    table = pd.DataFrame(
-        {
-            "id": np.arange(rows) + 1000,
-            "age": np.where(generator.random(rows) < 0.05, "?", age.astype(str)),
-            "height (cm)": np.where(generator.random(rows) < 0.2, np.nan, generator.normal(170, 9, rows).round(1)),
-            "joined": pd.to_datetime("2015-03-01") + pd.to_timedelta(generator.integers(0, 3000, rows), unit="D"),
-            "postcode": [f"PC{code:04d}" for code in generator.integers(0, 200, rows)],
-            "mixed": [str(value) if value % 3 else f"{value / 7:.3f} kg" for value in generator.integers(0, 30, rows)],
-            "remark": generator.choice(["came late and left early", "no remark at all", "paid in cash"], rows),
-            "member": generator.random(rows) < 0.5,
-            "empty": np.nan,
-            "region": np.where(np.arange(rows) % 100 == 0, "island", "mainland"),
-        }
-    )
-    table["joined"] = table["joined"].dt.strftime("%Y-%m-%d").where(generator.random(rows) > 0.1)
-    table["bought"] = np.where(age + 10 * generator.standard_normal(rows) > 55, "yes", "no")
-    return table
-
-
-@pytest.fixture
-def table_path(tmp_path: Path) -> Path:
-    messy().to_csv(tmp_path / "shop.csv", index=False)
-    return tmp_path / "shop.csv"
-
-
-class Outcome:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def answer(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def train(table_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(*words: str, data: Path = table_path, roles: bool = True) -> Outcome:
-        named = ["--target", "bought", "--group", "region"] if roles else []
-        fixed = ["--epochs", "2", "--batch-size", "64", "--epsilon", "8", "--seed", "1", "--json"]
-        monkeypatch.setattr(
-            sys, "argv", ["veil", "train", str(data), *named, *fixed, "--out", str(tmp_path / "run"), *words]
-        )
-        try:
-            main()
-            code: Any = 0
-        except SystemExit as stop:
-            code = stop.code
-        captured = capsys.readouterr()
-        return Outcome(int(code or 0), captured.out, captured.err)
-
-    return run
 
 
 def test_a_csv_that_nobody_prepared_trains_without_a_config(train: Any, tmp_path: Path) -> None:
@@ -91,29 +32,6 @@ def test_a_csv_that_nobody_prepared_trains_without_a_config(train: Any, tmp_path
     assert any("read off the training rows" in sentence for sentence in certificate["not_covered"])
     assert any("Held-out rows" in sentence for sentence in certificate["assumptions"])
     assert certificate["epsilon"] <= 8.0
-
-
-def test_the_evaluation_of_held_out_rows_is_reserved_in_a_ledger_of_its_own(train: Any, tmp_path: Path) -> None:
-    assert train().code == 0
-    ledger = Ledger.open(tmp_path / "run" / "evaluation.jsonl")
-    [entry] = ledger.entries
-    assert entry["purpose"] == "evaluation"
-    from veil.accounting import Pld
-
-    spent = Pld().epsilon(ledger.spent(0), ledger.terms.delta)
-    assert 7.9 < spent <= 8.0
-    assert verify(tmp_path / "run" / "certificate.json").holds
-
-
-def test_public_test_rows_are_measured_exactly_and_no_row_is_held_out(train: Any, table_path: Path) -> None:
-    outcome = train("--test", str(shutil.copy(table_path, table_path.with_name("public.csv"))))
-    assert outcome.code == 0, outcome.err
-    assert "released" not in outcome.answer["metrics"]
-    assert sum(group["n"] for group in outcome.answer["metrics"]["by_group"].values()) == 500
-
-
-def test_holdout_of_zero_gives_no_figures(train: Any) -> None:
-    assert train("--holdout", "0").answer["metrics"] is None
 
 
 def test_unseen_categories_words_and_gaps_in_the_test_table_are_no_error(train: Any, tmp_path: Path) -> None:
@@ -360,83 +278,6 @@ def test_a_folder_of_images_trains_with_its_classes_as_groups(
 
     outcome = train("--row-budgets", "size", data=tmp_path / "photos", roles=False)
     assert "--row-budgets is for tables" in outcome.err
-
-
-@pytest.mark.parametrize("kind", ["row budgets", "owners"])
-def test_no_held_out_row_is_charged_more_than_its_own_budget(train: Any, tmp_path: Path, kind: str) -> None:
-    table = messy(600)
-    apart = held_out(len(table), 0.2)
-    careful = np.arange(len(table)) == np.flatnonzero(apart)[0]
-    if kind == "owners":
-        table["who"] = np.where(careful, "careful", "open")
-        (tmp_path / "budgets.csv").write_text("owner,epsilon\ncareful,0.5\nopen,2\n")
-        words = ["--owner", "who", "--budgets", str(tmp_path / "budgets.csv")]
-    else:
-        table["own ε"] = np.where(careful, 0.5, 2.0)
-        words = ["--row-budgets", "own ε"]
-    table.to_csv(tmp_path / "owned.csv", index=False)
-    outcome = train(*words, data=tmp_path / "owned.csv")
-    assert outcome.code == 0, outcome.err
-    ledger = Ledger.open(tmp_path / "run" / "evaluation.jsonl")
-    spent = [account.rule.guarantee(ledger.terms.delta, Pld()) for account in ledger.terms.accounts]
-    assert max(spent) <= 0.5
-
-
-def last_held_out(rows: int) -> int:
-    """A row that is never trained on."""
-    return int(np.flatnonzero(held_out(rows, 0.2))[-1])
-
-
-@pytest.mark.parametrize("where", ["held out", "trained on"])
-def test_a_wrong_row_budget_is_refused_before_training_by_its_row_and_not_its_value(
-    where: str, train: Any, tmp_path: Path
-) -> None:
-    table = messy().assign(own=1.0)
-    row = int(np.flatnonzero(held_out(len(table), 0.2) == (where == "held out"))[-1])
-    table.loc[row, "own"] = -7.25
-    table.to_csv(tmp_path / "owned.csv", index=False)
-    outcome = train("--row-budgets", "own", data=tmp_path / "owned.csv")
-    assert outcome.code == 2
-    assert f"the budget of row {row} is not a finite number above 0" in outcome.err
-    assert "7.25" not in outcome.err
-    assert not (tmp_path / "run" / "ledger.jsonl").exists()
-
-
-def test_an_owner_without_budget_is_refused_before_training_though_all_its_rows_are_held_out(
-    train: Any, tmp_path: Path
-) -> None:
-    table = messy().assign(who="north")
-    table.loc[last_held_out(len(table)), "who"] = "south"
-    table.to_csv(tmp_path / "owned.csv", index=False)
-    (tmp_path / "budgets.csv").write_text("owner,epsilon\nnorth,1\n")
-    outcome = train("--owner", "who", "--budgets", str(tmp_path / "budgets.csv"), data=tmp_path / "owned.csv")
-    assert outcome.code == 2
-    assert 'owner "south" has no budget' in outcome.err
-    assert not (tmp_path / "run" / "ledger.jsonl").exists()
-
-
-def test_a_class_that_only_a_held_out_row_has_is_a_class_of_the_model(train: Any, tmp_path: Path) -> None:
-    table = messy()
-    table.loc[last_held_out(len(table)), "bought"] = "perhaps"
-    table.to_csv(tmp_path / "rare.csv", index=False)
-    outcome = train("--model", "logistic", data=tmp_path / "rare.csv")
-    assert outcome.code == 0, outcome.err
-    assert load_predictor(tmp_path / "run").classes == ("no", "perhaps", "yes")
-    certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
-    assert any("Which classes there are was read off" in sentence for sentence in certificate["assumptions"])
-
-
-@pytest.mark.parametrize("words", [[], ["--private-preprocessing", "0.1"]])
-def test_a_group_that_only_held_out_rows_have_is_refused_before_a_row_is_used(
-    words: list[str], train: Any, tmp_path: Path
-) -> None:
-    table = messy()
-    table.loc[last_held_out(len(table)), "region"] = "lagoon"
-    table.to_csv(tmp_path / "rare.csv", index=False)
-    outcome = train(*words, data=tmp_path / "rare.csv")
-    assert outcome.code == 2
-    assert 'group "lagoon" has no row to train on' in outcome.err
-    assert not list((tmp_path / "run").glob("*.jsonl"))
 
 
 def test_a_draft_of_a_schema_is_not_covered_until_its_marks_are_gone(train: Any, tmp_path: Path) -> None:
