@@ -100,6 +100,18 @@ def test_runs_with_owners_are_audited_per_owner(table: Path) -> None:
     assert by_owner["open"]["epsilon_lower"] > by_owner["careful"]["epsilon_lower"]
 
 
+def test_runs_with_a_budget_of_its_own_for_every_row_are_audited_per_level(table: Path) -> None:
+    rows = pd.read_csv(table).assign(allowed=lambda frame: np.where(frame["who"] == "careful", 0.5, 2.0))
+    rows.drop(columns="who").to_csv(table.with_name("levels.csv"), index=False)
+    run = train(table.with_name("levels.csv"), "levels", "--method", "idp-sgd", "--row-budgets", "allowed")
+    found = audited(run)
+    by_level: dict[str, dict[str, float]] = found["by_owner"]  # type: ignore[assignment]
+    assert {level: values["epsilon"] for level, values in by_level.items()} == {
+        "ε = 0.5": pytest.approx(0.5, rel=0.02),
+        "ε = 2": pytest.approx(2.0, rel=0.02),
+    }
+
+
 def test_a_plan_that_is_not_the_ledger_s_is_refused(run: Path) -> None:
     facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
     changed = run.with_name("changed")

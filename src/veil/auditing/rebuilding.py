@@ -12,7 +12,6 @@ from torch import nn
 from veil import methods
 from veil.accounting import Ledger
 from veil.auditing.shadow_models import BuildModel
-from veil.budgets import read_budgets
 from veil.datasets.images import holds_images
 from veil.errors import require
 from veil.models import build_model, load_public_weights, train_only
@@ -29,6 +28,7 @@ from veil.tabular.preparing import (
     plain_encoding,
     read_and_check,
     set_rows_apart,
+    with_budgets,
 )
 from veil.tabular.table import table_problem
 from veil.training.run import LoadedRun, load
@@ -81,10 +81,10 @@ def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) 
     columns = columns_of(request)
     table, public = read_and_check(request, columns)
     apart = set_rows_apart(request, len(table))
-    encoding = plain_encoding(request, columns, table[~apart])
-    budgets = None if request.budgets is None else read_budgets(request.budgets)
+    training, budgets = with_budgets(request, table[~apart])
+    encoding = plain_encoding(request, columns, training)
     problem = table_problem(
-        table[~apart],
+        training,
         encoding,
         columns.target,
         columns.groups,
@@ -119,6 +119,7 @@ def request_from(config: Mapping[str, Any], model_values: Mapping[str, Any]) -> 
         private_preprocessing=config.get("private_preprocessing"),
         owner=config.get("owner"),
         budgets=path("budgets"),
+        row_budgets=config.get("row_budgets"),
         ignore=frozenset(config.get("ignore") or ()),
         model=str(config.get("model") or "mlp"),
         model_options=dict(model_values),

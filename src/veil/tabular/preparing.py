@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import nn
 
+from veil.budgets import Levels, quantise, read_budgets
 from veil.errors import InputError, require
 from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
 from veil.problem import PublicFacts, cross
@@ -118,6 +119,19 @@ def read_apart(test: Path, training: Path) -> pd.DataFrame:
         "--test names the training table itself, whose rows are private: give a table of public rows",
     )
     return read_table(test)
+
+
+def with_budgets(request: Request, rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, float] | None]:
+    """Each owner's ε; per-row budgets are cut into levels, which take the place of the numbers in their column."""
+    if request.row_budgets is None:
+        return rows, None if request.budgets is None else read_budgets(request.budgets)
+    levels = budget_levels(request.row_budgets, rows)
+    return rows.assign(**{request.row_budgets: levels.of_row}), levels.budgets
+
+
+def budget_levels(column: str, rows: pd.DataFrame) -> Levels:
+    """Per-row budgets as levels; an error names the row of the file."""
+    return quantise(rows[column].to_numpy(), names=rows.index.tolist())
 
 
 def check_columns(table: pd.DataFrame, columns: Columns) -> None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.accounting import Ledger, Relation
-from veil.budgets import Levels, quantise, read_budgets
 from veil.datasets.files import cache_folder
 from veil.datasets.images import holds_images, read_image_folder
 from veil.errors import require
@@ -37,6 +36,7 @@ from veil.tabular.preparing import (
     HOLDOUT,
     Columns,
     Request,
+    budget_levels,
     check_ignored,
     classes_of,
     columns_of,
@@ -49,6 +49,7 @@ from veil.tabular.preparing import (
     read_off_rows,
     read_public,
     set_rows_apart,
+    with_budgets,
 )
 from veil.tabular.table import check_trained, labels_of, table_problem
 from veil.training import Callback, Run, fit
@@ -128,7 +129,7 @@ def _train(
     # All rows are checked before any is trained on or measured: a late error would have cost ε.
     if apart.any():
         check_trained(group_names(training, columns)[0], group_names(held, columns)[0])
-    training, budgets = _with_budgets(request, training)
+    training, budgets = with_budgets(request, training)
     allowed = _least_budget(request, columns, held, budgets)
     found = None
     if request.private_preprocessing is None:
@@ -176,24 +177,11 @@ def _least_budget(request: Request, columns: Columns, held: pd.DataFrame, budget
     if held.empty or budgets is None or columns.owner is None:
         return math.inf
     if request.row_budgets is not None:
-        return min(_levels(request.row_budgets, held).budgets.values())
+        return min(budget_levels(request.row_budgets, held).budgets.values())
     owners = set(labels_of(held, columns.owner, "owner").tolist())
     unknown = sorted(owners - set(budgets))
     require(not unknown, f'owner "{unknown[0] if unknown else ""}" has no budget: add a line for them')
     return min(budgets[owner] for owner in owners)
-
-
-def _with_budgets(request: Request, rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, float] | None]:
-    """Each owner's ε; per-row budgets are cut into levels, which take the place of the numbers in their column."""
-    if request.row_budgets is None:
-        return rows, None if request.budgets is None else read_budgets(request.budgets)
-    levels = _levels(request.row_budgets, rows)
-    return rows.assign(**{request.row_budgets: levels.of_row}), levels.budgets
-
-
-def _levels(column: str, rows: pd.DataFrame) -> Levels:
-    """Per-row budgets as levels; an error names the row of the file."""
-    return quantise(rows[column].to_numpy(), names=rows.index.tolist())
 
 
 def _seed(settings: Settings, folder: RunFolder | None) -> Seed:
