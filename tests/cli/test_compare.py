@@ -123,3 +123,37 @@ def test_screen_and_certificates_say_what_a_comparison_leaves_out(
     missing = " ".join(json.loads(certificate)["not_covered"])
     assert "they were read off the training rows" in missing
     assert "their ε add up" in missing
+
+
+SCHEMA = """
+[columns.age]
+kind = "numeric"
+low = 18
+high = 90
+[columns.town]
+kind = "category"
+values = ["A", "B", "C"]
+[columns.sex]
+kind = "group"
+values = ["f", "m"]
+[columns.rich]
+kind = "target"
+values = ["no", "yes"]
+"""
+
+
+def test_a_schema_covers_the_columns_of_a_comparison(
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = tmp_path / "schema.toml"
+    schema.write_text(SCHEMA, encoding="utf-8")
+    words = ("compare", *judged(people), "--schema", str(schema), "--methods", "dp-sgd", "--seeds", "1")
+    words = (*words, "--epochs", "1", "--jobs", "1", "--backend", "threading", "--out", str(tmp_path / "all"))
+    code, text, _ = veil(capsys, monkeypatch, *words)
+    assert code == 0
+    assert "read off" not in text
+    certificate = (tmp_path / "all" / "dp-sgd-eps1-seed1" / "certificate.json").read_text(encoding="utf-8")
+    assert not any("Kinds, bounds" in sentence for sentence in json.loads(certificate)["not_covered"])

@@ -6,6 +6,7 @@ import difflib
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +32,7 @@ from veil.cli.options import (
     PrintConfig,
     Quiet,
     Require,
+    SchemaFile,
     Target,
     Test,
 )
@@ -66,6 +68,7 @@ def compare(
     target: Target = None,
     group: Group = None,
     test: Test = None,
+    schema: SchemaFile = None,
     ignore: Ignore = "",
     seeds: Seeds = 3,
     epsilon: Epsilons = "1",
@@ -91,23 +94,23 @@ def compare(
         typer.echo(config_text(context), nl=False)
         return
     wanted = checked_requirements(require)
-    found = _compare(context.params, further_settings(context), silent=json or quiet)
-    _show(found, out, json, wanted)
+    rows = _rows(context.params)
+    found = _compare(context.params, rows, further_settings(context), silent=json or quiet)
+    _show(found, rows.not_covered, out, json, wanted)
 
 
-def _compare(asked: Mapping[str, Any], further: Mapping[str, Any], *, silent: bool) -> Comparison:
+def _compare(asked: Mapping[str, Any], rows: _Rows, further: Mapping[str, Any], *, silent: bool) -> Comparison:
     from veil.comparing import compare as run_comparison
-    from veil.tabular.preparing import FITTED_ON_ROWS
 
     chosen = listed(asked["methods"])
     budgets, options = _budgets(asked["epsilon"]), _options(asked["option"] or [], chosen)
-    problem, evaluation, config = _problems(asked)
+    config = dict(rows.config)
     same = ("epochs", "batch_size", "learning_rate", "noise_filter")
     config |= {"command": shlex.join(["veil", *sys.argv[1:]]), "require": asked["require"] or None}
     with _Watch(silent) as watch:
         return run_comparison(
-            problem,
-            evaluation,
+            rows.problem,
+            rows.evaluation,
             methods=chosen,
             out=asked["out"],
             model=partial(_model, asked["model"]),
@@ -117,38 +120,64 @@ def _compare(asked: Mapping[str, Any], further: Mapping[str, Any], *, silent: bo
             jobs=asked["jobs"],
             backend=asked["backend"],
             config=config,
-            not_covered=[FITTED_ON_ROWS],
+            not_covered=rows.not_covered,
             finished=watch.finished,
             **({name: asked[name] for name in same} | dict(further)),
         )
 
 
-def _problems(asked: Mapping[str, Any]) -> tuple[Problem, Problem, dict[str, Any]]:
-    """Training rows, public rows, and what was asked for."""
-    from veil.datasets import load_adult
-    from veil.tabular import fit_encoding, read_table, table_problem
-    from veil.tabular.preparing import check_ignored, read_apart
+@dataclass(frozen=True)
+class _Rows:
+    """Training rows, public rows, what was asked for, and what no certificate covers."""
 
-    data, test = asked["data"], asked["test"]
-    usual = ADULT if data == "adult" else {}
-    target, groups = asked["target"] or usual.get("target"), listed(asked["group"] or usual.get("group", ""))
+    problem: Problem
+    evaluation: Problem
+    config: dict[str, Any]
+    not_covered: list[str]
+
+
+def _rows(asked: Mapping[str, Any]) -> _Rows:
+    from veil.datasets import load_adult
+    from veil.tabular import table_problem
+    from veil.tabular.preparing import (
+        Request,
+        check_columns,
+        check_ignored,
+        columns_of,
+        plain_encoding,
+        read_and_check,
+        read_off_rows,
+    )
+
+    data, bundled = asked["data"], asked["data"] == "adult"
+    usual = ADULT if bundled else {}
     ignore = listed(asked["ignore"] or usual.get("ignore", ""))
     _require_data(data)
-    require(target is not None and len(groups) > 0, "comparing needs --target and --group: which columns are they?")
-    if data == "adult":
-        table, public = load_adult()
-    else:
-        require(test is not None, "comparing needs rows to judge by: give a table of public rows with --test")
-        table, public = read_table(Path(data)), read_apart(Path(str(test)), Path(data))
-    for name in (target, *groups):
-        columns = ", ".join(map(str, table.columns))
-        require(name in table.columns, f'column "{name}" is missing: the table has {columns}')
-    check_ignored(table, ignore)
-    encoding = fit_encoding(table, {str(target), *ignore})
-    problem = table_problem(table, encoding, str(target), groups)
-    evaluation = table_problem(public, encoding, str(target), groups, like=problem.public)
+    require(bundled or asked["test"] is not None, "comparing needs rows to judge by: give public ones with --test")
+    request = Request(
+        data=Path(data),
+        target=asked["target"] or usual.get("target"),
+        groups=listed(asked["group"] or usual.get("group", "")),
+        test=asked["test"],
+        schema=asked["schema"],
+        ignore=frozenset(ignore),
+        model=asked["model"],
+    )
+    columns = columns_of(request)
+    table, public = load_adult() if bundled else read_and_check(request, columns)
+    assert public is not None
+    if bundled:
+        check_columns(table, columns)
+        check_ignored(table, request.ignore)
+    target, groups, schema = columns.target, columns.groups, columns.schema
+    encoding = plain_encoding(request, columns, table)
+    sizes = None if schema is None else schema.group_sizes
+    problem = table_problem(table, encoding, target, groups, schema=schema, group_sizes=sizes)
+    evaluation = table_problem(public, encoding, target, groups, like=problem.public, schema=schema)
     config = {"data": data, "target": target, "group": list(groups), "model": asked["model"], "ignore": list(ignore)}
-    return problem, evaluation, config
+    if asked["schema"] is not None:
+        config["schema"] = str(asked["schema"])
+    return _Rows(problem, evaluation, config, read_off_rows(schema, encoding))
 
 
 def _require_data(data: str) -> None:
@@ -159,10 +188,9 @@ def _require_data(data: str) -> None:
     raise InputError(f'there is no file or data set "{data}": {hint}')
 
 
-def _show(found: Comparison, out: Path, json: bool, wanted: list[Any]) -> None:
+def _show(found: Comparison, not_covered: list[str], out: Path, json: bool, wanted: list[Any]) -> None:
     from veil.comparing import OTHER_RUNS
     from veil.report import write_report
-    from veil.tabular.preparing import FITTED_ON_ROWS
 
     page = write_report(found.facts, out / "report.html", requirements=wanted) if found.facts else None
     checks = judge(found.facts, wanted) if found.facts else Checks("no run")
@@ -175,7 +203,7 @@ def _show(found: Comparison, out: Path, json: bool, wanted: list[Any]) -> None:
         print_verdict(checks)
         if any(row["private"] for row in found.summary()):
             stdout.print("\nNo certificate here covers:")
-            for sentence in (FITTED_ON_ROWS, OTHER_RUNS, SEEDS_PUBLIC):
+            for sentence in (*not_covered, OTHER_RUNS, SEEDS_PUBLIC):
                 stdout.print(f"- {sentence}", soft_wrap=True, highlight=False)
         if page:
             stdout.print(f"\nReport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)

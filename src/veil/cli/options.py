@@ -25,6 +25,7 @@ Methods = Annotated[
 Delta = Annotated[str, typer.Option(help="δ, or auto for 1 / (2 × training rows).")]
 Model = Annotated[str, typer.Option(help="A built-in model, or my_module:factory.", autocompletion=complete_model)]
 Test = Annotated[Path | None, typer.Option(help="A table whose rows are public, for evaluation.")]
+SchemaFile = Annotated[Path | None, typer.Option(help="Public knowledge about the columns; see `veil data schema`.")]
 Ignore = Annotated[str, typer.Option(help="Columns to leave out, by commas.")]
 Epochs = Annotated[float, typer.Option(help="Expected passes over the rows.")]
 BatchSize = Annotated[int, typer.Option(help="Expected rows per step.")]

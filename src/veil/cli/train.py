@@ -30,6 +30,7 @@ from veil.cli.options import (
     PrintConfig,
     Quiet,
     Require,
+    SchemaFile,
     ShowPrivate,
     Target,
     Test,
@@ -52,7 +53,6 @@ Holdout = Annotated[
     float | None,
     typer.Option(help="Without --test: share of rows kept out of training and measured with noise. [default: 0.2]"),
 ]
-SchemaFile = Annotated[Path | None, typer.Option(help="Public knowledge about the columns; see `veil data schema`.")]
 Preprocessing = Annotated[
     float | None, typer.Option(help="Share of ε to find bounds, categories and group sizes with.")
 ]
