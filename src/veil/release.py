@@ -197,7 +197,8 @@ class _Weigh:
         cells = self._cells[rows]
         weights = self._bound.weights(facts, cells)
         if self.row_local:
-            return clamp_to_limits(weights, facts.norms, by_row(self._bound.limits, cells, torch.float64))
+            single = torch.promote_types(facts.norms.dtype, torch.float32)
+            return clamp_to_limits(weights, facts.norms, by_row(self._bound.limits, cells, single))
         return weights * (1 - NORM_ERROR) if self._bound.needs_norms else weights
 
 
@@ -207,8 +208,8 @@ def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:
     Norms in single precision are right to a part in ten thousand and to `NORM_FLOOR` at worst, so every row stays that
     much below: the square of a slope of 1e-23 is 0.
     """
-    ceiling = (limits * (1 - NORM_ERROR) / (norms.to(torch.float64) + NORM_FLOOR)).to(weights.dtype)
-    return torch.maximum(torch.minimum(weights, ceiling), -ceiling)
+    ceiling = (limits * (1 - NORM_ERROR) / (norms.to(limits.dtype) + NORM_FLOOR)).to(weights.dtype)
+    return torch.clamp(weights, -ceiling, ceiling)
 
 
 @dataclass(frozen=True)

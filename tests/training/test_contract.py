@@ -290,7 +290,7 @@ def test_norms_that_underflow_keep_their_limit(bound: Bound, large: float) -> No
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[26.0, 0.0], [-26.0, 0.0]]))
     batch = torch.tensor([[1.0, large], [1.0, 0.0]]), torch.tensor([0, 0])
-    limit = torch.tensor([bound.limits[0]] * 2, dtype=torch.float64)
+    limit = torch.tensor([bound.limits[0]] * 2)
     weigh = lambda facts: clamp_to_limits(bound.weights(facts, torch.zeros(2, dtype=torch.long)), facts.norms, limit)  # noqa: E731
     engine = GradientEngine(model, row_losses)
     for _ in range(2):  # once recorded, once by the short way

@@ -238,7 +238,8 @@ class Loop:
         for name, parameter in self._parameters.items():
             parameter.grad = _laid_out_like(parameter, smooth.get(name))
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters.values():
+            parameter.grad = None
         self._average.update(self.model)
 
     def _losses(self, rows: NDArray[np.int64]) -> Tensor:
