@@ -36,7 +36,7 @@ from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
 from veil.release import GradientRelease
 
-STEPS = 100
+STEPS = 40
 
 
 @register
@@ -52,13 +52,13 @@ class GroupGd:
     whole: ClassVar[bool] = True
 
     clip: float = 0.3
-    power: float = 0.75
-    margin: float = 1.0
+    power: float = 0.6
+    margin: float = 2.0
     mean_share: float = 0.02
-    moment_share: float = 0.15
+    moment_share: float = 0.08
     whitening: float = 0.25
     floor: float = 0.002
-    step_size: float = 4.0
+    step_size: float = 12.0
     neighbours: Literal["add-remove", "replace-one"] = "add-remove"
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
