@@ -101,6 +101,7 @@ FAST_NOISE = (
     "against attacks on that."
 )
 METRICS = "Figures on evaluation rows: those rows were declared public."
+UNTRIED = "Whether model and loss keep rows apart: they take no made-up rows, so it could not be tried."
 TUNING = "The choice of method, model and settings, if it looked at these rows before."
 
 

@@ -453,3 +453,23 @@ def test_memory_kept_between_passes_changes_no_result_already_given(name):
     fresh = GradientEngine(model, loss).weighted_sum(data(6), clip).sums[0]
     again = engine.weighted_sum(data(6), clip).sums[0]
     assert all(torch.equal(value, again[key]) for key, value in fresh.items())
+
+
+def test_gradients_coarser_than_single_precision_are_refused():
+    """A sum of 2,000 rows in bfloat16 is rounded by several times what one row may move it."""
+    model = nn.Linear(6, 3)
+
+    def loss(model, batch):
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = model(batch[0].bfloat16())
+        return F.cross_entropy(outputs.float(), batch[1], reduction="none")
+
+    batch = torch.randn(8, 6), torch.randint(0, 3, (8,))
+    engine = GradientEngine(model, loss)
+    enabled = torch.backends.mkldnn.set_flags(False)[0]  # not every processor has its products in bfloat16
+    try:
+        for _ in range(2):
+            with pytest.raises(GradientError, match=r"bfloat16.*float32"):
+                engine.weighted_sum(batch, lambda facts: 1 / facts.norms)
+    finally:
+        torch.backends.mkldnn.set_flags(enabled)

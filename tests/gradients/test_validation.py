@@ -80,10 +80,11 @@ def test_the_probe_lets_independent_rows_pass_and_leaves_no_trace(loss):
         (nn.Embedding(4, 4, max_norm=1.0), "max_norm"),
         (nn.Embedding(4, 4, scale_grad_by_freq=True), "scale_grad_by_freq"),
         (nn.EmbeddingBag(4, 4, max_norm=1.0), "max_norm"),
+        (nn.Linear(4, 4).bfloat16(), "bfloat16.*model.float"),
     ],
     ids=str,
 )
-def test_layers_that_keep_or_count_rows_are_refused(module, words):
+def test_layers_that_keep_count_or_round_rows_are_refused(module, words):
     with pytest.raises(GradientError, match=words):
         check(nn.Sequential(module, nn.Linear(4, 4)))
 

@@ -1,4 +1,4 @@
-"""DPSUR: every try is charged, the test is bounded, and a rejection leaves no trace."""
+"""DPSUR: every try is charged, the test is bounded, and a rejection leaves no trace but in the momentum."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from method_cases import NoNoise, plan_for, small_engine, small_problem
+from torch import nn
 
 import veil
 from veil.accounting import Ledger, Relation, TokenBucket
 from veil.controllers.gate import Gate
+from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.plan import Plan
 from veil.problem import Problem
@@ -75,8 +77,8 @@ def test_keeping_everything_is_dp_sgd() -> None:
         assert torch.equal(one, other)
 
 
-def test_a_refused_step_does_not_change_what_a_later_step_remembers() -> None:
-    """Steps 0 and 2 are kept and 1 is refused: with momentum, that equals a run that never tried step 1's update."""
+def test_momentum_starts_anew_after_a_refusal() -> None:
+    """With the momentum of before, a try that went too far would be followed by the same try for ever."""
     problem = small_problem()
     plan = plan_for("dpsur", {}, problem, momentum=0.9)
     assert plan.gate is not None
@@ -89,9 +91,21 @@ def test_a_refused_step_does_not_change_what_a_later_step_remembers() -> None:
     loop._update(gradient, 2)
     other = looped(replace(plan, rules=None), problem)
     other._update(gradient, 0)
+    other._optimizer.state.clear()
     other._update(gradient, 2)
     for one, two in zip(loop.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_tries_pass_again_after_refusals_with_momentum() -> None:
+    """Fast steps on easy rows: momentum overshoots again and again, and later tries must still be kept."""
+    problem = generate([GroupSpec("only", 2000)], features=4)
+    plan = plan_for("dpsur", {}, problem, epsilon=50.0, steps=60, batch_size=200, learning_rate=5.0, momentum=0.95)
+    loop = Loop(nn.Linear(4, 2), problem, replace(plan, rules=None), row_losses, Seed.from_int(5), None)
+    loop.run()
+    kept = [record["accepted"][0] for record in loop.history]
+    assert 0 < sum(kept[:30]) < 30
+    assert sum(kept[30:]) > 0
 
 
 def gate(limit: float = 0.1, rate: float = 0.3) -> Gate:

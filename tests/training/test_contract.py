@@ -20,9 +20,9 @@ from veil.bounding import Bound, Clip, Normalise, UnitClip
 from veil.datasets import GroupSpec, generate
 from veil.draws import Poisson
 from veil.errors import InputError
-from veil.gradients import GradientEngine, RowFacts
+from veil.gradients import GradientEngine, GradientError, RowFacts
 from veil.noise import GaussianNoise
-from veil.plan import CLASSES_READ, Settings
+from veil.plan import CLASSES_READ, UNTRIED, Settings
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.release import GradientRelease, Statistic, clamp_to_limits
@@ -298,9 +298,84 @@ def test_norms_that_underflow_keep_their_limit(bound: Bound, large: float) -> No
         assert float(total.double().norm()) <= 2 * bound.limits[0]
 
 
+def squared_error(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return (model(batch[0]).flatten(1).sum(1) - batch[1]) ** 2
+
+
+@pytest.mark.parametrize("bound", [Clip((1e-4,)), Normalise((1.0,), 1e-30), UnitClip(1e-5, 1)])
+@pytest.mark.parametrize(
+    ("model", "shape", "slope"),
+    [
+        (nn.Linear(1000, 1, bias=False), (1000,), 1.6e19),
+        (nn.Linear(1000, 1000, bias=False), (3, 1000), 4e17),
+        (nn.Conv2d(64, 64, 2, bias=False), (64, 3, 3), 4e17),
+    ],
+    ids=["one position", "three positions", "convolution"],
+)
+def test_inputs_that_underflow_keep_their_limit_under_a_huge_slope(
+    model: nn.Module, shape: tuple[int, ...], slope: float, bound: Bound
+) -> None:
+    """The square of 2.5e-23 is 0 in single precision, but its product with a slope of 1e19 is a gradient."""
+    batch = torch.full((2, *shape), 2.5e-23), torch.tensor([slope / 2, 0.0])
+    limit = torch.tensor([bound.limits[0]] * 2)
+    weigh = lambda facts: clamp_to_limits(bound.weights(facts, torch.zeros(2, dtype=torch.long)), facts.norms, limit)  # noqa: E731
+    engine = GradientEngine(model, squared_error)
+    for _ in range(2):  # once recorded, once by the short way where there is one
+        total = engine.weighted_sum(batch, weigh, rows=2).sums[0]["weight"]
+        assert float(total.double().norm()) <= 2 * bound.limits[0]
+
+
 def test_a_negative_weight_is_bounded_too() -> None:
     limits = torch.ones(1, dtype=torch.float64)
     assert float(clamp_to_limits(torch.tensor([-1000.0]), torch.ones(1), limits).abs()) <= 1.0
+
+
+class Centred(nn.Module):
+    """Looks harmless, and mixes rows."""
+
+    def __init__(self, when_training: bool = False) -> None:
+        super().__init__()
+        self.inner, self.when_training = nn.Linear(10, 2), when_training
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.inner(rows - rows.mean(0) if self.training or not self.when_training else rows)
+
+
+def balanced(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    losses = row_losses(model, batch)
+    return losses * losses.mean()
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"), [(Centred(), row_losses), (Centred(when_training=True), row_losses), (small_model(), balanced)]
+)
+def test_models_and_losses_that_mix_rows_are_refused_before_a_row_is_read(
+    model: nn.Module, loss: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched: list[int] = []
+    monkeypatch.setattr(Problem, "batch", lambda self, rows: touched.append(len(rows)))
+    with pytest.raises(GradientError, match="changes the output of other rows"):
+        veil.fit(model, generate(TWO_GROUPS), method="dp-sgd", loss=loss, steps=3, seed=1)  # type: ignore[arg-type]
+    assert touched == []
+
+
+def test_dropout_mixes_no_rows() -> None:
+    model = nn.Sequential(nn.Linear(10, 8), nn.Dropout(0.5), nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    run = veil.fit(model, generate(TWO_GROUPS), method="dp-sgd", steps=3, seed=1)
+    assert UNTRIED not in run.certificate.not_covered
+
+
+def test_a_certificate_says_when_made_up_rows_could_not_be_tried() -> None:
+    problem = generate(TWO_GROUPS)
+    known = {tuple(row.tolist()) for row in problem.inputs}
+
+    def only_known_rows(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        if any(tuple(row.tolist()) not in known for row in batch[0]):
+            raise KeyError("not a row of the table")
+        return row_losses(model, batch)
+
+    run = fitted(problem, loss=only_known_rows)
+    assert UNTRIED in run.certificate.not_covered
 
 
 def test_classes_that_were_read_off_rows_are_named(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from veil.accounting.events import Relation
+from veil.errors import require
 from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.randomness import Seed
@@ -30,6 +32,10 @@ class ParityRelease(LossRelease):
     """
 
     notion: Notion = "demographic-parity"
+
+    def __post_init__(self) -> None:
+        # A replaced row may change its class and so move four counts: 2, not √2.
+        require(self.relation is Relation.ADD_REMOVE, "parity counts are bounded for add-remove only")
 
     def make(
         self,

@@ -99,11 +99,20 @@ def product_squares(left: Tensor, right: Tensor, left_squares: Tensor | None = N
     The square of a tiny factor is 0 in single precision. Where the other factor is so large that the product still
     counts, both are squared in double precision.
     """
-    squares = squared_norms(right)
-    # A small sum of squares means that all are small; NaN is not.
-    if torch.dot(squares, squares).item() <= LARGE_SQUARE * LARGE_SQUARE:
-        return (squared_norms(left) if left_squares is None else left_squares) * squares
-    return (squared_norms(left.double()) * squared_norms(right.double())).to(squares.dtype)
+    lefts, rights = squared_norms(left) if left_squares is None else left_squares, squared_norms(right)
+    if _all_small(lefts) and _all_small(rights):
+        return lefts * rights
+    return (squared_norms(left.double()) * squared_norms(right.double())).to(rights.dtype)
+
+
+def _all_small(squares: Tensor) -> bool:
+    """Whether none is large: a small sum of squares means that all are small; NaN is not."""
+    return torch.dot(squares, squares).item() <= LARGE_SQUARE * LARGE_SQUARE
+
+
+def large_positions(*grams: Tensor) -> bool:
+    """Whether some position of (rows, T, T) inner products is so long that tiny partners of it must not become 0."""
+    return not all(float(gram.diagonal(dim1=1, dim2=2).amax()) <= LARGE_SQUARE for gram in grams)
 
 
 def doubtful(gram: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -203,7 +212,7 @@ class Outer(Contribution):
     def gram_norms(self) -> Tensor:
         """Squared norms from inner products of positions, exact where those would cancel."""
         lefts, rights = self.left @ self.left.transpose(1, 2), self.right @ self.right.transpose(1, 2)
-        if not float(rights.diagonal(dim1=1, dim2=2).amax()) <= LARGE_SQUARE:
+        if large_positions(lefts, rights):
             return squared_norms(self.values())
         squares, index = doubtful(lefts.mul_(rights))
         if index is not None:

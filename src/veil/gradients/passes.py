@@ -23,6 +23,8 @@ from veil.gradients.replay import Maps, plain_maps, read, replay
 
 # Memory kept from pass to pass, as a share of the activations that the recorded calls hold anyway.
 HELD_SHARE = 0.35
+# In anything coarser a sum over a batch is rounded by more than one row may move it.
+PRECISE = (torch.float32, torch.float64)
 _TRUE = torch.ones(1, dtype=torch.bool)
 
 
@@ -269,6 +271,12 @@ def _outcome(losses: Tensor, found: dict[str, Tensor], parts: dict[str, Contribu
     # Always added in the model's order, so that every way to them gives the same bits.
     for name in order:
         if name in found:
+            if found[name].dtype not in PRECISE:
+                kind = str(found[name].dtype).removeprefix("torch.")
+                raise GradientError(
+                    f"the gradients of {name} are in {kind}, too coarse to bound one row among many: train in float32, "
+                    "without autocast"
+                )
             squares = found[name] if squares is None else squares + found[name]
     squares = torch.zeros_like(losses) if squares is None else squares
     # A finite inner product means that every factor is finite; anything else is looked at row by row.

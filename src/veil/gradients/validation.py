@@ -34,7 +34,8 @@ def validate(model: nn.Module, batch: Batch | None = None, loss: LossFn | None =
     """Everything found that mixes rows; an empty list means that nothing was.
 
     Without a batch only the modules are looked at. With one, rows of it are changed and removed, on a copy of the
-    model, and the outputs (or the per-row losses, if `loss` is given) of the other rows must stay as they were.
+    model, and the outputs (or the per-row losses, if `loss` is given) of the other rows must stay as they were. Rows
+    are removed in evaluation mode only: the random numbers of dropout depend on how many rows there are.
 
     >>> [finding.module for finding in validate(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))]
     ['1 (BatchNorm1d)']
@@ -60,7 +61,12 @@ def _of_module(name: str, module: nn.Module) -> list[Finding]:
     where = f"{name or 'model'} ({type(module).__name__})"
     if isinstance(module, DistributedDataParallel):
         return [Finding(where, "it averages gradients before rows are bounded", "give the module inside it")]
-    if any(type(parameter.data).__name__ == "DTensor" for parameter in module.parameters(recurse=False)):
+    own = list(module.parameters(recurse=False))
+    coarse = [p.dtype for p in own if p.requires_grad and p.dtype in (torch.bfloat16, torch.float16)]
+    if coarse:
+        reason = f"it is in {str(coarse[0]).removeprefix('torch.')}, too coarse to bound one row among many"
+        return [Finding(where, reason, "convert the model with model.float()")]
+    if any(type(parameter.data).__name__ == "DTensor" for parameter in own):
         return [Finding(where, "its parameters are spread over processes (FSDP)", "give each process the whole module")]
     if isinstance(module, _BatchNorm):
         return [Finding(where, "it normalises a row by the other rows of its batch", f"{_FIX} (GroupNorm instead)")]
@@ -89,10 +95,9 @@ def _probe(model: nn.Module, batch: Batch, loss: LossFn | None) -> list[Finding]
         if any(not _same(a, b, others) for a, b in zip(before, after, strict=True)):
             findings.append(Finding("model", f"changing row {row} of the batch changes the output of other rows", fix))
             break
-    shorter = run(sliced(batch, 0, rows - 1))
-    if any(
-        a.shape[0] != rows or not _same(a[: rows - 1], b, slice(None)) for a, b in zip(before, shorter, strict=True)
-    ):
+    copied.eval()
+    whole, shorter = run(batch), run(sliced(batch, 0, rows - 1))
+    if any(a.shape[0] != rows or not _same(a[: rows - 1], b, slice(None)) for a, b in zip(whole, shorter, strict=True)):
         findings.append(Finding("model", "removing a row of the batch changes the output of other rows", fix))
     return findings
 

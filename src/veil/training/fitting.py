@@ -19,7 +19,7 @@ from veil.accounting.certificate import Certificate, certify, check_budgets, no_
 from veil.bounding import check_row_local
 from veil.errors import InputError, require
 from veil.metrics import evaluate
-from veil.plan import METRICS, TUNING, LossFunction, Plan, Settings
+from veil.plan import METRICS, TUNING, UNTRIED, LossFunction, Plan, Settings
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.teams import Team
@@ -118,7 +118,8 @@ def prepare(
     if loss is row_losses:
         _check_shapes(model, problem)
     if plan.private:
-        gradients.check(model)
+        changed = plan.transform(loss) if plan.transform else loss
+        not_covered = [*not_covered, *_check_rows_apart(model, problem, changed)]
         if plan.solver is not None:
             plan.solver.check(model)
         first = plan.controller.release(plan.controller.start(), 0)
@@ -159,6 +160,28 @@ def _check_shapes(model: nn.Module, problem: Problem) -> None:
         fits = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] >= facts.outputs
         wanted = f"{facts.outputs} numbers per row, one per class"
     require(fits, f"the model gives {found} for 2 {shape}: it must give {wanted}, or you give a loss of your own")
+
+
+def _check_rows_apart(model: nn.Module, problem: Problem, loss: LossFunction) -> list[str]:
+    """Refuse a model or a loss that mixes rows, tried on made-up rows; if they take none, the certificate says so."""
+    facts, rows = problem.public, 4
+    generator = torch.Generator().manual_seed(0)
+    kind = problem.inputs.dtype if problem.source is None else torch.float32
+    if kind.is_floating_point:
+        inputs = torch.randn(rows, *facts.input_shape, generator=generator).to(kind)
+    else:
+        inputs = torch.randint(0, 2, (rows, *facts.input_shape), generator=generator).to(kind)
+    if problem.targets.is_floating_point():
+        targets = torch.randn(rows, *problem.targets.shape[1:], generator=generator).to(problem.targets.dtype)
+    else:
+        targets = torch.randint(0, max(1, facts.outputs), (rows,), generator=generator)
+    try:
+        gradients.check(model, (inputs, targets), loss)
+    except gradients.GradientError:
+        raise
+    except Exception:  # whatever a user's own code does with rows that it did not expect
+        return [UNTRIED]
+    return []
 
 
 def _set_up(

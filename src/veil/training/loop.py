@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -37,10 +36,9 @@ RESERVED_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """Everything that one update changes."""
+    """What one update changes and a refusal puts back."""
 
     weights: Mapping[str, Tensor]
-    optimizer: Mapping[str, Any]
     average: tuple[int, Mapping[str, Tensor]]
     noise_filter: tuple[Weights, Weights] | None
 
@@ -198,7 +196,8 @@ class Loop:
     def _gated_update(self, gradient: Mapping[str, Tensor], step: int) -> dict[str, NDArray[np.float64]]:
         """Update; with a gate, test the update on fresh rows and take it back if it fails. Returns what was released.
 
-        A step taken back leaves no trace in weights, optimizer, average or noise filter; its cost stays spent.
+        A step taken back leaves no trace in weights, average or noise filter; its cost stays spent. The optimizer
+        forgets: with the momentum of before, the next try would go the same way, and no try would ever pass.
         """
         gate = self.plan.gate
         if gate is None:
@@ -216,7 +215,6 @@ class Loop:
     def _snapshot(self) -> _Snapshot:
         return _Snapshot(
             {name: p.detach().clone() for name, p in self.model.named_parameters()},
-            copy.deepcopy(self._optimizer.state_dict()),
             self._average.state(),
             self._filter.state() if self._filter else None,
         )
@@ -225,7 +223,7 @@ class Loop:
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(snapshot.weights[name])
-        self._optimizer.load_state_dict(dict(snapshot.optimizer))
+        self._optimizer.state.clear()
         self._average.restore(snapshot.average)
         if self._filter and snapshot.noise_filter:
             self._filter.restore(snapshot.noise_filter)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from veil.gradients import costs
 from veil.gradients.batches import zeroed
-from veil.gradients.contributions import LARGE_SQUARE, Contribution, Rowwise, Take, doubtful, squared_norms
+from veil.gradients.contributions import Contribution, Rowwise, Take, doubtful, large_positions, squared_norms
 from veil.gradients.recording import Parts, Recorder, Rows, rule
 
 # Patches are copied out a few rows at a time, so that they stay in the processor's cache.
@@ -153,16 +153,16 @@ class Convolved(Contribution):
         for start in range(0, count, step):
             images = self._padded(self.images[start : start + step]).flatten(2)
             products = torch.bmm(images.transpose(1, 2), images)
-            if not float(products.diagonal(dim1=1, dim2=2).amax()) <= LARGE_SQUARE:
+            outputs = self.gradients[start : start + step].flatten(2)
+            inner = torch.bmm(outputs.transpose(1, 2), outputs)
+            if large_positions(products, inner):
                 return squared_norms(self.values())
             pixels = products.view(-1, *size, *size)
-            outputs = self.gradients[start : start + step].flatten(2)
-            inner = torch.bmm(outputs.transpose(1, 2), outputs).flatten(1)
             windows = self._windows()
             patches = pixels[(slice(None), *windows[0], *windows[0])].contiguous()
             for window in windows[1:]:
                 patches += pixels[(slice(None), *window, *window)]
-            gram = patches.reshape(-1, positions * positions).mul_(inner)
+            gram = patches.reshape(-1, positions * positions).mul_(inner.flatten(1))
             norms.append(self._exact_where_needed(gram.view(-1, positions, positions), start))
         return torch.cat(norms)
 
