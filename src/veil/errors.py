@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class InputError(ValueError):
     """Wrong input. The command line prints it as one sentence and exits with code 2."""
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Say in every `InputError` of the block what it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from error
 
 
 def require(condition: bool, message: str) -> None:

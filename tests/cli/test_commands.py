@@ -142,9 +142,41 @@ def test_every_row_may_have_a_budget_of_its_own(
     spent = json.loads(text)["privacy"]["by_owner"]
     assert spent["ε = 0.5"] == pytest.approx(0.5, rel=0.01)
     assert spent["ε = 2"] == pytest.approx(2.0, rel=0.01)
+    certificate = json.loads((tmp_path / "run" / "certificate.json").read_text(encoding="utf-8"))
+    assert any("read off the rows and stand on this certificate" in line for line in certificate["not_covered"])
     code, _, err = veil(capsys, monkeypatch, *words, "--owner", "town", "--out", str(tmp_path / "other"))
     assert code == 2
     assert "leave --owner and --budgets out" in err
+    code, _, err = veil(capsys, monkeypatch, *words, "--epsilon", "1", "--out", str(tmp_path / "other"))
+    assert code == 2
+    assert "--row-budgets says everybody's own ε: leave --epsilon out" in err
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_requirement_needs_rows_to_judge_by(
+    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train", str(people), *TRAIN, "--holdout", "0", "--out", str(tmp_path / "run"))
+    code, _, err = veil(capsys, monkeypatch, *words, "--require", "accuracy>=0.1")
+    assert code == 2
+    assert "--require has nothing to judge" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_test_table_is_named(
+    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.csv"
+    for change, sentence in (
+        ({"rich": "perhaps"}, '--test: column "rich"'),
+        ({"age": None}, '--test: column "age" is missing'),
+    ):
+        table = pd.read_csv(people).assign(**change)
+        table.drop(columns=[name for name, value in change.items() if value is None]).to_csv(other, index=False)
+        for command in (("train", str(people), *TRAIN), ("compare", str(people), *TRAIN[:4], "--seeds", "1")):
+            code, _, err = veil(capsys, monkeypatch, *command, "--test", str(other), "--out", str(tmp_path / "run"))
+            assert code == 2
+            assert sentence in err
 
 
 def test_the_training_table_is_no_test_table(

@@ -51,6 +51,18 @@ def test_no_file_of_a_run_repeats_a_private_row(
     assert len(list(out.iterdir())) >= 8
 
 
+def test_the_screen_warns_of_exact_figures_also_where_nothing_was_measured(
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ("train", str(people), *TRAIN, "--holdout", "0", "--show-private", "--out", str(tmp_path / "run"))
+    code, text, _ = veil(capsys, monkeypatch, *words)
+    assert code == 0
+    assert "exact figures on private rows, not covered" in " ".join(text.split())
+
+
 def test_exact_figures_are_there_only_when_asked_for_and_are_marked(
     marked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

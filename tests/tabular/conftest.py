@@ -32,7 +32,9 @@ class Outcome:
 def train(table_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(*words: str, data: Path = table_path, roles: bool = True) -> Outcome:
         named = ["--target", "bought", "--group", "region"] if roles else []
-        fixed = ["--epochs", "2", "--batch-size", "64", "--epsilon", "8", "--seed", "1", "--json"]
+        fixed = ["--epochs", "2", "--batch-size", "64", "--seed", "1", "--json"]
+        if not {"--budgets", "--row-budgets"} & set(words):
+            fixed += ["--epsilon", "8"]
         monkeypatch.setattr(
             sys, "argv", ["veil", "train", str(data), *named, *fixed, "--out", str(tmp_path / "run"), *words]
         )

@@ -141,3 +141,10 @@ def test_the_noisy_accuracy_is_centred_on_the_true_one() -> None:
     ]
     assert abs(np.mean(values) - right) < 0.01
     assert np.std(values) > 0
+
+
+def test_overall_accuracy_counts_no_noise_as_rows() -> None:
+    """A group below 0 takes away what noise has put into another; with too little in all, nothing is said."""
+    counts = np.array([[100.0, 300.0], [-60.0, 40.0]])
+    assert figures(counts, ["a", "b"], [], 20.0).accuracy == pytest.approx(340 / 380)
+    assert math.isnan(figures(counts, ["a", "b"], [], 100.0).accuracy)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from veil import methods
 from veil.accounting import Gaussian, Pld, Rdp, Relation, RenyiFilter, Repeated, TokenBucket
+from veil.errors import InputError
 from veil.noise import GaussianNoise
 from veil.plan import Settings
 from veil.problem import Cell, PublicFacts
@@ -188,3 +189,40 @@ def test_a_share_that_leaves_nothing_is_refused() -> None:
 def test_the_relation_is_the_methods_own() -> None:
     assert relation_of(methods.create("dp-sgd"), ["a"]) == (Relation.ADD_REMOVE, True)
     assert relation_of(methods.create("dp-sgd", {"sampling": "wor"}), ["a"])[0] is Relation.REPLACE_ONE
+
+
+def test_bounds_hold_most_rows_also_where_noise_hides_most_bins() -> None:
+    """With few rows only a bin or two stand out of the noise: they are no range of the column."""
+    ages = pd.DataFrame({"age": np.random.default_rng(1).integers(18, 90, 1200)})
+    for seed in range(25):
+        result = find_encoding(
+            ages,
+            Schema((ColumnFacts("age", "numeric"), ColumnFacts("years", "numeric", 0, 1))),
+            groups=["all"],
+            group_of=None,
+            budget=1.0,
+            share=0.1,
+            delta=1e-5,
+            relation=Relation.ADD_REMOVE,
+            settings=Settings.checked(accountant="rdp"),
+            noise=GaussianNoise(Seed.from_int(seed)),
+        )
+        age = result.encoding.columns[0]
+        assert isinstance(age, Numeric)
+        assert ages["age"].between(age.low, age.high).mean() > 0.5
+
+
+def test_a_schema_that_leaves_nothing_open_is_not_paid_for() -> None:
+    with pytest.raises(InputError, match="leaves nothing open"):
+        find_encoding(
+            pd.DataFrame({"age": [20.0, 30.0]}),
+            Schema((ColumnFacts("age", "numeric", 0, 120),)),
+            groups=["all"],
+            group_of=None,
+            budget=1.0,
+            share=0.1,
+            delta=1e-5,
+            relation=Relation.ADD_REMOVE,
+            settings=Settings.checked(accountant="rdp"),
+            noise=GaussianNoise(Seed.from_int(0)),
+        )

@@ -144,6 +144,10 @@ def rebuild_plan(run: LoadedRun, options: Mapping[str, Any] | None = None, probl
     plan = chosen.plan(public, Settings.checked(**given))
     ledger = Ledger.open(run.folder / "ledger.jsonl")
     require(
+        (facts.get("config") or {}).get("private_preprocessing") is None,
+        "a run with private preprocessing cannot be audited from its folder: audit one that has a schema instead",
+    )
+    require(
         plan.terms().accounts == ledger.terms.accounts,
         "the plan of this run cannot be made again from its folder: name the method's options with --option, or call "
         "veil.audit(run) in the program that trained it",

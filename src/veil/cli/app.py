@@ -95,7 +95,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Stopped as reason:
-        say_error(f"{reason}: what was reserved stands in the ledger; --resume goes on with the run")
+        say_error(f"{reason}: what was reserved stands in the ledger; --resume goes on with a run that has begun")
         sys.exit(reason.code)
     except (MemoryError, RuntimeError) as error:
         # torch reports a failed allocation as a RuntimeError; anything else is a fault that must be seen whole.

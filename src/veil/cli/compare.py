@@ -38,7 +38,7 @@ from veil.cli.options import (
 )
 from veil.cli.parsing import checked_backend, checked_jobs, listed, named_values, numbers
 from veil.cli.requiring import Checks, checked_requirements, judge, print_verdict
-from veil.errors import InputError, require
+from veil.errors import InputError, about, require
 
 if TYPE_CHECKING:
     from torch import nn
@@ -88,7 +88,7 @@ def compare(
 ) -> None:
     """Compare methods over seeds; one failing run does not stop the others.
 
-    Exit code 1 if any run failed or a requirement is not met by the best private method.
+    Exit code 1 if any run failed or a requirement is not met by the best private method (the best of all, if none is).
     """
     if print_config:
         typer.echo(config_text(context), nl=False)
@@ -173,7 +173,8 @@ def _rows(asked: Mapping[str, Any]) -> _Rows:
     encoding = plain_encoding(request, columns, table)
     sizes = None if schema is None else schema.group_sizes
     problem = table_problem(table, encoding, target, groups, schema=schema, group_sizes=sizes)
-    evaluation = table_problem(public, encoding, target, groups, like=problem.public, schema=schema)
+    with about("--test"):
+        evaluation = table_problem(public, encoding, target, groups, like=problem.public, schema=schema)
     config = {"data": data, "target": target, "group": list(groups), "model": asked["model"], "ignore": list(ignore)}
     if asked["schema"] is not None:
         config["schema"] = str(asked["schema"])

@@ -54,7 +54,8 @@ Holdout = Annotated[
     typer.Option(help="Without --test: share of rows kept out of training and measured with noise. [default: 0.2]"),
 ]
 Preprocessing = Annotated[
-    float | None, typer.Option(help="Share of ε to find bounds, categories and group sizes with.")
+    float | None,
+    typer.Option(help="Share of ε to find bounds and categories with (and group sizes, if the plan is fixed)."),
 ]
 Owner = Annotated[str | None, typer.Option(help="Column that says who set each row's budget.")]
 Budgets = Annotated[Path | None, typer.Option(help="Each owner's ε: a CSV file (owner, epsilon) or a TOML table.")]
@@ -135,6 +136,8 @@ def train(
     asked = _with_preset(context)
     wanted = checked_requirements(require)
     request, chosen, settings = _request(asked), _method(asked), _settings(asked, further_settings(context))
+    _check_budget(context, request)
+    _check_measured(request, wanted)
     _check_length(context, chosen)
     if dry_run:
         _show_plan(request, chosen, settings, json)
@@ -173,6 +176,19 @@ def _check_length(context: typer.Context, method: PrivateMethod) -> None:
             not typed,
             f"{method.name} is solved as a whole, with steps of its own: leave {typed} out",
         )
+
+
+def _check_budget(context: typer.Context, request: Request) -> None:
+    """Refuse an ε beside budgets that have one of their own for everybody."""
+    if request.budgets is not None or request.row_budgets is not None:
+        given = "--budgets" if request.budgets is not None else "--row-budgets"
+        require(not _typed(context, "epsilon"), f"{given} says everybody's own ε: leave --epsilon out")
+
+
+def _check_measured(request: Request, wanted: list[Any]) -> None:
+    """Refuse requirements on a run that measures nothing."""
+    measured = request.test is not None or request.holdout != 0
+    require(measured or not wanted, "--require has nothing to judge: give --test, or hold rows out by --holdout")
 
 
 def _leads() -> bool:
@@ -296,8 +312,8 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
             if summary["metrics"].get("released"):
                 covered = ": it is covered by the certificate" if run.plan.private else ""
                 stdout.print(f"Accuracy is from held-out rows, released with noise{covered}.")
-            if "Training rows" in run.findings:
-                stdout.print("The folder also holds exact figures on private rows, not covered by the certificate.")
+        if "Training rows" in run.findings:
+            stdout.print("The folder also holds exact figures on private rows, not covered by the certificate.")
         stdout.print(f"\n{run.certificate.statement}", soft_wrap=True, highlight=False)
         print_verdict(checks)
         stdout.print(f"\nReport: {(out / 'report.html').resolve().as_uri()}", soft_wrap=True, highlight=False)

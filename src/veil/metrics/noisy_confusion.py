@@ -181,15 +181,16 @@ def figures(
     else:
         wrong, right = counts[:, 0], counts[:, 1]
     scores = {name: GroupScore(0, math.nan) for name in listed}
-    totals = [0, 0]
     for name, bad, good in zip(names, wrong, right, strict=True):
         hits, misses = max(0, round(float(good))), max(0, round(float(bad)))
         if hits + misses > 0 and good + bad < 1:  # rounding alone must not make rows out of noise
             hits = misses = 0
-        totals = [totals[0] + hits, totals[1] + hits + misses]
         enough = hits + misses >= fewest_rows(sigma, counts[0].size)
         scores[name] = GroupScore(hits + misses, hits / (hits + misses) if enough else math.nan)
-    overall = totals[0] / totals[1] if totals[1] else math.nan
+    # Over all groups, nothing is cut off at 0 before the sum: that would let noise count as rows.
+    rows = float(right.sum() + wrong.sum())
+    measured = rows >= fewest_rows(sigma, counts.size)
+    overall = min(max(float(right.sum()) / rows, 0.0), 1.0) if measured else math.nan
     table = None
     if counts.ndim == 3:
         position = {name: index for index, name in enumerate(names)}

@@ -1,7 +1,7 @@
 """Guessing: what kind each column is and which bounds and values it has, read off the rows. This is not private.
 
-Still, no value that only a few rows hold is kept: bounds are rounded outwards, and rare categories and words are left
-out, so that what a run writes down repeats no single row.
+Still, rare categories and words are left out, and bounds are rounded outwards. Bounds of small whole numbers stay what
+they are: such a bound may be the value of a single row.
 """
 
 from __future__ import annotations

@@ -111,7 +111,8 @@ def find_encoding(
     ranged = [facts for facts in schema.columns if facts.open and facts.kind in ("numeric", "date")]
     listed = [facts for facts in schema.columns if facts.open and facts.kind in ("category", "group")]
     columns = len(ranged) + len(listed) + (group_of is not None)
-    first = HistogramRelease(PURPOSE, 0, max(columns, 1), kappa, relation)
+    require(columns > 0, "the schema leaves nothing open: leave --private-preprocessing out, and its ε is for training")
+    first = HistogramRelease(PURPOSE, 0, columns, kappa, relation)
     second = HistogramRelease(PURPOSE, 1, max(len(ranged), 1), kappa, relation)
     event = Gaussian(kappa, relation, one_sided=True)
     ledger = _ledger(groups, budget, delta, relation, accountant.name, event, open_ledger)
@@ -134,13 +135,30 @@ def find_encoding(
         low, high = coarse[facts.name]
         edges = np.linspace(low, high, STEPS + 1)
         pairs = np.column_stack([edges[:-1], edges[1:]])
-        bounds = filled_range(fine[facts.name], narrow, pairs) or (low, high)
+        bounds = filled_range(fine[facts.name], narrow, pairs)
+        if bounds is None or not _holds_most(fine[facts.name], pairs, bounds, counts[facts.name], limit):
+            bounds = low, high
         found[facts.name] = _ranged(facts, *bounds)
     sizes = None if group_of is None else _sizes(counts[_GROUP_KEY], groups)
     return Preprocessing(_encoding(schema, found), sizes, event, share)
 
 
 _GROUP_KEY = "\0groups"
+# Narrow bounds must hold this share of the rows that the wide ones hold, as far as noise lets one see.
+_MOST = 0.8
+
+
+def _holds_most(
+    fine: np.ndarray[Any, np.dtype[np.float64]],
+    pairs: np.ndarray[Any, np.dtype[np.float64]],
+    bounds: tuple[float, float],
+    coarse: np.ndarray[Any, np.dtype[np.float64]],
+    limit: float,
+) -> bool:
+    """Whether narrow bounds hold most rows: a few bins that stand out of the noise are not yet a range."""
+    inside = (pairs[:, 0] >= bounds[0]) & (pairs[:, 1] <= bounds[1])
+    rows = max(float(fine.sum()), float(coarse[coarse > limit].sum()))
+    return float(fine[inside].sum()) >= _MOST * rows
 
 
 def _values(table: pd.DataFrame, facts: ColumnFacts) -> np.ndarray[Any, np.dtype[np.float64]]:

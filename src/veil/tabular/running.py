@@ -17,7 +17,7 @@ from torch import Tensor
 from veil.accounting import Ledger, Relation
 from veil.datasets.files import cache_folder
 from veil.datasets.images import holds_images, read_image_folder
-from veil.errors import require
+from veil.errors import about, require
 from veil.methods import Method
 from veil.metrics import evaluate
 from veil.metrics.noisy_confusion import DISJOINT, noisy_metrics
@@ -151,7 +151,8 @@ def _train(
         group_sizes=_declared(columns, found),
         classes=classes_of(table, columns),
     )
-    test = None if public is None else _like(public, encoding, columns, problem)
+    with about("--test"):
+        test = None if public is None else _like(public, encoding, columns, problem)
     measured = _like(held, encoding, columns, problem) if apart.any() else None
     run = fit(
         make_model(request, problem.public, encoding, seed),
@@ -159,7 +160,7 @@ def _train(
         method=method,
         evaluation=test,
         callbacks=callbacks,
-        not_covered=read_off_rows(columns.schema, encoding),
+        not_covered=[*read_off_rows(columns.schema, encoding), *([LEVELS] if request.row_budgets else [])],
         out=folder,
         config=config,
         **settings.model_dump(),
@@ -192,6 +193,7 @@ def _seed(settings: Settings, folder: RunFolder | None) -> Seed:
 
 
 MEASURED_ROWS = 100_000
+LEVELS = "The levels of ε among the rows' own budgets: they were read off the rows and stand on this certificate."
 PREPARED = "Kinds, bounds and categories of the columns: they were read off the first rows of the table."
 
 
