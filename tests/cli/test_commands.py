@@ -179,6 +179,22 @@ def test_a_wrong_test_table_is_named(
             assert sentence in err
 
 
+def test_a_group_that_only_the_test_table_has_has_a_line_too() -> None:
+    metrics = {
+        "by_group": {"f": {"n": 9, "accuracy": 1.0}, "x": {"n": 1, "accuracy": None}},
+        "worst_group_accuracy": 1.0,
+        "average_group_accuracy": 1.0,
+        "accuracy": 0.9,
+    }
+    summary = {
+        "method": "dp-sgd",
+        "metrics": metrics,
+        "privacy": {"epsilon": 1.0, "by_group": {"f": 1.0}, "by_owner": {}},
+    }
+    columns = results_table([summary], {"f": 40}).columns
+    assert [column._cells[1] for column in columns] == ["x", "0", "1", "–"]
+
+
 def test_the_training_table_is_no_test_table(
     people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,9 @@ def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -
     for summary in summaries:
         table.add_column(summary["method"], justify="right")
     metrics = [summary["metrics"] for summary in summaries]
-    for name, rows in group_rows.items():
+    # A group that only the test table has was never trained on: it has a line too.
+    unseen = {name: 0 for m in metrics for name in m["by_group"] if name not in group_rows}
+    for name, rows in {**group_rows, **unseen}.items():
         scores = [m["by_group"].get(name, {"n": 0, "accuracy": None}) for m in metrics]
         table.add_row(_escape(name), f"{rows:,}", f"{scores[0]['n']:,}", *(percent(s["accuracy"]) for s in scores))
     table.add_section()
