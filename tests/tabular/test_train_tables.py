@@ -235,6 +235,10 @@ WRONG_WORDS = {
         ["--target", "bought", "--group", "region", "--private-preprocessing", "0.1", "--model", "char-lstm"],
         "reads one text column by fixed public rules",
     ),
+    "the target ignored": (
+        ["--target", "bought", "--group", "region", "--ignore", "id,bought"],
+        '"bought" is the target: --ignore cannot leave it out',
+    ),
     "a name to ignore that is no column": (
         ["--target", "bought", "--group", "region", "--ignore", "id,postcod"],
         '--ignore names "postcod", which is no column of the table: did you mean "postcode"?',

@@ -85,6 +85,7 @@ def columns_of(request: Request) -> Columns:
         schema = schema.with_roles(request.target, list(request.groups), named, set(request.ignore))
     target = request.target or (next(iter(schema.names("target")), None) if schema else None)
     require(target is not None, "no target is named: give --target, or a schema with a column of kind target")
+    require(target not in request.ignore, f'"{target}" is the target: --ignore cannot leave it out')
     groups = request.groups or (tuple(schema.names("group")) if schema else ())
     require(len(groups) > 0, "no group is named: give --group, or a schema with a column of kind group")
     owner = named or (next(iter(schema.names("owner")), None) if schema else None)
