@@ -22,8 +22,9 @@ from veil.accounting.events import (
     Relation,
     joint_noise_multiplier,
 )
-from veil.bounding import Bound, by_row
+from veil.bounding import Bound, by_row, check_row_local, looks_at_one_row
 from veil.draws import Draw
+from veil.errors import require
 from veil.gradients import GradientEngine, GradientSum, RowFacts, Weigh
 from veil.noise import GaussianNoise
 from veil.problem import Problem, PublicFacts
@@ -87,6 +88,16 @@ class GradientRelease:
         multipliers = [self.sigma / limit] if limit > 0 else []
         multipliers += [statistic.sigma / statistic.limit for statistic in self.statistics]
         return joint_noise_multiplier(*multipliers) if multipliers else None
+
+    def check_rows(self, cells: int) -> None:
+        """Refuse a bound or a statistic that looks at other rows: what it is charged for would not be what it costs."""
+        check_row_local(self.bound, cells)
+        for statistic in self.statistics:
+            require(
+                looks_at_one_row(statistic.measure, cells),
+                f'the statistic "{statistic.name}" measures a row by looking at other rows, so one row can move more '
+                "than its limit: make the measure of a row depend on that row alone",
+            )
 
     def events(self, facts: PublicFacts) -> dict[int, Event]:
         """What each cell is charged for this step, computed from what `make` applies."""

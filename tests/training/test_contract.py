@@ -282,6 +282,16 @@ def test_no_row_moves_a_statistic_by_more_than_its_limit(hostile: list[float]) -
     assert np.linalg.norm(total(rows) - total(rows[:-1])) <= 0.7 * (1 + 1e-9)
 
 
+def test_a_statistic_that_looks_at_other_rows_is_refused() -> None:
+    def release(measure: object) -> GradientRelease:
+        statistic = Statistic("s", measure, 1.0, 1.0)  # type: ignore[arg-type]
+        return GradientRelease(Poisson((0.1, 0.1)), Clip((1.0, 1.0)), 1.0, 10.0, Relation.ADD_REMOVE, (statistic,))
+
+    release(lambda facts, cells: torch.stack([facts.norms.clamp(max=1.0), (cells == 1).double()], 1)).check_rows(2)
+    with pytest.raises(InputError, match='statistic "s" measures a row by looking at other rows'):
+        release(lambda facts, cells: (facts.norms > facts.norms.median()).double()[:, None]).check_rows(2)
+
+
 @pytest.mark.parametrize("bound", [Clip((1e-4,)), Normalise((1.0,), 1e-6), Normalise((1.0,), 1e-30), UnitClip(1e-5, 1)])
 @pytest.mark.parametrize("large", [1.0, 1e6, 1.8e19])
 def test_norms_that_underflow_keep_their_limit(bound: Bound, large: float) -> None:

@@ -1,6 +1,6 @@
 """Bounding: the rules that limit how much one row can move a sum."""
 
-from veil.bounding.bounds import Bound, Clip, Normalise, UnitClip, Weighted, by_row, check_row_local
+from veil.bounding.bounds import Bound, Clip, Normalise, UnitClip, Weighted, by_row, check_row_local, looks_at_one_row
 from veil.bounding.global_scale import GlobalScale, UnitGroupClip
 from veil.bounding.group_mean import GroupMean
 from veil.bounding.ordered import BetaTail, LinearTail, Ordered, StepTail, tail_from
@@ -20,5 +20,6 @@ __all__ = [
     "Weighted",
     "by_row",
     "check_row_local",
+    "looks_at_one_row",
     "tail_from",
 ]

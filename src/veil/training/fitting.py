@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from veil import gradients, methods
 from veil.accounting import Ledger
 from veil.accounting.certificate import Certificate, certify, check_budgets, no_certificate
-from veil.bounding import check_row_local
 from veil.errors import InputError, require
 from veil.metrics import evaluate
 from veil.plan import METRICS, TUNING, UNTRIED, LossFunction, Plan, Settings
@@ -123,7 +122,7 @@ def prepare(
         if plan.solver is not None:
             plan.solver.check(model)
         first = plan.controller.release(plan.controller.start(), 0)
-        check_row_local(first.bound, len(plan.facts.cells))
+        first.check_rows(len(plan.facts.cells))
         if not plan.over_budget:
             check_budgets(Ledger(plan.terms()), plan.settings.accountant_for())
     given = {"method": plan.method, **config, "settings": plan.settings.model_dump(exclude_none=True)}
