@@ -62,13 +62,17 @@ class Recorded:
 
 
 def found(
-    rows: pd.DataFrame, noise: Any, relation: Relation = Relation.ADD_REMOVE, share: float = 0.2
+    rows: pd.DataFrame,
+    noise: Any,
+    relation: Relation = Relation.ADD_REMOVE,
+    share: float = 0.2,
+    schema: Schema = SCHEMA,
 ) -> Preprocessing:
     return find_encoding(
         rows,
-        SCHEMA,
+        schema,
         groups=["f", "m"],
-        group_of=rows["sex"].tolist(),
+        group_of=rows["sex"].tolist() if "sex" in rows else None,
         budget=1.0,
         share=share,
         delta=1e-5,
@@ -194,35 +198,14 @@ def test_the_relation_is_the_methods_own() -> None:
 def test_bounds_hold_most_rows_also_where_noise_hides_most_bins() -> None:
     """With few rows only a bin or two stand out of the noise: they are no range of the column."""
     ages = pd.DataFrame({"age": np.random.default_rng(1).integers(18, 90, 1200)})
+    schema = Schema((ColumnFacts("age", "numeric"),))
     for seed in range(25):
-        result = find_encoding(
-            ages,
-            Schema((ColumnFacts("age", "numeric"), ColumnFacts("years", "numeric", 0, 1))),
-            groups=["all"],
-            group_of=None,
-            budget=1.0,
-            share=0.1,
-            delta=1e-5,
-            relation=Relation.ADD_REMOVE,
-            settings=Settings.checked(accountant="rdp"),
-            noise=GaussianNoise(Seed.from_int(seed)),
-        )
-        age = result.encoding.columns[0]
+        (age,) = found(ages, GaussianNoise(Seed.from_int(seed)), share=0.1, schema=schema).encoding.columns
         assert isinstance(age, Numeric)
         assert ages["age"].between(age.low, age.high).mean() > 0.5
 
 
 def test_a_schema_that_leaves_nothing_open_is_not_paid_for() -> None:
+    closed = Schema((ColumnFacts("age", "numeric", 0, 120),))
     with pytest.raises(InputError, match="leaves nothing open"):
-        find_encoding(
-            pd.DataFrame({"age": [20.0, 30.0]}),
-            Schema((ColumnFacts("age", "numeric", 0, 120),)),
-            groups=["all"],
-            group_of=None,
-            budget=1.0,
-            share=0.1,
-            delta=1e-5,
-            relation=Relation.ADD_REMOVE,
-            settings=Settings.checked(accountant="rdp"),
-            noise=GaussianNoise(Seed.from_int(0)),
-        )
+        found(pd.DataFrame({"age": [20.0, 30.0]}), GaussianNoise(Seed.from_int(0)), schema=closed)

@@ -151,8 +151,7 @@ def _train(
         group_sizes=_declared(columns, found),
         classes=classes_of(table, columns),
     )
-    with about("--test"):
-        test = None if public is None else _like(public, encoding, columns, problem)
+    test = _tested(public, encoding, columns, problem)
     measured = _like(held, encoding, columns, problem) if apart.any() else None
     run = fit(
         make_model(request, problem.public, encoding, seed),
@@ -223,7 +222,7 @@ def _train_mapped(
         make_model(request, made.train.public, encoding, _seed(settings, folder)),
         made.train,
         method=method,
-        evaluation=None if public is None else _like(public, encoding, columns, made.train),
+        evaluation=_tested(public, encoding, columns, made.train),
         callbacks=callbacks,
         not_covered=[PREPARED] if columns.schema is None else read_off_rows(columns.schema, encoding),
         out=folder,
@@ -295,6 +294,12 @@ def _declared(columns: Columns, found: private.Preprocessing | None) -> Mapping[
 def _like(table: pd.DataFrame, encoding: Encoding, columns: Columns, problem: Problem) -> Problem:
     """Rows to measure on, with the classes of the training rows."""
     return table_problem(table, encoding, columns.target, columns.groups, like=problem.public, schema=columns.schema)
+
+
+def _tested(public: pd.DataFrame | None, encoding: Encoding, columns: Columns, problem: Problem) -> Problem | None:
+    """The rows of the test table, if there is one."""
+    with about("--test"):
+        return None if public is None else _like(public, encoding, columns, problem)
 
 
 # δ where the number of rows is itself released with noise: 1 / (2 × rows) would tell it.

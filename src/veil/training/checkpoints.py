@@ -29,7 +29,7 @@ from veil.files import write_whole
 from veil.plan import Plan
 
 # Counted up whenever the same plan would get other draws or updates, or a checkpoint other parts.
-MEANING = 3
+MEANING = 4
 
 Tensors = Mapping[str, Tensor]
 Reserved = Mapping[str, tuple[int, Mapping[int, Event]]]
