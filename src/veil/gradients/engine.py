@@ -107,10 +107,17 @@ class GradientEngine:
 
     def _run(self, batch: Batch, rows: int, keep: bool = True) -> Outcome:
         """One pass. The short way reads the parameters off the graph, so a change among them cannot go unseen there."""
-        outcome = run_again(self.model, self.loss, batch, rows, self._memory, keep)
-        if outcome is None:
-            self._trained = self._parameters()
-            outcome = run(self.model, self.loss, batch, rows, self._trained, self._memory, keep)
+        try:
+            outcome = run_again(self.model, self.loss, batch, rows, self._memory, keep)
+            if outcome is None:
+                self._trained = self._parameters()
+                outcome = run(self.model, self.loss, batch, rows, self._trained, self._memory, keep)
+        except RuntimeError as error:
+            if "modified by an inplace operation" not in str(error):
+                raise
+            raise GradientError(
+                "the model changes a tensor in place that its backward pass needs: change a copy (x = x.clone())"
+            ) from error
         return outcome
 
     def _rows_at_once(self, batch: Batch, rows: int) -> int:

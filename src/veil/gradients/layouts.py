@@ -1,8 +1,8 @@
 """Layouts: where the rows of a batch stand among the leading dimensions of a layer's output.
 
 Most models keep rows first. Some put time first, some fold rows and positions into one dimension. What a layer's
-rule needs is always (rows, positions, features), so the layout is found once per structure by a probe and then
-remembered: leaving a row's loss out must leave zeros exactly where that row stands.
+rule needs is always (rows, positions, features). The layout follows from the graph of the pass (`tracing`); where the
+graph does not tell, it is probed in that very pass: scaling a row's loss must scale exactly the places where it stands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Layout:
         if self.axis >= len(lead):
             return False
         size = lead[self.axis]
-        return size == rows if self.kind == "plain" else size % rows == 0
+        return size == rows if self.kind == "plain" else size > 0 and size % rows == 0
 
     def split(self, tensor: Tensor, lead: int, rows: int) -> Tensor:
         """`tensor` as (rows, positions, *rest), where its first `lead` dimensions hold rows and positions."""
@@ -62,19 +62,34 @@ def candidates(lead: tuple[int, ...], rows: int) -> list[Layout]:
     return [layout for layout in plain + folded if layout.fits(lead, rows)]
 
 
-def probe_masks(rows: int, like: Tensor) -> list[Tensor]:
-    """Three sets of rows, as zeros and ones: the odd ones, the even ones, and a fixed irregular half."""
-    index = torch.arange(rows, dtype=torch.float64)
-    irregular = (index * 0.6180339887498949).frac() < 0.5
-    return [(index % 2).to(like), (1 - index % 2).to(like), irregular.to(like)]
+# Exact in every precision, and small enough that no gradient of ordinary size leaves the range of single precision.
+_DIGITS = 16
+# How much of a row's gradient (by norm) may stand at places of other rows. Scaling by powers of two is exact, so only
+# underflow is left to tolerate.
+_TOLERANCE = 1e-5
 
 
-def matches(layout: Layout, gradients: list[Tensor], masks: list[Tensor], lead: int) -> bool:
-    """Whether each gradient, taken with the losses of some rows left out, is exactly zero where those rows stand."""
-    for gradient, mask in zip(gradients, masks, strict=True):
-        rows = mask.shape[0]
-        absent = layout.split(gradient, lead, rows).reshape(rows, -1)[mask == 0]
-        # Zero times the infinite is NaN: a row that is not finite tells nothing.
-        if bool((absent.nan_to_num(0.0) != 0).any()):
+def probe_scales(rows: int, like: Tensor) -> list[Tensor]:
+    """Scales of the rows' losses: ones, and powers of two by the digits of the row's number in base 16.
+
+    Any two rows differ in some digit, so in one of these their gradients are scaled at least a factor of 2 apart.
+    """
+    scales, numbers = [torch.ones(rows)], torch.arange(rows)
+    while not scales[1:] or bool(numbers.any()):
+        scales.append(torch.ldexp(torch.ones(rows), numbers % _DIGITS - _DIGITS // 2))
+        numbers = numbers // _DIGITS
+    return [scale.to(like) for scale in scales]
+
+
+def matches(layout: Layout, gradients: list[Tensor], scales: list[Tensor], lead: int) -> bool:
+    """Whether every place of the gradient is scaled with the row that the layout puts there, and with no other.
+
+    Rows that are not finite cannot be told apart: they match no layout.
+    """
+    plain, *others = (layout.split(gradient, lead, len(scales[0])).flatten(1) for gradient in gradients)
+    allowed = _TOLERANCE * torch.linalg.vector_norm(plain, dim=1) + torch.finfo(plain.dtype).tiny
+    for scaled, scale in zip(others, scales[1:], strict=True):
+        gap = torch.linalg.vector_norm(scaled - plain * scale.unsqueeze(1), dim=1)
+        if not bool((gap <= scale * allowed).all()):
             return False
     return True

@@ -3,7 +3,8 @@
 A module whose parameters no rule covers is watched from outside: its inputs, its output, and the gradient that
 reaches the output. Its parameters' gradients per row then come from torch.func on that module alone. This is only
 done where it is sure to be right: the module was called once, its parameters act nowhere else, it draws no random
-numbers, and taking its rows one by one gives the very output that the batch gave.
+numbers, its outputs stand in the order of the rows (known as for any layer), and taking its rows one by one gives the
+very output that the batch gave.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from torch.func import functional_call, vjp, vmap
 
 from veil.gradients.batches import mapped, tensors
 from veil.gradients.fallback import without_advice
+from veil.gradients.layouts import FIRST, WHOLE
+from veil.gradients.recording import Parts, Recorder, Rows, Use
 
 
 @dataclass(slots=True)
@@ -30,26 +33,32 @@ class Call:
     versions: list[int]
     outputs: list[Tensor]
     nodes: set[Any]
+    uses: list[Use] = field(default_factory=list)
     gradients: dict[int, Tensor] = field(default_factory=dict)
 
 
 class Watch:
     """Forward hooks on some modules for the time of one forward pass; `close` removes them."""
 
-    def __init__(self, model: nn.Module, modules: Iterable[str]) -> None:
+    def __init__(self, model: nn.Module, modules: Iterable[str], recorder: Recorder) -> None:
         self.calls: dict[str, list[Call]] = {name: [] for name in modules}
-        self.probing = False
+        self._recorder = recorder
         self._handles = [
             model.get_submodule(name).register_forward_hook(partial(self._called, name), with_kwargs=True)
             for name in self.calls
         ]
 
-    def close(self) -> None:
-        """Remove the hooks and let go of the graph, which holds this object in turn."""
+    def stop(self) -> None:
+        """Remove the hooks: the forward pass is over."""
         for handle in self._handles:
             handle.remove()
+
+    def close(self) -> None:
+        """Stop, and let go of the graph, which holds this object in turn."""
+        self.stop()
         for call in (call for calls in self.calls.values() for call in calls):
             call.nodes.clear()
+            call.uses.clear()
             call.gradients.clear()
         self.calls.clear()
 
@@ -61,12 +70,14 @@ class Watch:
         for place, tensor in enumerate(outputs):
             call.outputs.append(tensor.detach().clone())
             call.nodes.add(tensor.grad_fn)
-            tensor.register_hook(partial(self._arrived, call, place))  # type: ignore[no-untyped-call]
+            call.uses.append(self._recorder.follow("module", tensor, 1, partial(_keep, call, place)))
         self.calls[name].append(call)
 
-    def _arrived(self, call: Call, place: int, gradient: Tensor) -> None:
-        if not self.probing:
-            call.gradients[place] = gradient
+
+def _keep(call: Call, place: int, gradient: Tensor, rows: Rows) -> Parts:
+    # A copy: the module's own backward may write into what it is given.
+    call.gradients[place] = gradient.clone()
+    return ()
 
 
 def owners(names: Iterable[str]) -> dict[str, list[str]]:
@@ -94,7 +105,8 @@ def per_row_of_module(
     given = list(tensors((call.args, call.options)))
     changed = [tensor._version for tensor in given] != call.versions
     by_row = [place for place, tensor in enumerate(given) if tensor.ndim > 0 and tensor.shape[0] == rows]
-    if changed or not by_row or not call.outputs or any(out.shape[:1] != (rows,) for out in call.outputs):
+    moved = any(use.layout not in (FIRST, WHOLE) for use in call.uses if use.place is not None)
+    if changed or moved or not by_row or not call.outputs or any(out.shape[:1] != (rows,) for out in call.outputs):
         return None
     gradients = [call.gradients.get(place, torch.zeros_like(out)) for place, out in enumerate(call.outputs)]
     plain = {name: parameter.detach() for name, parameter in parameters.items()}

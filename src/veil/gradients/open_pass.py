@@ -7,7 +7,6 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from veil.gradients.local import Watch
 from veil.gradients.passes import Memory, Outcome, begin, conclude
 from veil.gradients.records import GradientError
 
@@ -44,12 +43,10 @@ class OpenPass:
     def finish(self, losses: Tensor) -> Outcome:
         """Facts of the rows and what sums are made of, from one backward pass."""
         self.__exit__(None, None, None)
-        watch = Watch(self._model, ())
         try:
             with torch.enable_grad():
-                outcome, left = conclude(losses, self._rows, self._recorder, self._gathering, watch)
+                outcome, left = conclude(losses, self._rows, self._recorder, self._gathering)
         finally:
-            watch.close()
             self._recorder.close()
         if left:
             raise GradientError(

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from veil.gradients.batches import detached
 from veil.gradients.contributions import Contribution, Rowwise, Space, merged
 from veil.gradients.fallback import per_row_gradients
-from veil.gradients.layouts import Layout
+from veil.gradients.graphs import leaves_before, read_graph, reject_checkpoints
 from veil.gradients.local import Watch, draws_random_numbers, owners, per_row_of_module
-from veil.gradients.recording import Recorder, unruled
+from veil.gradients.recording import Recorder, Structures
 from veil.gradients.records import Batch, FallbackWarning, GradientError, LossFn, RowFacts
-from veil.gradients.replay import Maps, plain_maps, read, replay
+from veil.gradients.replay import Plain, plain_maps, read, replay
 
 # Memory kept from pass to pass, as a share of the activations that the recorded calls hold anyway.
 HELD_SHARE = 0.35
@@ -32,15 +32,14 @@ _TRUE = torch.ones(1, dtype=torch.bool)
 class Memory:
     """What an engine remembers from pass to pass.
 
-    Row layouts by structure; whom it has warned about; the linear maps of a model that consists of nothing else, and
-    its parameters' names by identity; the modules without a rule (None before the first pass); the bytes that one row
-    takes by the shapes of a row; and memory for gradients that are written out.
+    Where rows stand by the structure of a pass; whom it has warned about; what it knows of a model that consists of
+    nothing but linear maps; the modules without a rule (None before the first pass); the bytes that one row takes by
+    the shapes of a row; and memory for gradients that are written out.
     """
 
-    layouts: dict[tuple[Any, ...], Layout | None] = field(default_factory=dict)
+    structures: Structures = field(default_factory=Structures)
     warned: set[str] = field(default_factory=set)
-    maps: Maps | None = None
-    names: dict[int, str] = field(default_factory=dict)
+    plain: Plain | None = None
     watched: tuple[str, ...] | None = None
     row_bytes: dict[tuple[Any, ...], int] = field(default_factory=dict)
     space: Space = field(default_factory=Space)
@@ -116,33 +115,32 @@ def run_again(
     model: nn.Module, loss: LossFn, batch: Batch, rows: int, memory: Memory, keep: bool = True
 ) -> Outcome | None:
     """The pass by the short way, if there is one and the graph is the one that was recorded; else None."""
-    if memory.maps is None or rows < 2:
+    plain = memory.plain
+    if plain is None or rows < 2:
         return None
     if not torch.is_grad_enabled():
         with torch.enable_grad():
             return run_again(model, loss, batch, rows, memory, keep)
     losses = loss(model, detached(batch))
     check_losses(losses, rows)
-    found = read(losses, memory.names)
-    if found is None or found[0] != memory.maps:
+    nodes = read(losses, plain, rows)
+    if nodes is None:
         return None
-    result = replay(losses, *found, keep)
-    return None if result is None else _outcome(losses.detach(), *result, memory.names.values())
+    result = replay(losses, plain.maps, nodes, keep)
+    return None if result is None else _outcome(losses.detach(), *result, plain.names.values())
 
 
 def begin(rows: int, parameters: dict[str, Tensor], memory: Memory) -> tuple[_Gathering, Recorder]:
     """What watches a pass that somebody else runs."""
     names = {id(parameter): name for name, parameter in parameters.items()}
     gathering = _Gathering(parameters, names, True, memory.space)
-    return gathering, Recorder(names, rows, memory.layouts, gathering.arrived)
+    return gathering, Recorder(names, rows, memory.structures, gathering.arrived)
 
 
-def conclude(
-    losses: Tensor, rows: int, recorder: Recorder, gathering: _Gathering, watch: Watch
-) -> tuple[Outcome, list[str]]:
+def conclude(losses: Tensor, rows: int, recorder: Recorder, gathering: _Gathering) -> tuple[Outcome, list[str]]:
     """The backward pass of such a pass, and the names of the parameters that only the fallback could serve."""
     check_losses(losses, rows)
-    left = _backward(losses, recorder, gathering, watch)
+    left = _backward(losses, recorder, gathering)
     return _outcome(losses.detach(), gathering.squares, gathering.parts, gathering.parameters), left
 
 
@@ -158,23 +156,25 @@ def _recorded(
 ) -> Outcome | None:
     """The pass under the recorder; None if modules without a rule were found for the first time."""
     gathering = _Gathering(parameters, names, keep, memory.space)
-    recorder = Recorder(names, rows, memory.layouts, gathering.arrived)
-    watch = Watch(model, memory.watched or ())
+    recorder = Recorder(names, rows, memory.structures, gathering.arrived)
+    watch = Watch(model, memory.watched or (), recorder)
     try:
         with torch.enable_grad():
             with recorder:
                 losses = loss(model, batch)
+            watch.stop()
             check_losses(losses, rows)
-            left = _backward(losses, recorder, gathering, watch)
+            left = _backward(losses, recorder, gathering)
         first, memory.watched = memory.watched is None, memory.watched or ()
-        memory.maps, memory.names = None if left else plain_maps(recorder.uses, names, rows), names
+        maps = None if left else plain_maps(recorder.uses, names, rows)
+        memory.plain = None if maps is None else Plain(maps, names)
         if left and first:
             memory.watched = tuple(dict.fromkeys(name for around in owners(left).values() for name in around))
             if memory.watched:
                 return None
         if left:
             _warn(left, memory)
-            found = _by_modules(model, losses, recorder, watch, rows, parameters, left)
+            found = _by_modules(model, losses, watch, rows, parameters, left)
             chosen = {name: parameters[name] for name in left if name not in found}
             if chosen:
                 found |= per_row_gradients(model, loss, batch, rows, chosen, memory.warned)
@@ -189,7 +189,6 @@ def _recorded(
 def _by_modules(
     model: nn.Module,
     losses: Tensor,
-    recorder: Recorder,
     watch: Watch,
     rows: int,
     parameters: dict[str, Tensor],
@@ -205,7 +204,7 @@ def _by_modules(
         names, calls, module = waiting[inner], watch.calls.get(inner, []), model.get_submodule(inner)
         if len(calls) != 1 or draws_random_numbers(module):
             continue
-        reached = {id(leaf) for leaf in unruled(losses, recorder, calls[0].nodes)}
+        reached = {id(leaf) for leaf in leaves_before(losses, calls[0].nodes)}
         inside = [name for name in names if name not in found and id(parameters[name]) not in reached]
         own = {name[len(inner) + 1 :]: parameters[name] for name in inside}
         result = per_row_of_module(module, calls[0], rows, own) if own else None
@@ -214,15 +213,15 @@ def _by_modules(
     return found
 
 
-def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering, watch: Watch) -> list[str]:
+def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering) -> list[str]:
     """Send every recorded call its gradient; returns the names of the parameters that need the fallback."""
-    leaves = unruled(losses, recorder)
+    graph = read_graph(losses, recorder.rows)
+    reject_checkpoints(graph.kinds)
+    leaves = [leaf for leaf in graph.leaves if id(leaf) in recorder.names]
     inputs: list[Any] = [*recorder.roots, *leaves]
     if not inputs:
         return []
-    watch.probing = True
-    recorder.settle_layouts(losses, inputs)
-    watch.probing = False
+    recorder.settle_layouts(losses, graph, inputs)
     left = _without_rule(recorder, leaves, gathering.parameters)
     expected = gathering.expected
     gathering.space.limit = int(HELD_SHARE * sum(use.size for use in recorder.uses))
@@ -249,7 +248,7 @@ def _without_rule(recorder: Recorder, leaves: list[Tensor], parameters: dict[str
     """Names of the parameters that some use leaves to the fallback, in the model's order."""
     found = {recorder.names[id(leaf)] for leaf in leaves if id(leaf) in recorder.names}
     for use in recorder.uses:
-        if use.layout is None:
+        if use.layout is None and use.place is not None:
             found.update(recorder.trained(use))
     return [name for name in parameters if name in found]
 

@@ -3,14 +3,14 @@
 The recorder is a torch function mode: while it is active it sees every torch function that the model calls, and
 touches neither the model nor its parameters. A call that has a rule and a trainable parameter among its arguments
 is run by the rule on detached parameters, and its output gets a hook that hands the output's gradient to the rule
-during the backward pass. Parameters used in any other way stay in the autograd graph, where they are found
-afterwards and given to the fallback: nothing is missed silently.
+during the backward pass. Parameters used in any other way stay in the autograd graph, which is read down to its last
+leaf after every pass: what is found there is given to the fallback, so nothing is missed silently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,13 +20,16 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from veil.gradients.contributions import Contribution, through
-from veil.gradients.layouts import WHOLE, Layout, candidates, matches, probe_masks
+from veil.gradients.graphs import Graph
+from veil.gradients.layouts import WHOLE, Layout, candidates, matches, probe_scales
 from veil.gradients.records import GradientError
+from veil.gradients.tracing import layout_at, traced
 
 Parts: TypeAlias = Iterable[tuple[Tensor, Contribution]]
 Rule: TypeAlias = Callable[..., Any]
 
 _RULES: dict[Any, Rule] = {}
+_HOOKS = {Tensor.register_hook, Tensor.register_post_accumulate_grad_hook}
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
@@ -61,15 +64,41 @@ Build: TypeAlias = Callable[[Tensor, Rows], Parts]
 
 @dataclass(slots=True)
 class Use:
-    """One recorded call: how its output's gradient becomes contributions, where its rows stand, its size in bytes."""
+    """One recorded call: how its output's gradient becomes contributions, where its rows stand, its size in bytes.
+
+    `place` is that of its node in the graph of the pass; None if the losses do not depend on the call. `source` is what
+    the rule reads again in the backward pass: it must not be changed until then.
+    """
 
     label: str
+    call: int
     parameters: tuple[Tensor, ...]
-    lead: tuple[int, ...]
-    key: tuple[Any, ...]
+    shape: tuple[int, ...]
+    lead: int
+    edge: tuple[Any, int]
     build: Build | None
     layout: Layout | None
     size: int
+    place: int | None = None
+    source: Tensor | None = None
+    version: int = 0
+
+
+@dataclass(slots=True)
+class Structures:
+    """What is known of passes by their structure, never by their values.
+
+    Layouts of the recorded calls by the key of the graph; the kinds of operations for which tracing was compared with
+    a probe; and the calls (by number and label) that were seen to work on no row at all.
+    """
+
+    layouts: dict[Any, tuple[Layout | None, ...]] = field(default_factory=dict)
+    compared: set[Any] = field(default_factory=set)
+    without_rows: set[tuple[int, str]] = field(default_factory=set)
+
+
+# Batches have many sizes, each with its own key: more than this many are forgotten and traced again.
+_REMEMBERED = 4096
 
 
 class Recorder(TorchFunctionMode):
@@ -79,28 +108,37 @@ class Recorder(TorchFunctionMode):
         self,
         names: dict[int, str],
         rows: int,
-        layouts: dict[tuple[Any, ...], Layout | None],
+        structures: Structures,
         arrived: Callable[[Tensor, Contribution], None],
     ) -> None:
         super().__init__()
         self.names = dict(names)
         self.views: dict[int, tuple[Tensor, Tensor]] = {}
         self.rows = rows
-        self.layouts = layouts
+        self.structures = structures
         self.arrived = arrived
         self.uses: list[Use] = []
         self.calls = 0
         self.roots: list[GradientEdge] = []
         self.probed: list[dict[int, Tensor]] | None = None
+        self.pulling = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         handler = _RULES.get(func)
         if handler is None or not torch.is_grad_enabled():
+            if func in _HOOKS and not self._own(*args):
+                raise GradientError(
+                    "the model changes gradients by a hook on a tensor, which may mix rows unseen: write it as a "
+                    "torch.autograd.Function instead"
+                )
             return func(*args, **(kwargs or {}))
         result = handler(self, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if result is NotImplemented else result
+
+    def _own(self, tensor: Any = None, hook: Any = None) -> bool:
+        return isinstance(hook, partial) and hook.func == self._gradient
 
     def close(self) -> None:
         """Let go of everything: hooks hold the recorder, which holds their nodes, a cycle that nothing else cuts."""
@@ -130,10 +168,7 @@ class Recorder(TorchFunctionMode):
         """Whether the next call, whose leading sizes are `lead`, is known or seen to work on no row at all."""
         if self.rows == 1:
             return False
-        if (self.calls, label) not in self.layouts and candidates(tuple(lead), self.rows):
-            return False
-        self.layouts[self.calls, label] = None
-        return True
+        return (self.calls, label) in self.structures.without_rows or not candidates(tuple(lead), self.rows)
 
     def opened(self, source: Tensor, *parameters: Tensor | None) -> list[Tensor | None]:
         """The parameters detached where they are trainable; if `source` carries no gradient, the first of them does.
@@ -165,18 +200,32 @@ class Recorder(TorchFunctionMode):
         """
         names = self.names
         trained = tuple(p for p in parameters if p is not None and id(p) in names)
-        key = (self.calls, label, output.ndim, *(names[id(p)] for p in trained))
-        self.calls += 1
-        if self.rows == 1:
-            layout = WHOLE
         size = source.numel() * source.element_size() + output.numel() * output.element_size()
-        use = Use(label, trained, tuple(output.shape[:lead]), key, build, layout, size)
-        self.uses.append(use)
+        use = self.follow(label, output, lead, build, trained, size, layout)
+        use.source, use.version = source, source._version
         if not source.requires_grad:
-            node = output.grad_fn
-            self.roots.append(get_gradient_edge(output) if node is None else GradientEdge(node, output.output_nr))
-        output.register_hook(partial(self._gradient, use))  # type: ignore[no-untyped-call]
+            self.roots.append(GradientEdge(*use.edge))
         return output
+
+    def follow(
+        self,
+        label: str,
+        output: Tensor,
+        lead: int,
+        build: Build,
+        trained: tuple[Tensor, ...] = (),
+        size: int = 0,
+        layout: Layout | None = None,
+    ) -> Use:
+        """Have the gradient of `output` handed over once it is known where its rows stand."""
+        node = output.grad_fn
+        edge = (get_gradient_edge(output).node, 0) if node is None else (node, output.output_nr)
+        layout = WHOLE if self.rows == 1 else layout
+        use = Use(label, self.calls, trained, tuple(output.shape), lead, edge, build, layout, size)
+        self.calls += 1
+        self.uses.append(use)
+        output.register_hook(partial(self._gradient, use))  # type: ignore[no-untyped-call]
+        return use
 
     def trained(self, use: Use) -> list[str]:
         """Names of the parameters that a use contributes to."""
@@ -185,73 +234,87 @@ class Recorder(TorchFunctionMode):
     def _gradient(self, use: Use, gradient: Tensor) -> None:
         if self.probed is not None:
             self.probed[-1][id(use)] = gradient
-        elif use.layout is not None and use.build is not None:
+            return
+        if self.pulling:
+            return
+        if use.place is None:
+            raise GradientError(f"a gradient reached a {use.label} that the losses do not depend on: report this model")
+        if use.source is not None and use.source._version != use.version:
+            raise GradientError(
+                f"the model changes the input of a {use.label} in place before its backward pass reads it: "
+                "change a copy (x = x.clone())"
+            )
+        if use.layout is not None and use.build is not None:
             build, use.build = use.build, None
-            for parameter, contribution in build(gradient, Rows(self.rows, use.layout, len(use.lead))):
+            for parameter, contribution in build(gradient, Rows(self.rows, use.layout, use.lead)):
                 held = self.views.get(id(parameter))
                 if held is None:
                     self.arrived(parameter, contribution)
                 else:
-                    self.arrived(held[1], through(*held, contribution))
+                    self.arrived(held[1], self._through(*held, contribution))
 
-    def settle_layouts(self, losses: Tensor, inputs: Sequence[Any]) -> None:
-        """Give every use its layout: remembered, or found by a probe that costs three extra backward passes once."""
-        unknown = False
+    def _through(self, view: Tensor, parameter: Tensor, part: Contribution) -> Contribution:
+        """The contribution of the parameter behind a derived tensor; hooks on the way to it are not meant."""
+        self.pulling = True
+        try:
+            return through(view, parameter, part)
+        finally:
+            self.pulling = False
+
+    def settle_layouts(self, losses: Tensor, graph: Graph, inputs: Sequence[Any]) -> None:
+        """Give every use its layout: traced through the graph of this pass, or probed where the graph does not tell.
+
+        What was traced is remembered by the graph's key and holds for every pass with that key; what had to be probed
+        holds for this pass only. The first time that operations come in some order, tracing is compared with a probe.
+        """
         for use in self.uses:
-            if use.layout is None:
-                use.layout = self.layouts.get(use.key)
-                if use.layout is None:
-                    unknown = unknown or use.key not in self.layouts
-                elif not use.layout.fits(use.lead, self.rows):
-                    use.layout, unknown = None, True
-        if unknown:
-            self._probe(losses, inputs)
+            use.place = graph.places.get(use.edge[0])
+        if self.rows == 1:
+            return
+        key = (graph.key, *((use.place, use.label) for use in self.uses))
+        known = self.structures.layouts.get(key)
+        if known is None:
+            known = self._traced(graph)
+            if len(self.structures.layouts) >= _REMEMBERED:
+                self.structures.layouts.clear()
+            self.structures.layouts[key] = known
+        for use, layout in zip(self.uses, known, strict=True):
+            use.layout = layout
+        order = (tuple(kind.number for kind in graph.kinds), key[1:])
+        unsure = any(use.layout is None and use.place is not None for use in self.uses)
+        if (unsure or order not in self.structures.compared) and self._probe(losses, inputs):
+            self.structures.compared.add(order)
 
-    def _probe(self, losses: Tensor, inputs: Sequence[Any]) -> None:
-        masks = probe_masks(self.rows, losses)
+    def _traced(self, graph: Graph) -> tuple[Layout | None, ...]:
+        pitches = traced(graph, self.rows)
+        found = [pitches.get(use.edge) for use in self.uses]
+        return tuple(
+            None if pitch is None else layout_at(use.shape, pitch, self.rows, use.lead)
+            for use, pitch in zip(self.uses, found, strict=True)
+        )
+
+    def _probe(self, losses: Tensor, inputs: Sequence[Any]) -> bool:
+        """Scale the rows' losses and look which places scale with them; a use that fits no layout gets none.
+
+        Returns whether every traced layout was compared: gradients that are not finite tell nothing.
+        """
+        scales = probe_scales(self.rows, losses)
         self.probed = []
-        for mask in masks:
+        for scale in scales:
             self.probed.append({})
-            torch.autograd.grad(losses, inputs, mask, retain_graph=True, allow_unused=True)
+            torch.autograd.grad(losses, inputs, scale, retain_graph=True, allow_unused=True)
         probed, self.probed = self.probed, None
+        compared = True
         for use in self.uses:
             gradients = [found[id(use)] for found in probed if id(use) in found]
-            if use.layout is WHOLE or len(gradients) < len(masks):
+            if not gradients:
                 continue
-            possible = candidates(use.lead, self.rows)
-            use.layout = next((c for c in possible if matches(c, gradients, masks, len(use.lead))), None)
-            # A gradient of zeros fits every layout and teaches none: ask again at the next batch.
-            if any(bool((gradient != 0).any()) for gradient in gradients):
-                self.layouts[use.key] = use.layout
-                if use.layout is None:
-                    self.layouts[use.key[:2]] = None
-
-
-def unruled(losses: Tensor, recorder: Recorder, beyond: Iterable[Any] = ()) -> list[Tensor]:
-    """The leaves that the losses reach without passing a recorded call: parameters used where no rule applies.
-
-    Nodes in `beyond` are not passed either.
-    """
-    leaves: list[Tensor] = []
-    if losses.grad_fn is None:
-        return leaves
-    stops = {edge.node for edge in recorder.roots}.union(beyond)
-    seen = {losses.grad_fn}
-    stack = [losses.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node in stops:
-            continue
-        if node.name().endswith("CheckpointFunctionBackward"):
-            raise GradientError(
-                "the model recomputes activations by reentrant checkpointing, which hides its parameters: "
-                "remove torch.utils.checkpoint and bound memory with micro_batch or max_memory instead"
-            )
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            leaves.append(variable)
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                stack.append(following)
-    return leaves
+            if use.layout is not None and not bool(torch.isfinite(gradients[0]).all()):
+                compared = False
+                continue
+            possible = candidates(use.shape[: use.lead], self.rows) if use.layout is None else [use.layout]
+            fitting = len(gradients) == len(scales)
+            use.layout = next((c for c in possible if fitting and matches(c, gradients, scales, use.lead)), None)
+            if use.layout is None:
+                self.structures.without_rows.add((use.call, use.label))
+        return compared

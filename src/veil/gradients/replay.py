@@ -2,12 +2,14 @@
 
 Models for tables are small: watching their forward pass costs more than the pass itself. Once a recorded pass has
 shown that every trainable parameter sits in a linear map of (rows, features), the next passes run the model as it is
-and read inputs and output gradients off the autograd graph. The graph is read in full, and must be made of the very
-same linear maps: anything else is recorded again.
+and read inputs and output gradients off the autograd graph. The graph is read in full in every pass, must be made of
+the very same linear maps, and must say where the rows stand: anything else is recorded again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -15,59 +17,66 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from veil.gradients.contributions import Contribution, Rowwise, Single, product_squares, squared_norms
-from veil.gradients.layouts import FIRST, WHOLE
+from veil.gradients.graphs import read_graph
+from veil.gradients.layouts import FIRST
 from veil.gradients.recording import Use
+from veil.gradients.tracing import traced
 
 Maps: TypeAlias = tuple[tuple[str, str | None], ...]
 """Names of weight and bias of every linear map, sorted."""
 
-_LEAF = "torch::autograd::AccumulateGrad"
+
+@dataclass(slots=True)
+class Plain:
+    """A model of nothing but linear maps: its maps, its parameters' names by identity, graphs that were traced."""
+
+    maps: Maps
+    names: dict[int, str]
+    traced: set[Hashable] = field(default_factory=set)
 
 
 def plain_maps(uses: list[Use], names: dict[int, str], rows: int) -> Maps | None:
     """The linear maps that the uses consist of, if they are nothing else and hold all parameters once."""
     maps: list[tuple[str, str | None]] = []
     for use in uses:
-        known = use.layout is FIRST or use.layout == FIRST
-        if use.label != "linear" or not known or use.lead != (rows,) or use.layout is WHOLE:
+        if use.label != "linear" or use.layout != FIRST or use.shape[: use.lead] != (rows,):
             return None
-        found = [names[id(parameter)] for parameter in use.parameters]
-        if use.parameters[0].ndim != 2 or len(found) > 2:
+        found = [names.get(id(parameter)) for parameter in use.parameters]
+        if use.parameters[0].ndim != 2 or len(found) > 2 or found[0] is None or found[-1] is None:
             return None
         maps.append((found[0], found[1] if len(found) == 2 else None))
     used = [name for pair in maps for name in pair if name is not None]
     return tuple(sorted(maps, key=str)) if len(set(used)) == len(used) == len(names) else None
 
 
-def read(losses: Tensor, names: dict[int, str]) -> tuple[Maps, list[Any]] | None:
-    """Every linear map in the graph of the losses and its node; None if a parameter is reached in any other way."""
-    if losses.grad_fn is None:
+def read(losses: Tensor, plain: Plain, rows: int) -> list[Any] | None:
+    """The node of every linear map, in the order of the maps; None if the graph is not made of them, rows first."""
+    graph = read_graph(losses, rows, past_products=False)
+    if graph.leaves:
         return None
     maps: list[tuple[str, str | None]] = []
     nodes: list[Any] = []
-    stack: list[Any] = [losses.grad_fn]
-    seen = {losses.grad_fn}
-    while stack:
-        node = stack.pop()
-        kind = node.name()
-        following = node.next_functions
-        if kind == "AddmmBackward0" or kind == "MmBackward0":
-            pair = _map_of(kind, following, names)
+    for node, kind in zip(graph.nodes, graph.kinds, strict=True):
+        if kind.product:
+            pair = _map_of(kind.name, node.next_functions, plain.names)
             if pair is None:
                 return None
             maps.append(pair)
             nodes.append(node)
-            following = (following[-2],)
-        elif kind == _LEAF or "BatchNorm" in kind:
+    if len(maps) > 1:
+        order = sorted(range(len(maps)), key=lambda place: str(maps[place]))
+        maps, nodes = [maps[place] for place in order], [nodes[place] for place in order]
+    if tuple(maps) != plain.maps:
+        return None
+    if graph.key not in plain.traced:
+        pitches = traced(graph, rows)
+        shapes = [node._input_metadata[0].shape for node in nodes]
+        if any(
+            shape[0] != rows or pitches.get((node, 0)) != shape[1] for node, shape in zip(nodes, shapes, strict=True)
+        ):
             return None
-        for after, _ in following:
-            if after is not None and after not in seen:
-                seen.add(after)
-                stack.append(after)
-    if len(maps) == 1:
-        return tuple(maps), nodes
-    order = sorted(range(len(maps)), key=lambda place: str(maps[place]))
-    return tuple(maps[place] for place in order), [nodes[place] for place in order]
+        plain.traced.add(graph.key)
+    return nodes
 
 
 def _map_of(kind: str, following: Any, names: dict[int, str]) -> tuple[str, str | None] | None:

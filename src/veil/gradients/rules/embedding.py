@@ -118,6 +118,9 @@ def _bags(
         inside = place < ends.unsqueeze(1)
         place = torch.where(inside, place, torch.zeros_like(place))
         input, values = input[place], values[place] * inside
+    else:
+        # The caller may change its indices in place before the backward pass reads them.
+        input = input.clone()
     if padding is not None:
         values = values * (input != padding)
     if mode == "mean":

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from veil.gradients.tracing import know_time_loop
+
 _sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
@@ -139,3 +141,8 @@ class RnnLoop(Function):
                 torch.mul(carried, states[t] > 0, out=result[t])
             torch.mm(result[t], weight, out=carried)
         return result, carried, None, None
+
+
+know_time_loop(LstmLoop, states=2)
+know_time_loop(GruLoop, states=1)
+know_time_loop(RnnLoop, states=1)
