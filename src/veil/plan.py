@@ -107,11 +107,15 @@ TUNING = "The choice of method, model and settings, if it looked at these rows b
 
 @dataclass(frozen=True)
 class Earlier:
-    """Releases made before training, each at the same cost for every cell."""
+    """Releases made before training, as the ledger records them: `count` from step `first` on, the event of each cell.
+
+    Preprocessing is one; of a run that continues another, so are all steps of the earlier run.
+    """
 
     purpose: str
+    first: int
     count: int
-    event: Event
+    events: Mapping[int, Event]
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,10 @@ class WithPreprocessing:
             rules=kept,
             assumptions=(*plan.assumptions, KINDS_PUBLIC),
             details={**plan.details, "preprocessing_share": self.share},
-            earlier=tuple(Earlier(PURPOSE, token.times, token.event) for token in self.tokens),
+            earlier=tuple(
+                Earlier(PURPOSE, 0, token.times, dict.fromkeys(range(len(facts.cells)), token.event))
+                for token in self.tokens
+            ),
         )
 
     def _joined(self, rule: Filter, budget: float, delta: float, settings: Settings) -> Filter | None:

@@ -207,8 +207,7 @@ def _set_up(
         "the ledger of this run is behind its checkpoint: lines were taken from it, so the run cannot go on",
     )
     for earlier in plan.earlier:
-        cells = dict.fromkeys(range(len(plan.facts.cells)), earlier.event)
-        loop.ledger.reserve(earlier.purpose, 0, earlier.count, cells)
+        loop.ledger.reserve(earlier.purpose, earlier.first, earlier.count, earlier.events)
     return loop
 
 
@@ -308,5 +307,5 @@ def _certificate(
         ledger,
         plan.settings.accountant_for(),
         assumptions=plan.all_assumptions(seed.given),
-        not_covered=tuple(missing),
+        not_covered=tuple(dict.fromkeys(missing)),
     )
