@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
@@ -40,6 +41,11 @@ class Run:
     stopped: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
+    trained: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Remember which weights the run ended with: whatever continues it must begin with these."""
+        self.trained = weights_check(self.model)
 
     def summary(self) -> dict[str, Any]:
         """What `veil train --json` prints."""
@@ -153,6 +159,16 @@ class LoadedRun:
         """Put the run's weights into a module of the same shape."""
         model.load_state_dict(load_file(self.folder / "model.safetensors"))
         return model
+
+
+def weights_check(model: nn.Module) -> str:
+    """A checksum of a model's weights."""
+    check = hashlib.blake2b(digest_size=16)
+    for name, value in model.state_dict().items():
+        check.update(name.encode())
+        if isinstance(value, torch.Tensor):
+            check.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return check.hexdigest()
 
 
 def load(folder: Path | str) -> LoadedRun:
