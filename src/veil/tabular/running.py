@@ -364,6 +364,10 @@ def measure_held_out(run: Run, apart: Problem, seed: Seed, folder: RunFolder | N
     `allowed` is the smallest ε that one of these rows allows.
     """
     plan = run.plan
+    require(
+        DISJOINT not in run.certificate.assumptions,
+        "Cannot measure: held-out rows were measured before, for this run or the one that it continues, and pay once.",
+    )
     run.metrics = noisy_metrics(
         run.model,
         apart,

@@ -1,58 +1,70 @@
 """Individualised privacy progression: go on with raised budgets, or back to where a lowered budget still held.
 
-Both need plans whose steps are all the same release (`dp-sgd`, `auto-s`, `dp-is-sgd`, `idp-sgd`, `ino-sgd` on clip or
-normalise) on rows drawn by Poisson sampling. Weights are a function of the releases made so far, so a checkpoint costs
-nothing beyond what its steps cost.
+Both need plans whose steps are all the same releases (`dp-sgd`, `auto-s`, `dp-is-sgd`, `dpsur`, `idp-sgd`, `ino-sgd` on
+clip or normalise) on rows drawn by Poisson sampling. Weights are a function of the releases made so far, so a
+checkpoint costs what was released up to it: its steps, and everything that was released before the first step.
 """
 
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Mapping, Sequence
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from veil.accounting import AccountingError, Ledger, Repeated, TokenBucket
+from veil.accounting import AccountingError, Ledger
 from veil.accounting.calibration import rate_for
-from veil.accounting.certificate import certify
-from veil.accounting.events import repeated
+from veil.accounting.certificate import certify, check_budgets
 from veil.bounding import Bound, Ordered
+from veil.budget_store.runs import SNAPSHOT
+from veil.budgets import read_budgets
 from veil.controllers import Constant
 from veil.draws import Poisson
 from veil.errors import InputError, require
+from veil.files import FOR_ALL, write_whole
 from veil.metrics import evaluate
+from veil.metrics.noisy_confusion import DISJOINT
 from veil.metrics.owners import evaluate_owners
-from veil.plan import METRICS, TUNING, LossFunction, Plan
+from veil.plan import METRICS, Earlier, LossFunction, Plan
 from veil.problem import Problem, PublicFacts
 from veil.randomness import Seed
 from veil.release import GradientRelease
+from veil.teams import Team
 from veil.training.callbacks import Callback, StepReport
-from veil.training.fitting import row_losses
-from veil.training.loop import Loop
-from veil.training.run import Run
+from veil.training.carrying import GRADIENT, StepReleases
+from veil.training.fitting import execute, row_losses
+from veil.training.run import Run, weights_check
+from veil.training.run_folder import LEDGER, LEDGERS, RunFolder
 
 CHOICE_IS_PUBLIC = (
     "Which budgets were raised, and to what, was decided without looking at private rows. If it looked at the first "
     "model, the ε of the owners who raised is a reading of what was spent, not a promise made beforehand."
 )
+SAME_ROWS = "The rows are those of the earlier run, and every row has the group and owner that it had there."
 LATER_IS_GONE = (
-    "Weights, figures and reports of the steps after the checkpoint: the certificate holds for the checkpoint only if "
-    "none of them was or will be shown to anybody."
+    "Weights, figures and reports of the steps after the checkpoint, and figures on held-out rows: the certificate "
+    "holds for the checkpoint only if none of them was or will be shown to anybody."
 )
+OTHER_BRANCHES = "Other runs that continue the same earlier run: what they release costs the same rows more."
+CHARGED = "charged_to_a_budget"
+EVALUATION = "evaluation.jsonl"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The weights after `steps` steps."""
+    """The weights after `steps` steps of the run of this plan."""
 
     steps: int
     weights: Mapping[str, Tensor] = field(repr=False)
+    plan: Plan = field(repr=False)
 
 
 class CheckpointEvery(Callback):
@@ -66,7 +78,7 @@ class CheckpointEvery(Callback):
     def on_step(self, report: StepReport) -> None:
         """Copy the weights when it is time."""
         if (report.step + 1) % self.steps == 0:
-            self.kept.append(Checkpoint(report.step + 1, _weights(report.model)))
+            self.kept.append(Checkpoint(report.step + 1, _weights(report.model), report.plan))
 
 
 class OwnerCurves(Callback):
@@ -97,32 +109,32 @@ def raised_plan(plan: Plan, budgets: Mapping[str, float], steps: int) -> Plan:
     Noise and thresholds stay; the rate of each such owner is the largest at which everything before and everything
     to come together cost at most its raised budget. An owner whose budget was not raised has spent it and rests.
     """
-    release, old = _only_release(plan), _spent_rules(plan)
+    old = StepReleases.of(plan)
     require(steps >= 1, f"steps is {steps}: it must be at least 1")
-    facts = _with_budgets(plan, budgets)
-    raised = [new > before for new, before in zip(_budgets(facts), _budgets(_with_budgets(plan, {})), strict=True)]
-    lowered = [new < before for new, before in zip(_budgets(facts), _budgets(_with_budgets(plan, {})), strict=True)]
+    facts, before = _with_budgets(plan, budgets), _budgets(plan)
+    raised = [new > spent for new, spent in zip(_given(facts), before, strict=True)]
+    lowered = [new < spent for new, spent in zip(_given(facts), before, strict=True)]
     require(not any(lowered), "a budget is below the one that was spent: roll back to a checkpoint instead")
     require(any(raised), "no budget is above the one that was spent: there is nothing to go on with")
-    rates = tuple(
-        _rate_beside(plan, release, facts, cell, steps) if raised[facts.cells[cell].owner] else 0.0
-        for cell in range(len(facts.cells))
+    require(
+        plan.gate is None or all(raised),
+        f"{plan.method} tests every update on rows of all owners: raise the budget of every owner",
     )
-    draw = Poisson(rates)
+    rates = _rates(old, facts, raised, steps)
+    draw, release = Poisson(rates), old.gradient
+    require(
+        draw.expected_batch(facts) > 0, "no row of the owners who raised takes part: there is nothing to go on with"
+    )
     further = replace(
         release,
         draw=draw,
         divisor=draw.expected_batch(facts),
         bound=_rescaled(release.bound, _line(release, facts), _line(replace(release, draw=draw), facts)),
     )
-    events = further.events(facts)
-    rules = tuple(
-        TokenBucket(repeated([*old[cell].tokens, *([Repeated(events[cell], steps)] if cell in events else [])]))
-        for cell in range(len(facts.cells))
-    )
+    new = replace(old, events={**old.events, GRADIENT: further.events(facts)})
     details = {
         **plan.details,
-        "earlier_steps": plan.steps,
+        "earlier_steps": old.steps_before + plan.steps,
         "batch": further.divisor,
         "owner_rates": {name: max(rates[c] for c in _cells(facts, o)) for o, name in enumerate(facts.owners)},
     }
@@ -131,9 +143,13 @@ def raised_plan(plan: Plan, budgets: Mapping[str, float], steps: int) -> Plan:
         facts=facts,
         steps=steps,
         controller=Constant(further),
-        rules=rules,
-        assumptions=(*plan.assumptions, CHOICE_IS_PUBLIC),
+        rules=tuple(
+            old.rule(cell, facts, [*old.promised(cell), *new.own(cell, steps)]) for cell in range(len(facts.cells))
+        ),
+        assumptions=tuple(dict.fromkeys((*plan.assumptions, CHOICE_IS_PUBLIC, SAME_ROWS))),
         details=details,
+        over_budget=False,
+        earlier=old.as_earlier(),
     )
 
 
@@ -146,30 +162,51 @@ def raise_budgets(
     evaluation: Problem | None = None,
     loss: LossFunction = row_losses,
     callbacks: Sequence[Callback] = (),
-    seed: Seed | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
 ) -> Run:
     """Continue a finished run, on a copy of its model, after some owners raised their budgets.
 
-    The new ledger first records the releases of the earlier run, then those to come; each owner's ε is that of both
-    parts together. The noise is fresh: a seed given here must not be the one of the earlier run. The optimizer
-    starts anew. `out` is the path of the new ledger.
+    The new ledger first records all releases of the earlier run, then those to come; each owner's ε is that of both
+    parts together. The optimizer starts anew. So does the noise: the seed is new, and where a person gave the earlier
+    one, it follows from that one and the new plan.
+
+    Args:
+        run: The finished run; its model must have the weights that the run ended with.
+        problem: The rows of the run, each with the group and owner that it had.
+        budgets: The new ε of each owner who raised it.
+        steps: Number of further steps.
+        evaluation: Rows that were declared public, to measure on.
+        loss: As in `veil.fit`.
+        callbacks: As in `veil.fit`.
+        out: Folder of the new run.
+
+    Returns:
+        The continued run; its certificate covers both parts.
+
+    Raises:
+        InputError: If the earlier run has releases that cannot be carried over, or the rows are not those of the run.
     """
-    plan = raised_plan(run.plan, budgets, steps)
-    earlier = _only_release(run.plan).events(run.plan.facts)
-    # The first part used (seed, step) for its noise: the same again would let anybody subtract one from the other.
+    _check_alone()
     require(
-        seed is None or run.plan.settings.seed is None or seed.secret != Seed.from_int(run.plan.settings.seed).secret,
-        "the seed is that of the earlier run: noise must never be used twice, give another or none",
+        not _charged(run),
+        "Cannot raise budgets: this run was charged to the budget of a data set, and further steps would not be. Train "
+        "a new run on that data set instead.",
     )
-    chosen = Seed.from_system() if seed is None else seed
-    ledger = Ledger(plan.terms(), out)
-    ledger.reserve("earlier run", 0, run.plan.steps, earlier)
+    require(
+        replace(problem.public, budgets=None) == replace(run.plan.facts, budgets=None),
+        "`problem` is not that of the earlier run: groups, owners, sizes, classes and shape must be the same.",
+    )
+    require(
+        weights_check(run.model) == run.trained,
+        "The model of this run was changed after the run: load the weights that it ended with, or train a new run.",
+    )
+    plan = _continued(raised_plan(run.plan, budgets, steps), run)
+    missing = (*run.certificate.not_covered, OTHER_BRANCHES)
     model = copy.deepcopy(run.model)
-    loop = Loop(model, problem, plan, loss, chosen, ledger, evaluation, callbacks)
-    started = time.perf_counter()
-    loop.run()
-    return _finished(plan, model, ledger, chosen.given, loop.history, evaluation, (), time.perf_counter() - started)
+    with _folder(out, plan, run) as folder:
+        more = execute(plan, model, problem, evaluation, loss, callbacks, missing, folder, run.config)
+        _copy_ledgers(run, folder, LEDGERS)
+    return more
 
 
 def roll_back(
@@ -178,61 +215,85 @@ def roll_back(
     budgets: Mapping[str, float],
     *,
     evaluation: Problem | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
 ) -> Run:
-    """The run as it stood at the last checkpoint at which the lowered budgets still held.
+    """The run as it stood at the last of its checkpoints at which the lowered budgets still held.
 
     The new ledger records the releases up to there. The earlier ledger stays as it is, a true record of what was
-    computed; the certificate says that the later weights must not be shown.
+    computed; the certificate says that the later weights must not be shown. A run that stopped early may have stopped
+    because of what it had released: its checkpoint keeps the ε of all steps that the lowered budgets allow.
+
+    Args:
+        run: The finished run.
+        checkpoints: What a `CheckpointEvery` of this run has kept.
+        budgets: The new ε of each owner who lowered it.
+        evaluation: Rows that were declared public, to measure on.
+        out: Folder of the new run.
+
+    Returns:
+        The run at the checkpoint, with the certificate of what was released up to it.
+
+    Raises:
+        InputError: If the budgets held at no checkpoint, or the run has releases that cannot be taken apart.
     """
-    plan, release = run.plan, _only_release(run.plan)
+    _check_alone()
+    plan, releases = run.plan, StepReleases.of(run.plan)
     facts = _with_budgets(plan, budgets)
-    events, accountant = release.events(facts), plan.settings.accountant_for()
-
-    def holds(steps: int) -> bool:
-        return all(
-            accountant.epsilon([Repeated(event, steps)], plan.delta) <= facts.budget_of(cell, plan.settings.epsilon)
-            for cell, event in events.items()
-        )
-
-    fitting = [point for point in checkpoints if 0 < point.steps <= plan.steps and holds(point.steps)]
-    if not fitting:
+    require(
+        all(new <= old for new, old in zip(_given(facts), _budgets(plan), strict=True)),
+        "a budget is above the one of the run: use raise_budgets instead",
+    )
+    own = {point.steps: point for point in checkpoints if point.plan is plan and 0 < point.steps <= plan.steps}
+    require(bool(own), "none of the checkpoints is of this run: give those that a CheckpointEvery of this run has kept")
+    holds = partial(releases.hold, facts)
+    require(
+        holds(0),
+        "Cannot roll back: what was released before the first step (preprocessing, or the run that this one continues) "
+        "costs more than the lowered budget. Train anew, or roll back the earlier run.",
+    )
+    found = _last(sorted(own), holds)
+    if found is None:
         raise InputError("the lowered budget held at no checkpoint: keep checkpoints more often, or train anew")
-    point = max(fitting, key=lambda candidate: candidate.steps)
+    whole = run.stopped is None and len(run.history) >= plan.steps
+    committed = found if whole else _last(range(found, plan.steps + 1), holds) or found
     rules = tuple(
-        TokenBucket((Repeated(events[cell], point.steps),) if cell in events else ())
+        releases.rule(cell, facts, [*releases.others(cell), *releases.own(cell, committed)])
         for cell in range(len(facts.cells))
     )
     details = {**plan.details, "rolled_back_from": plan.steps, "earlier_ledger": run.certificate.ledger_check}
-    back = replace(plan, facts=facts, steps=point.steps, rules=rules, details=details)
-    ledger = Ledger(back.terms(), out)
-    ledger.reserve("gradient", 0, point.steps, events)
-    model = copy.deepcopy(run.model)
-    model.load_state_dict(dict(point.weights))
-    history = run.history[run.history["step"] < point.steps].to_dict("records")
-    given = plan.settings.seed is not None
-    return _finished(back, model, ledger, given, history, evaluation, (LATER_IS_GONE,), 0.0)
+    if _charged(run):
+        details[CHARGED] = True
+    back = replace(plan, facts=facts, steps=found, rules=rules, details=details, over_budget=False)
+    # Figures on held-out rows were of this run's last weights, unless they were carried over from an earlier run.
+    back = _continued(back, run, gone=(DISJOINT,))
+    kept = [name for name in LEDGERS if name != EVALUATION or DISJOINT in plan.assumptions]
+    check_budgets(Ledger(back.terms()), back.settings.accountant_for())
+    with _folder(out, back, run) as folder:
+        ledger = Ledger(back.terms()) if folder is None else folder.ledger(back.terms())
+        made = (Earlier(purpose, 0, found, events) for purpose, events in releases.events.items())
+        for part in (*plan.earlier, *made):
+            ledger.reserve(part.purpose, part.first, part.count, part.events)
+        ended = _at(run, back, own[found], ledger, evaluation)
+        if folder is not None:
+            ended.save(folder.path)
+            _copy_ledgers(run, folder, kept)
+    return ended
 
 
-def _finished(
-    plan: Plan,
-    model: nn.Module,
-    ledger: Ledger,
-    seed_given: bool,
-    history: Sequence[Mapping[Any, Any]],
-    evaluation: Problem | None,
-    not_covered: tuple[str, ...],
-    seconds: float,
-) -> Run:
-    missing = (TUNING, *not_covered, *((METRICS,) if evaluation is not None else ()))
+def _at(run: Run, plan: Plan, point: Checkpoint, ledger: Ledger, evaluation: Problem | None) -> Run:
+    """The run as it stood at a checkpoint."""
+    missing = (*run.certificate.not_covered, LATER_IS_GONE, *((METRICS,) if evaluation is not None else ()))
     certificate = certify(
         ledger,
         plan.settings.accountant_for(),
-        assumptions=plan.all_assumptions(seed_given),
-        not_covered=missing,
+        assumptions=plan.all_assumptions(plan.settings.seed is not None),
+        not_covered=tuple(dict.fromkeys(missing)),
     )
+    model = copy.deepcopy(run.model)
+    model.load_state_dict(dict(point.weights))
     metrics = None if evaluation is None else evaluate(model, evaluation, plan.facts.groups)
-    return Run(model, plan, pd.DataFrame(list(history)), metrics, certificate, seconds=seconds)
+    history = run.history[run.history["step"] < point.steps].reset_index(drop=True)
+    return Run(model, plan, history, metrics, certificate, config=run.config)
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
@@ -240,58 +301,112 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def _only_release(plan: Plan) -> GradientRelease:
-    """The one release that every step of the plan makes."""
-    require(plan.private, f"{plan.method} is not private: it has no budgets to raise or lower")
-    if not isinstance(plan.controller, Constant):
-        raise InputError(f"the steps of this {plan.method} plan differ: progression needs steps that are all the same")
-    release = plan.controller.gradient
-    require(isinstance(release.draw, Poisson), "progression gives owners rates of their own: it needs Poisson sampling")
-    return release
+def _last(counts: Sequence[int], holds: Callable[[int], bool]) -> int | None:
+    """The last of growing numbers of steps for which it holds."""
+    found = bisect_left(counts, True, key=lambda steps: not holds(steps))
+    return counts[found - 1] if found else None
 
 
-def _spent_rules(plan: Plan) -> tuple[TokenBucket, ...]:
-    """What the earlier plan committed to; a run that stopped early has still promised all of it."""
-    rules = plan.rules or ()
-    found = tuple(rule for rule in rules if isinstance(rule, TokenBucket))
-    if not rules or len(found) != len(rules):
-        raise InputError(f"{plan.method} commits no fixed number of releases: progression needs one that does")
-    return found
+def _rates(old: StepReleases, facts: PublicFacts, raised: Sequence[bool], steps: int) -> tuple[float, ...]:
+    """For each cell the largest rate at which all its releases together cost at most the raised budget."""
+    plan = old.plan
+    known: dict[Any, float] = {}
+    tests = replace(old, events={name: events for name, events in old.events.items() if name != GRADIENT})
+
+    def rate(cell: int) -> float:
+        multiplier, relation = old.gradient.noise_multiplier(cell), plan.relation
+        if multiplier is None or relation is None or not raised[facts.cells[cell].owner]:
+            return 0.0
+        budget = facts.budget_of(cell, plan.settings.epsilon)
+        others = (*old.promised(cell), *tests.own(cell, steps))
+        key = old.rules[cell], budget, multiplier, others
+        if key not in known:
+            judge = old.accountant(cell)
+            known[key] = rate_for(budget, plan.delta, multiplier, steps, relation, others, accountant=judge)
+        return known[key]
+
+    found = []
+    for cell, own in enumerate(facts.cells):
+        try:
+            found.append(rate(cell))
+        except AccountingError as error:
+            owner, budget = facts.owners[own.owner], facts.budget_of(cell, plan.settings.epsilon)
+            raise InputError(f'owner "{owner}" cannot go on at ε = {budget:g}: {error}') from error
+    return tuple(found)
+
+
+def _continued(plan: Plan, run: Run, gone: Sequence[str] = ()) -> Plan:
+    """The plan with what the earlier certificate rested on, and with a seed of its own.
+
+    The noise of the earlier run must not come again: its difference to other values would show them. A seed that a
+    person gave is replaced by one that follows from it and the plan; otherwise the system draws another.
+    """
+    given = plan.settings.seed
+    if given is not None:
+        what = json.dumps(plan.terms().as_json(), sort_keys=True)
+        key = Seed.from_int(given).key("continued", 0, what)
+        settings = plan.settings.model_copy(update={"seed": int.from_bytes(key[:8], "little") >> 1})
+        plan = replace(plan, settings=settings)
+    said = plan.all_assumptions(given is not None)
+    rest = [text for text in run.certificate.assumptions if text not in said and text not in gone]
+    return replace(plan, assumptions=(*plan.assumptions, *rest))
+
+
+def _check_alone() -> None:
+    require(Team.joined() is None, "budgets are raised and lowered in one process: start it without torchrun")
+
+
+def _charged(run: Run) -> bool:
+    """Whether the run, or one that it continues, was charged to the budget of a data set."""
+    return CHARGED in run.plan.details or (run.folder is not None and (run.folder / SNAPSHOT).exists())
+
+
+@contextmanager
+def _folder(out: Path | str | None, plan: Plan, run: Run) -> Iterator[RunFolder | None]:
+    """The folder of the new run, if it has one."""
+    if out is None:
+        yield None
+        return
+    record = {"method": plan.method, **run.config, "settings": plan.settings.model_dump(exclude_none=True)}
+    folder = RunFolder.open(out, plan.settings, False, record)
+    try:
+        yield folder
+        folder.complete()
+    except BaseException:
+        folder.abandon()
+        raise
+    finally:
+        folder.close()
+
+
+def _copy_ledgers(run: Run, folder: RunFolder | None, names: Sequence[str]) -> None:
+    """Let the new folder hold the ledgers of the earlier run that stand beside the one of training."""
+    if folder is None or run.folder is None:
+        return
+    for name in names:
+        if name != LEDGER and (run.folder / name).exists():
+            write_whole(folder.path / name, (run.folder / name).read_bytes(), FOR_ALL)
 
 
 def _with_budgets(plan: Plan, changed: Mapping[str, float]) -> PublicFacts:
-    from veil.budgets import read_budgets
-
     facts = plan.facts
     new = read_budgets(changed) if changed else {}
     for name in new:
         require(name in facts.owners, f'owner "{name}" is not one of the run: it has {", ".join(facts.owners)}')
-    before = facts.budgets or (plan.settings.epsilon,) * len(facts.owners)
-    return replace(facts, budgets=tuple(new.get(n, b) for n, b in zip(facts.owners, before, strict=True)))
+    return replace(facts, budgets=tuple(new.get(n, b) for n, b in zip(facts.owners, _budgets(plan), strict=True)))
 
 
-def _budgets(facts: PublicFacts) -> tuple[float, ...]:
+def _budgets(plan: Plan) -> tuple[float, ...]:
+    """The ε of each owner."""
+    return plan.facts.budgets or (plan.settings.epsilon,) * len(plan.facts.owners)
+
+
+def _given(facts: PublicFacts) -> tuple[float, ...]:
     return facts.budgets or ()
 
 
 def _cells(facts: PublicFacts, owner: int) -> list[int]:
     return [index for index, cell in enumerate(facts.cells) if cell.owner == owner]
-
-
-def _rate_beside(plan: Plan, release: GradientRelease, facts: PublicFacts, cell: int, steps: int) -> float:
-    """The largest rate at which the cell's earlier releases and `steps` more cost at most its raised budget."""
-    multiplier, relation = release.noise_multiplier(cell), plan.relation
-    if multiplier is None or relation is None:
-        return 0.0
-    budget, earlier = facts.budget_of(cell, plan.settings.epsilon), _spent_rules(plan)[cell].tokens
-    try:
-        return rate_for(
-            budget, plan.delta, multiplier, steps, relation, earlier, accountant=plan.settings.accountant_for()
-        )
-    except AccountingError as error:
-        raise InputError(
-            f'owner "{facts.owners[facts.cells[cell].owner]}" cannot go on at ε = {budget:g}: {error}'
-        ) from error
 
 
 def _line(release: GradientRelease, facts: PublicFacts) -> float:
