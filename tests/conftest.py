@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
 # Programs that tests start, and fixtures: there is nothing to collect in them.
 collect_ignore_glob = ["*/*_worker.py", "*/coverage_guided.py", "conftest.py", "*/conftest.py"]
 os.environ.setdefault("VEIL_DATA", str(Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(autouse=True)
+def _no_rows_of_other_tests() -> Iterator[None]:
+    """Tests fit on the same made-up rows: what one has fitted is none of the next one's business."""
+    yield
+    if "veil.fitted_rows" in sys.modules:
+        sys.modules["veil.fitted_rows"].forget()

@@ -36,6 +36,11 @@ CHECKED = [
 EXPECTED_FAILURES: dict[str, str] = {}
 
 
+# Fits on the same rows, one after another, are what these tests are about.
+SAME_ROWS = pytest.mark.filterwarnings("ignore::veil.estimators.NotCoveredWarning")
+
+
+@SAME_ROWS
 @parametrize_with_checks(CHECKED, expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
 def test_scikit_learns_own_suite(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -99,6 +104,7 @@ def test_a_word_in_a_column_of_numbers_is_refused_with_column_and_row_but_not_it
     assert "secret" not in str(error.value)
 
 
+@SAME_ROWS
 def test_with_a_schema_nothing_is_read_off_the_rows() -> None:
     table, labels, _ = people()
     schema = Schema((ColumnFacts("age", "numeric", 0, 120), ColumnFacts("town", "category", values=("A", "B"))))
@@ -120,6 +126,7 @@ def test_owners_keep_their_own_budgets() -> None:
     assert model.certificate_.by_owner["open"] == pytest.approx(4.0, rel=0.02)
 
 
+@SAME_ROWS
 def test_the_same_random_state_gives_the_same_model_and_none_gives_another() -> None:
     table, labels, _ = people(200)
     one, two = (quick().fit(table, labels).predict_proba(table) for _ in range(2))
@@ -229,6 +236,7 @@ def test_a_draft_of_a_schema_is_not_covered() -> None:
     assert DRAFTED in quick(schema=draft_schema(table)).fit(table, labels).certificate_.not_covered
 
 
+@SAME_ROWS
 def test_a_regression_stays_within_the_targets_bounds_and_learns() -> None:
     generator = np.random.default_rng(0)
     rows = generator.uniform(-1, 1, (800, 2))

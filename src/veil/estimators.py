@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from multiprocessing import current_process
 from types import FrameType
 from typing import Any, Self
 
@@ -24,13 +25,16 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
+from veil import methods
 from veil.accounting import Certificate, Relation
 from veil.errors import InputError, require
+from veil.fitted_rows import Fitted, added_up, fitted_before, mark_of, remember, rows_of
 from veil.metrics.noisy_confusion import DISJOINT, NoisyGroupMetrics, noisy_metrics
 from veil.models import build_model
 from veil.models.applying import apply
 from veil.noise import GaussianNoise
-from veil.problem import Problem
+from veil.plan import Settings
+from veil.problem import Problem, PublicFacts
 from veil.randomness import Seed
 from veil.tabular.guessing import fit_encoding
 from veil.tabular.preparing import FEW_ROWS, read_off_rows
@@ -41,6 +45,10 @@ from veil.training import Run, fit
 
 TARGET_BOUNDS = "Bounds of the target: they were read off the training rows."
 SEARCH = "A search or cross-validation around this fit: its other fits on the same rows, and its scores."
+WRAPPED = "What {} does around this fit: its other fits on the same rows, and all that it reads off them besides."
+STEPS = "Steps of a pipeline around this fit: what they learned of the rows (scaling, selection of columns)."
+COPIES = "Copies: one row stands up to {0} times among these, and {0} copies lose up to {0} times the ε of one row."
+WORKER = "Other fits on the same rows by other worker processes: this fit ran in one, where they are not seen."
 
 
 class NotCoveredWarning(UserWarning):
@@ -136,6 +144,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         if measured is not None:
             check_trained(training.public.groups, measured.public.groups)
         seed, given = self._seed()
+        fitting = self._fitting(table, targets, crossed, owned, given, training.public)
         options = dict(self.model_options or {})
         if self.model == "wide-and-deep":
             options.setdefault("blocks", self.encoding_.widths())
@@ -145,7 +154,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             training,
             method=self.method,
             options=self.method_options,
-            not_covered=self._not_covered(),
+            not_covered=[*self._not_covered(), *_around(fitting)],
             epsilon=self.epsilon,
             delta=self.delta,
             epochs=self.epochs,
@@ -160,6 +169,8 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         self.certificate_ = run.certificate
         self.groups_ = training.public.groups
         self.n_iter_ = run.plan.steps
+        if run.certificate.epsilon is not None and run.certificate.delta is not None:
+            remember(replace(fitting, epsilon=run.certificate.epsilon, delta=run.certificate.delta))
         return run, measured
 
     def _seed(self) -> tuple[Seed, int | None]:
@@ -170,15 +181,29 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         return Seed.from_int(given), given
 
     def _not_covered(self) -> list[str]:
-        found = read_off_rows(self.schema, self.encoding_)
-        if _inside_search():
-            warnings.warn(
-                f"not covered by the certificate: {SEARCH[0].lower()}{SEARCH[1:]} Each fit has a guarantee of its own.",
-                NotCoveredWarning,
-                stacklevel=4,
-            )
-            found.append(SEARCH)
-        return found
+        return read_off_rows(self.schema, self.encoding_)
+
+    def _fitting(
+        self,
+        table: pd.DataFrame,
+        targets: NDArray[Any],
+        groups: Mapping[str, NDArray[Any]] | None,
+        owners: NDArray[Any] | None,
+        given: int | None,
+        facts: PublicFacts,
+    ) -> Fitted:
+        """What this fit may cost each row of the table. Only a fit with a given seed can be repeated exactly."""
+        found = rows_of(table)
+        chosen = methods.create(self.method, self.method_options)
+        mark = None
+        if given is not None:
+            labels = {"target": targets, "owner": owners, **{f"group {k}": v for k, v in (groups or {}).items()}}
+            of_rows = rows_of(pd.DataFrame({name: column for name, column in labels.items() if column is not None}))
+            mark = mark_of(type(self), self.get_params(), given, found.whole, of_rows.whole)
+        settings = Settings.checked(epsilon=self.epsilon, delta=self.delta)
+        epsilon = max((settings.epsilon, *(facts.budgets or ()))) if chosen.private else 0.0
+        relation = Relation(chosen.relation or Relation.ADD_REMOVE)
+        return Fitted(found, epsilon, settings.delta_for(facts), relation, mark)
 
     def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
@@ -356,14 +381,62 @@ def _assuming(run: Run, sentence: str) -> Certificate:
     return replace(run.certificate, assumptions=(*run.certificate.assumptions, sentence))
 
 
-def _inside_search() -> bool:
-    """Whether scikit-learn's model selection called this fit."""
+def _around(fitting: Fitted) -> list[str]:
+    """What happens around a fit that its certificate does not cover; what may surprise is said by one warning too."""
+    modules, steps = _callers()
+    wrapper = next((name for name in modules if name.startswith(_SELECTION)), None) or next(iter(modules), None)
+    found = []
+    if wrapper is not None:
+        found.append(SEARCH if wrapper.startswith(_SELECTION) else WRAPPED.format(".".join(wrapper.split(".")[:2])))
+    before = fitted_before(fitting.rows, fitting.mark) if fitting.epsilon > 0 else []
+    if before:
+        found.append(_refitted(before, fitting))
+    if fitting.rows.copies > 1 and fitting.epsilon > 0:
+        found.append(COPIES.format(fitting.rows.copies))
+    if found:
+        said = " ".join((found[0][0].lower() + found[0][1:], *found[1:]))
+        warnings.warn(
+            f"not covered by the certificate: {said} Each fit has a guarantee of its own.",
+            NotCoveredWarning,
+            stacklevel=4,
+        )
+    return [*found, *([STEPS] if steps else []), *([WORKER] if _in_worker() else [])]
+
+
+def _refitted(before: Sequence[Fitted], fitting: Fitted) -> str:
+    """How much all fits on the same rows cost together: sums, which hold whatever made somebody fit again."""
+    epsilon, delta = added_up(before)
+    most, most_delta = added_up([*before, fitting])
+    models = "1 other private model" if len(before) == 1 else f"{len(before)} other private models"
+    return (
+        f"These rows were used to fit {models} in this process: their ε add up to {epsilon:.3g} (δ to {delta:.2g}), "
+        f"with this fit to at most {most:.3g} (δ to {most_delta:.2g})."
+    )
+
+
+def _callers() -> tuple[list[str], bool]:
+    """Modules of libraries that fit estimators, among the callers of this fit, and whether a pipeline is one of them.
+
+    A library that fits once and reads nothing off the rows itself has no place here.
+    """
+    found, steps = [], False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__", "") in _SELECTION:
-            return True
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.startswith(_STEPS):
+            steps = steps or len(getattr(frame.f_locals.get("self"), "steps", ((), ()))) > 1
+        elif name.startswith(_LIBRARIES) and not name.startswith(_PASSED_THROUGH):
+            found.append(name)
         frame = frame.f_back
-    return False
+    return found, steps
 
 
-_SELECTION: Sequence[str] = ("sklearn.model_selection._validation", "sklearn.model_selection._search")
+def _in_worker() -> bool:
+    """Whether this is a process that joblib started, which does not share its parent's memory."""
+    return "Loky" in type(current_process()).__name__
+
+
+_SELECTION = ("sklearn.model_selection._validation", "sklearn.model_selection._search")
+_LIBRARIES = ("sklearn.", "fairlearn.", "imblearn.")
+_STEPS = ("sklearn.pipeline", "sklearn.compose", "imblearn.pipeline")
+_PASSED_THROUGH = ("sklearn.base", "sklearn.utils", "sklearn.frozen", "imblearn.base", "imblearn.utils")
