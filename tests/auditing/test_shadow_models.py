@@ -121,6 +121,17 @@ def test_shadow_models_of_another_plan_or_other_rows_are_refused(tmp_path: Path)
         train_shadows(plan_of("dp-sgd", problem, steps=2), other, model=build, shadows=3, out=tmp_path)
 
 
+def test_no_digest_of_private_rows_is_kept_beside_shadow_models_and_only_their_owner_reads_them(tmp_path: Path) -> None:
+    problem = noisy_labels()
+    other = replace(problem, inputs=problem.inputs + 1, targets=1 - problem.targets)
+    for name, rows in (("one", problem), ("two", other)):
+        train_shadows(plan_of("dp-sgd", rows, steps=2), rows, model=build, shadows=3, out=tmp_path / name)
+    # Of rows that differ in all that is private, the same is written.
+    assert (tmp_path / "one" / "shadows.json").read_text() == (tmp_path / "two" / "shadows.json").read_text()
+    for file in (tmp_path / "one").iterdir():
+        assert file.stat().st_mode & 0o077 == 0, file
+
+
 def test_processes_give_the_same_models_as_one(tmp_path: Path) -> None:
     problem = noisy_labels()
     plan = plan_of("dp-sgd", problem, steps=3)

@@ -2,7 +2,7 @@
 
 A shadow leaves each row out by a fair coin. Rows that are left out are holes, so that every public constant (rates,
 bounds, noise, divisor) is that of the plan and each row plays exactly the game that the guarantee speaks of.
-Shadow models are trained on private rows and nothing of them may be released.
+Shadow models are trained on private rows and nothing of them may be released: files are readable by their owner alone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from veil.accounting import Ledger
 from veil.errors import InputError, require
+from veil.files import OWNER_ONLY, write_whole
 from veil.models.applying import batches
 from veil.parallel import WORKER_DIED, in_order
 from veil.plan import LossFunction, Plan
@@ -65,7 +66,7 @@ def train_shadows(
     require(plan.solver is None, f"{plan.method} is not trained in steps: shadow models are not supported for it")
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    _check_same(folder, _description(plan, problem, seed))
+    _check_same(folder, _description(plan, problem, seed), _rows_mark(problem))
     missing = [index for index in range(shadows) if not _file(folder, index).exists()]
     work = partial(train_shadow, plan, problem, model, loss, folder, seed)
     for index, outcome in in_order(work, missing, jobs=jobs, backend=backend):
@@ -88,7 +89,7 @@ def train_shadow(
     scores, losses = score_rows(trained, problem, loss)
     target = _file(folder, index)
     partial = target.with_suffix(f".{os.getpid()}.part")
-    with partial.open("wb") as file:
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY), "wb") as file:
         np.savez_compressed(file, scores=scores, losses=losses, inside=inside)
     partial.replace(target)
     return index
@@ -136,28 +137,37 @@ def _file(folder: Path, index: int) -> Path:
 
 
 def _description(plan: Plan, problem: Problem, seed: int) -> dict[str, str]:
-    """What makes shadow models comparable: the plan, the rows, the seed."""
+    """What makes shadow models comparable, of what is public: the plan, the facts about the rows, the seed."""
     constants = plan.terms().as_json() if plan.private else {"method": plan.method, **plan.details}
     terms = json.dumps(constants, sort_keys=True, default=str)
     training = plan.settings.model_dump_json(exclude={"seed"})
-    rows = hashlib.blake2b(problem.targets.numpy().tobytes(), digest_size=16)
+    plan_sum = hashlib.blake2b((terms + training + repr(problem.public)).encode(), digest_size=16).hexdigest()
+    return {"method": plan.method, "plan": plan_sum, "seed": str(seed)}
+
+
+# Which rows each folder was used with, for as long as this process lives: a digest on disk would tell about rows.
+_SECRET = os.urandom(32)
+_ROWS_OF: dict[Path, bytes] = {}
+
+
+def _rows_mark(problem: Problem) -> bytes:
+    rows = hashlib.blake2b(problem.targets.numpy().tobytes(), key=_SECRET, digest_size=16)
     rows.update(problem.cell_of.tobytes())
     rows.update(problem.present.tobytes())
     rows.update(problem.inputs.numpy().tobytes())
-    plan_sum = hashlib.blake2b((terms + training).encode(), digest_size=16).hexdigest()
-    return {"method": plan.method, "plan": plan_sum, "rows": rows.hexdigest(), "seed": str(seed)}
+    return rows.digest()
 
 
-def _check_same(folder: Path, description: dict[str, str]) -> None:
+def _check_same(folder: Path, description: dict[str, str], rows: bytes) -> None:
+    """Refuse a folder of other shadow models. Rows are compared with those of this process only."""
     path = folder / "shadows.json"
-    if not path.exists():
-        path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        return
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is not readable: choose another folder for the shadow models") from error
-    require(
-        known == description,
-        f"{folder} holds shadow models of another plan, other rows or another seed: choose another folder",
-    )
+    known = description
+    if path.exists():
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{path} is not readable: choose another folder for the shadow models") from error
+    same = known == description and (not path.exists() or _ROWS_OF.get(folder.resolve(), rows) == rows)
+    require(same, f"{folder} holds shadow models of another plan, other rows or another seed: choose another folder")
+    write_whole(path, (json.dumps(description, indent=2) + "\n").encode())
+    _ROWS_OF[folder.resolve()] = rows
