@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from veil import methods
 from veil.budget_store import BudgetStore, DataSet
 from veil.budget_store.store import BudgetExceeded
+from veil.cli.app import app
 from veil.errors import InputError
 from veil.plan import Plan, Settings
 from veil.tabular.preparing import Request
@@ -94,3 +96,20 @@ def test_a_run_that_never_read_a_row_gives_its_reservation_back(place: Path) -> 
 def test_a_method_without_privacy_has_no_budget(place: Path) -> None:
     with pytest.raises(InputError, match="no budget is large enough"):
         train(place, "run", method="erm")
+
+
+def test_bounds_that_were_read_off_rows_are_noted_beside_a_total_that_leaves_them_out(place: Path) -> None:
+    train(place, "open")
+    (entry,) = BudgetStore.open(str(place / "budget.sqlite")).history("people")
+    assert entry.note == "Not charged: bounds and categories read off the rows"
+    asked = ["budget", "show", "--store", str(place / "budget.sqlite")]
+    assert "1 run also read something off the rows" in CliRunner().invoke(app, asked).stdout
+    shown = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
+    assert shown["datasets"][0]["runs_not_fully_charged"] == [entry.run]
+
+
+def test_a_run_with_a_schema_or_private_preprocessing_is_charged_for_all_that_it_reads(place: Path) -> None:
+    train(place, "private", share=0.2)
+    (entry,) = BudgetStore.open(str(place / "budget.sqlite")).history("people")
+    assert entry.note == ""
+    assert not entry.reads_more

@@ -12,6 +12,8 @@ from veil.budget_store.balance import Cell
 from veil.budget_store.costs import Cost, checked_name
 
 FORMAT = 1
+# How the note of a run begins that reads something off the rows which no ε covers.
+NOT_CHARGED = "Not charged: "
 State = Literal["reserved", "running", "finished", "cancelled"]
 
 
@@ -53,6 +55,11 @@ class Entry:
     def charged(self) -> bool:
         """Whether it counts against the budget."""
         return self.state != "cancelled"
+
+    @property
+    def reads_more(self) -> bool:
+        """Whether it reads something off the rows which no ε covers, as its note says."""
+        return self.charged and self.note.startswith(NOT_CHARGED)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""

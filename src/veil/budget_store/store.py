@@ -196,6 +196,16 @@ class BudgetStore:
 
         return self._look(act)
 
+    def remark(self, dataset: str, claim: str, note: str) -> None:
+        """Write a note beside a run, such as what it reads off the rows without being charged for it."""
+        checked_name(note, "a note")
+
+        def act(connection: Connection) -> None:
+            row = _take_turn(connection, dataset)
+            connection.execute(update(runs).where(runs.c.dataset == row.id, runs.c.claim == claim).values(note=note))
+
+        self._do(act)
+
     def _move(self, dataset: str, which: Any, allowed: tuple[State, State], to: State) -> None:
         def act(connection: Connection) -> None:
             row = _take_turn(connection, dataset)

@@ -29,7 +29,7 @@ DEFAULT = "veil-budget.sqlite"
 @budget_app.command("create")
 def create(
     dataset: Name,
-    epsilon: Annotated[float, typer.Option(help="ε that every row may lose in all runs together.")],
+    epsilon: Annotated[float, typer.Option(help="ε that one row may lose to the releases of all runs together.")],
     delta: Annotated[float, typer.Option(help="δ in all runs together.")],
     group: Annotated[str, typer.Option(help="Columns that make the groups, by commas: charged group by group.")] = "",
     owner: Annotated[str, typer.Option(help="Column that names the owner of each row.")] = "",
@@ -161,17 +161,26 @@ def _entry(store: BudgetStore, dataset: str, run: str) -> Entry:
 
 
 def _show(store: BudgetStore, names: list[str], json: bool) -> None:
-    found = [(store.dataset(name), store.balances(name)) for name in names]
+    found = [(store.dataset(name), store.balances(name), _reading_more(store, name)) for name in names]
     if json:
         print_json({"store": store.place, "datasets": [_as_json(*item) for item in found]})
         return
-    for dataset, balances in found:
+    for dataset, balances, more in found:
         stdout.print(_table(dataset, balances))
+        if more:
+            runs = "1 run" if len(more) == 1 else f"{len(more)} runs"
+            line = f"{runs} also read something off the rows that no ε covers (veil budget history says what)."
+            stdout.print(Text(line), soft_wrap=True)
     if not found:
         stdout.print("There is no data set yet: veil budget create makes one.")
 
 
-def _as_json(dataset: DataSet, balances: list[Balance]) -> dict[str, Any]:
+def _reading_more(store: BudgetStore, dataset: str) -> list[str]:
+    """Runs that read something off the rows for which nothing was charged."""
+    return [entry.run for entry in store.history(dataset) if entry.reads_more]
+
+
+def _as_json(dataset: DataSet, balances: list[Balance], more: list[str]) -> dict[str, Any]:
     return {
         "name": dataset.name,
         "relation": dataset.relation.value,
@@ -180,6 +189,7 @@ def _as_json(dataset: DataSet, balances: list[Balance]) -> dict[str, Any]:
         "composition": dataset.composition,
         "order": dataset.order,
         "limits": [balance.as_json() for balance in balances],
+        "runs_not_fully_charged": more,
     }
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from veil.accounting import Relation
-from veil.budget_store import RunReservation, reserve_amount, reserve_for
+from veil.budget_store import NOT_CHARGED, RunReservation, reserve_amount, reserve_for
 from veil.errors import require
 from veil.methods import Method
 from veil.plan import Plan, Settings
@@ -16,13 +16,24 @@ from veil.training import Callback
 
 
 class Charge(Callback):
-    """Reserves what the plan may spend as soon as there is a plan; from the first step on it stays charged."""
+    """Reserves what the plan may spend as soon as there is a plan; from the first step on it stays charged.
+
+    `reads_more` names what the run reads off the rows without noise: no ε covers it, and the store notes it down.
+    """
 
     def __init__(
-        self, store: str, dataset: str, folder: Path, groups: Sequence[str], owner: str | None, held_out: bool
+        self,
+        store: str,
+        dataset: str,
+        folder: Path,
+        groups: Sequence[str],
+        owner: str | None,
+        held_out: bool,
+        reads_more: Sequence[str] = (),
     ) -> None:
         self._store, self._dataset, self._folder = store, dataset, folder
         self._groups, self._owner, self._held_out = tuple(groups), owner, held_out
+        self._reads_more = tuple(reads_more)
         self._reservation: RunReservation | None = None
         self._begun = False
 
@@ -57,6 +68,9 @@ class Charge(Callback):
     def on_start(self, plan: Plan | None = None) -> None:
         """Rows are read from now on."""
         if self._reservation is not None and not self._begun:
+            if self._reads_more:
+                note = NOT_CHARGED + ", ".join(self._reads_more)
+                self._reservation.store.remark(self._dataset, self._reservation.claim, note)
             self._reservation.begin()
             self._begun = True
 

@@ -104,7 +104,17 @@ def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Cha
     if request.dataset is None or request.store is None or not folder.leads:
         return None
     groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
-    return Charge(request.store, request.dataset, folder.path, groups, owner, request.test is None)
+    more = _reads_more(request, columns)
+    return Charge(request.store, request.dataset, folder.path, groups, owner, request.test is None, more)
+
+
+def _reads_more(request: Request, columns: Columns | None) -> list[str]:
+    """What a run reads off the rows without noise, so that no ε covers it."""
+    schema = None if columns is None else columns.schema
+    open_ = columns is not None and (schema is None or schema.from_rows)
+    found = ["bounds and categories read off the rows"] if open_ and request.private_preprocessing is None else []
+    found += ["levels of the rows' own budgets"] if request.row_budgets else []
+    return found + (["exact figures on training rows"] if request.show_private else [])
 
 
 def _train(
