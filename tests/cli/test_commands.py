@@ -141,9 +141,16 @@ def test_every_row_may_have_a_budget_of_its_own(
     assert (found[0]._cells[-1], found[-1]._cells[-1]) == ("ε (smallest to largest)", "0.5 to 2")
     spent = json.loads(text)["privacy"]["by_owner"]
     assert spent["ε = 0.5"] == pytest.approx(0.5, rel=0.01)
+    # The ε of an owner is never to be read as that of all its rows together.
+    assert "each single row of an owner" in str(results_table([json.loads(text)], {"f": 1, "m": 1}).caption)
+    card, page = ((tmp_path / "run" / name).read_text(encoding="utf-8") for name in ("MODEL_CARD.md", "report.html"))
+    assert "ε for each single row of owner ε = 0.5" in card
+    assert "ε of a single row, by owner" in page
+    assert "For each single row of this owner" in page
     assert spent["ε = 2"] == pytest.approx(2.0, rel=0.01)
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text(encoding="utf-8"))
     assert any("read off the rows and stand on this certificate" in line for line in certificate["not_covered"])
+    assert "all rows of one owner together have no such ε" in certificate["statement"]
     code, _, err = veil(capsys, monkeypatch, *words, "--owner", "town", "--out", str(tmp_path / "other"))
     assert code == 2
     assert "leave --owner and --budgets out" in err

@@ -64,7 +64,9 @@ def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -
     promised = [_epsilon_range(summary["privacy"]) for summary in summaries]
     label = "ε (smallest to largest)" if any(" to " in shown for shown in promised) else "ε (every group)"
     table.add_row(label, "", "", *promised)
-    table.caption = not_measured(summaries)
+    owners = any(len(summary["privacy"]["by_owner"]) > 1 for summary in summaries)
+    lines = [not_measured(summaries), "ε is for each single row of an owner, not for all its rows" if owners else None]
+    table.caption = "\n".join(line for line in lines if line) or None
     return table
 
 

@@ -57,8 +57,10 @@ Preprocessing = Annotated[
     float | None,
     typer.Option(help="Share of ε to find bounds and categories with (and group sizes, if the plan is fixed)."),
 ]
-Owner = Annotated[str | None, typer.Option(help="Column that says who set each row's budget.")]
-Budgets = Annotated[Path | None, typer.Option(help="Each owner's ε: a CSV file (owner, epsilon) or a TOML table.")]
+Owner = Annotated[str | None, typer.Option(help="Column that says who set each row's budget, an ε for one row.")]
+Budgets = Annotated[
+    Path | None, typer.Option(help="ε for each single row of an owner: a CSV file (owner, epsilon) or a TOML table.")
+]
 RowBudgets = Annotated[str | None, typer.Option(help="Column with every row's own ε, cut into at most eight levels.")]
 Init = Annotated[Path | None, typer.Option(help="Public weights to start from (safetensors).")]
 TrainOnly = Annotated[str, typer.Option(help="Train only parameters of these names, by commas: 2.*")]

@@ -17,7 +17,7 @@ NOT_STATE = {"step", "epsilon", "worst_group_accuracy", "average_group_accuracy"
 
 
 def privacy_figures(run: Facts) -> dict[str, Figure]:
-    """ε of each group and owner against the budget, and ε over the steps."""
+    """ε of a row, by group and by owner, against the budget, and ε over the steps."""
     privacy, certificate = run.get("privacy") or {}, run.get("certificate") or {}
     budgets = certificate.get("budgets") or {}
     spent = certificate.get("spent_by_group") or {}
@@ -26,7 +26,7 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
     by_group, by_owner = privacy.get("by_group") or {}, privacy.get("by_owner") or {}
     if by_group:
         figures["epsilon-groups"] = Bars(
-            title="ε of each group",
+            title="ε of a single row, by group",
             bars=tuple(Bar(name, value, common, spent.get(name)) for name, value in by_group.items()),
             x_label="ε (smaller is more private)",
             row_label="Group",
@@ -37,12 +37,13 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
         )
     if len(by_owner) > 1:
         figures["epsilon-owners"] = Bars(
-            title="ε of each owner",
+            title="ε of a single row, by owner",
             bars=tuple(Bar(name, value, budgets.get(name)) for name, value in by_owner.items()),
             x_label="ε (smaller is more private)",
             row_label="Owner",
             value_label="Guaranteed ε",
             mark_label="Budget" if budgets else "",
+            note="For each single row of this owner, not for all rows of the owner together.",
         )
     limits = (run.get("budget") or {}).get("limits") or []
     if limits:
