@@ -229,7 +229,7 @@ def test_asc_beats_dp_sgd_for_the_worst_group_of_adult_by_fifteen_points() -> No
 
     train, test = load_adult()
     train = train[train.index % 3 == 0].reset_index(drop=True)
-    encoding = fit_encoding(train, {"income", "fnlwgt"})
+    encoding = fit_encoding(train, {"income", "fnlwgt"}, rare=5)
     problem = table_problem(train, encoding, "income", ["sex", "income"])
     evaluation = table_problem(test, encoding, "income", ["sex", "income"], like=problem.public)
     worst = {}

@@ -157,6 +157,18 @@ def test_only_the_commonest_categories_are_kept() -> None:
     assert encoding.encode(pd.DataFrame({"town": ["common", "never seen", None]})).sum(axis=1).tolist() == [1, 0, 0]
 
 
+def test_no_category_or_word_of_few_rows_is_kept_however_small_the_table_is() -> None:
+    for rows in (12, 40, 400):
+        names = ["Anna"] * (rows - 10) + ["Ottokar"] * 9 + ["Xaver"]
+        ages = ["30"] * (rows - 1) + ["keeps it from her husband"]
+        table = pd.DataFrame({"first name": names, "age": ages, "n": np.arange(rows) ** 0.5})
+        written = str(fit_encoding(table, set())) + draft_schema(table).to_toml()
+        assert "Ottokar" not in written
+        assert "Xaver" not in written
+        assert "husband" not in written
+        assert ("Anna" in written) == (rows > 12)
+
+
 def test_a_table_without_a_column_to_learn_from_is_refused() -> None:
     with pytest.raises(InputError, match="no column is left to learn from"):
         fit_encoding(pd.DataFrame({"id": np.arange(50), "y": [0, 1] * 25}), {"y"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -312,7 +313,7 @@ def test_columns_that_are_not_learned_from_are_named_with_the_reason(tmp_path: P
     )
     train_table(request, cast(Any, methods.create("dp-sgd")), Settings.checked(steps=1, seed=1), say=said.append)
     assert said == [
-        "Not learned from: id (counts the rows), remark (ignored), empty (ignored), "
+        "Not learned from: id (counts the rows), postcode (no value stands out), remark (ignored), empty (ignored), "
         "code (different in almost every row), nothing (empty)."
     ]
 
@@ -359,3 +360,25 @@ def test_private_preprocessing_costs_less_than_a_point_on_adult(tmp_path: Path) 
     plain, private = (np.mean([accuracy(share, seed) for seed in (1, 2, 3)]) for share in (None, 0.1))
     assert plain > 0.83
     assert private > plain - 0.01
+
+
+def test_no_word_that_few_rows_have_stands_in_any_file_of_a_run(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    names = np.array([f"Firstname{i}" for i in range(120)])
+    # Zipf's law, as first names have it: a few are common, most belong to one person or to a handful.
+    chances = 1 / np.arange(1, 121)
+    table = pd.DataFrame(
+        {"name": generator.choice(names, 600, p=chances / chances.sum()), "a": generator.normal(size=600)}
+    )
+    table["sex"], table["rich"] = ["f", "m"] * 300, np.where(table["a"] > 0, "yes", "no")
+    table.to_csv(tmp_path / "people.csv", index=False)
+    request = Request(tmp_path / "people.csv", "rich", ("sex",), model="logistic")
+    train_table(request, cast(Any, methods.create("dp-sgd")), Settings.checked(steps=1, seed=1), out=tmp_path / "run")
+    counts = table["name"].value_counts()
+    rare, common = set(counts.index[counts < 10]), set(counts.index[counts >= 30])
+    assert len(rare) > 50
+    for file in (tmp_path / "run").rglob("*"):
+        content = file.read_bytes().decode(errors="ignore") if file.is_file() else ""
+        assert not rare & set(re.findall(r"Firstname\d+", content)), file
+    kept = (tmp_path / "run" / "preprocessing.json").read_text(encoding="utf-8")
+    assert common <= set(re.findall(r"Firstname\d+", kept))

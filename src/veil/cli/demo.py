@@ -38,7 +38,7 @@ def demo(
     torch.set_num_threads(1)  # the demo's model is small: a second thread costs more than it gives
     _clear(out)
     train_table, test_table = load_adult()
-    encoding = fit_encoding(train_table, {"income", "fnlwgt"})
+    encoding = fit_encoding(train_table, {"income", "fnlwgt"}, rare=5)  # public rows
     groups = ["sex", "income"]
     problem = table_problem(train_table, encoding, "income", groups)
     evaluation = table_problem(test_table, encoding, "income", groups, like=problem.public)

@@ -55,7 +55,7 @@ class Source:
 def adult(seed: int, groups: Sequence[str] = ("sex", "income")) -> Pair:
     """UCI Adult in its official split, columns and bounds read off the training rows."""
     train, test = load_adult()
-    encoding = fit_encoding(train, {"income", "fnlwgt"})
+    encoding = fit_encoding(train, {"income", "fnlwgt"}, rare=5)  # public rows
     problem = table_problem(train, encoding, "income", list(groups))
     return problem, table_problem(test, encoding, "income", list(groups), like=problem.public)
 

@@ -1,7 +1,7 @@
 """Guessing: what kind each column is and which bounds and values it has, read off the rows. This is not private.
 
-Still, rare categories and words are left out, and bounds are rounded outwards. Bounds of small whole numbers stay what
-they are: such a bound may be the value of a single row.
+Still, no category or word of few rows is kept, however small the table is: their rows count as one, all zeros. Bounds are
+rounded outwards; those of small whole numbers stay what they are: such a bound may be the value of a single row.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from veil.tabular.encoding import (
 
 Kind = Literal["numeric", "category", "date", "text", "ignore"]
 MAX_CATEGORIES = 64
-RARE = 5
-SMALL_TABLE = 50
+# A name, a diagnosis or a town that fewer rows have is nearly one person's own: it is never written to disk.
+RARE = 10
 _NUMBERS_SHARE = 0.9
 _ABSENT_WORDS = ("?", "-", "--", "n/a", "na", "none", "null", "nan", "unknown", ".", "missing")
 
@@ -72,37 +72,41 @@ def why_not_learned(column: pd.Series) -> str:
     return "counts the rows" if pd.api.types.is_numeric_dtype(column) else "different in almost every row"
 
 
-def fit_column(column: pd.Series, name: str, kind: Kind) -> Column | None:
-    """Read the bounds or values of one column off its rows; None where it is ignored."""
+def fit_column(column: pd.Series, name: str, kind: Kind, rare: int = RARE) -> Column | None:
+    """Read the bounds or values of one column off its rows; None where it is ignored.
+
+    A category or a word for "missing" that fewer than `rare` rows have is not kept.
+    """
     if kind == "ignore":
         return None
     if kind == "text":
         return Text(name)
     if kind == "category":
         counts = pd.Series([word for word in words(column) if word], dtype=object).value_counts()
-        kept = counts[counts >= RARE] if len(column) >= SMALL_TABLE else counts
+        kept = counts[counts >= rare]
         return Category(name, tuple(sorted(str(value) for value in kept.index[:MAX_CATEGORIES])))
     if kind == "date":
         order = day_comes_first(column)
         return Date(name, *_bounds(days(column, name, lenient=True, day_first=order)), day_first=order)
-    absent, complete = _absent_words(column)
+    absent, complete = _absent_words(column, rare)
     bounds = _bounds(numbers(column, name, absent, lenient=not complete))
     return Numeric(name, *bounds, missing_words=absent, lenient=not complete)
 
 
-def fit_encoding(table: pd.DataFrame, leave_out: set[str], sequence: bool = False) -> Encoding:
+def fit_encoding(table: pd.DataFrame, leave_out: set[str], sequence: bool = False, *, rare: int = RARE) -> Encoding:
     """Read kinds, bounds and categories off the rows. This is not private: the certificate says so.
 
-    With `sequence` the text column becomes a row of codes, and all else is left out.
+    With `sequence` the text column becomes a row of codes, and all else is left out. A smaller `rare` keeps categories
+    of fewer rows: for rows that are public.
 
-    >>> fit_encoding(pd.DataFrame({"age": [20, 40], "town": ["A", "B"]}), set()).width()
-    4
+    >>> fit_encoding(pd.DataFrame({"age": [20, 40] * 10, "town": ["A", "B"] * 9 + ["A", "C"]}), set()).columns[1].values
+    ('A',)
     """
     kept = [str(name) for name in table.columns if name not in leave_out]
     kinds = {name: guess_kind(table[name]) for name in kept}
     if sequence:
         return Encoding((Codes(_text_column(table, kinds)),), from_rows=True)
-    fitted = [fit_column(table[name], name, kind) for name, kind in kinds.items()]
+    fitted = [fit_column(table[name], name, kind, rare) for name, kind in kinds.items()]
     columns = tuple(column for column in fitted if column is not None and column.width() > 0)
     require(
         len(columns) > 0,
@@ -151,13 +155,13 @@ def _numbered(present: pd.Series) -> bool:
     return present.is_monotonic_increasing or dense
 
 
-def _absent_words(column: pd.Series) -> tuple[tuple[str, ...], bool]:
+def _absent_words(column: pd.Series, rare: int) -> tuple[tuple[str, ...], bool]:
     """What stands in a column of numbers and is no number: taken as words for "missing"; and whether these are all."""
     if pd.api.types.is_numeric_dtype(column):
         return (), True
     listed = column.dropna().astype("string").str.strip()
     wrong = listed[pd.to_numeric(listed, errors="coerce").isna() & (listed != "")].value_counts()
-    kept = [str(word) for word, rows in wrong.items() if rows >= RARE or str(word).lower() in _ABSENT_WORDS]
+    kept = [str(word) for word, rows in wrong.items() if rows >= rare or str(word).lower() in _ABSENT_WORDS]
     return tuple(sorted(kept)), len(kept) == len(wrong)
 
 

@@ -19,7 +19,7 @@ from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train
 from veil.problem import PublicFacts, cross
 from veil.randomness import Seed
 from veil.tabular.encoding import Codes, Encoding, day_comes_first
-from veil.tabular.guessing import fit_encoding, guess_kind
+from veil.tabular.guessing import RARE, fit_encoding, guess_kind
 from veil.tabular.reading import read_table
 from veil.tabular.schema import PRIVATE_NOTE, ColumnFacts, Schema, read_schema
 from veil.tabular.table import check_classes, check_groups, held_out, labels_of, require_columns
@@ -27,7 +27,10 @@ from veil.tabular.text import vocabulary_of
 
 FEW_ROWS = 100
 HOLDOUT = 0.2
-FITTED_ON_ROWS = "Kinds, bounds and categories of the columns: they were read off the training rows."
+FITTED_ON_ROWS = (
+    "Kinds, bounds and categories of the columns: they were read off the training rows. A category stands in the run's "
+    f"folder if at least {RARE} rows have it; a bound may be the value of a single row."
+)
 DRAFTED = (
     "Kinds, bounds and categories of the columns: they were read off the rows into a draft of the schema. Where the "
     f'schema still says "{PRIVATE_NOTE}", put what everybody may know and delete the mark: then they are covered.'
