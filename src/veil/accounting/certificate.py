@@ -196,7 +196,7 @@ def _statement(epsilon: float, delta: float, relation: Relation, by_owner: Mappi
     if len(by_owner) > 1:
         strongest = min(by_owner, key=lambda name: by_owner[name])
         text += (
-            f' Each single row has the ε of its owner, from {by_owner[strongest]:.3g} ("{strongest}") to {epsilon:.3g}: '
-            "all rows of one owner together have no such ε."
+            f' Each single row has the ε of its owner, from {by_owner[strongest]:.3g} ("{strongest}") to '
+            f"{epsilon:.3g}: all rows of one owner together have no such ε."
         )
     return text

@@ -1,7 +1,7 @@
 """Guessing: what kind each column is and which bounds and values it has, read off the rows. This is not private.
 
-Still, no category or word of few rows is kept, however small the table is: their rows count as one, all zeros. Bounds are
-rounded outwards; those of small whole numbers stay what they are: such a bound may be the value of a single row.
+Still, no category or word of few rows is kept, however small the table is: their rows count as one, all zeros. Bounds
+are rounded outwards; those of small whole numbers stay what they are: such a bound may be the value of a single row.
 """
 
 from __future__ import annotations
