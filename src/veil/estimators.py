@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import current_process
 from types import FrameType
@@ -112,7 +113,8 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             table = X.reset_index(drop=True)
             table.columns = table.columns.map(str)
             return table
-        array = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+        with _not_quoting("X"):
+            array = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
         names = getattr(self, "feature_names_in_", None)
         names = [f"x{i}" for i in range(array.shape[1])] if names is None else list(map(str, names))
         return pd.DataFrame(array, columns=names)
@@ -325,7 +327,8 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
         if y is None:
             raise InputError("requires y to be passed, but the target y is None")
         table = self._table(X, reset=True)
-        values = column_or_1d(y, dtype=np.float64, warn=True)
+        with _not_quoting("y"):
+            values = column_or_1d(y, dtype=np.float64, warn=True)
         assert_all_finite(values, input_name="y")
         _check_length(len(table), len(values), "y")
         low, high = self.target_bounds or (float(values.min()), float(values.max()))
@@ -367,6 +370,17 @@ def _attributes(values: Any, rows: int, what: str) -> dict[str, NDArray[Any]] | 
     if labels.ndim == 2:
         return {str(column): _labels(labels[:, column], rows, what) for column in range(labels.shape[1])}
     return {what: _labels(labels, rows, what)}
+
+
+@contextmanager
+def _not_quoting(what: str) -> Iterator[None]:
+    """What numpy says of a word among numbers repeats the word, which may be private."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise InputError(f"{what} holds a word among numbers: give numbers, or a table with named columns") from None
 
 
 def _check_length(rows: int, found: int, what: str) -> None:

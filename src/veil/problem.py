@@ -268,7 +268,10 @@ def _as_targets(
 ) -> tuple[Tensor, tuple[str, ...]]:
     values = targets.detach().numpy() if isinstance(targets, Tensor) else np.asarray(targets)
     if task == "regression":
-        y = torch.as_tensor(values.astype(np.float64)).to(torch.get_default_dtype())
+        try:
+            y = torch.as_tensor(values.astype(np.float64)).to(torch.get_default_dtype())
+        except (ValueError, TypeError):  # what numpy says repeats the value
+            raise InputError("a target is not a number: give numbers, or leave task out for classes") from None
         require(bool(torch.isfinite(y).all()), "a target is not a finite number: fill it in or leave the row out")
         return y, ()
     missing = np.array([v is None or v != v for v in values.ravel().tolist()])
@@ -279,8 +282,8 @@ def _as_targets(
     position = {value: index for index, value in enumerate(known.tolist())}
     try:
         ids = np.array([position[value] for value in values.tolist()], dtype=np.int64)
-    except KeyError as error:
-        raise InputError(f"a target is not one of the {len(position)} declared classes") from error
+    except KeyError:  # which would repeat the value
+        raise InputError(f"a target is not one of the {len(position)} declared classes") from None
     require(len(position) >= 2, "the target has a single value: there is nothing to learn")
     return torch.from_numpy(ids), tuple(str(value) for value in known.tolist())
 

@@ -188,6 +188,7 @@ def test_relations_do_not_mix_but_replacing_pays_for_removing_and_adding() -> No
         ("postgresql://u:hunter2@[::1/x", "not a URL"),
         ("sqlite://", "would be lost"),
         ("postgresql://u:hunter2@127.0.0.1:1/x", "did not answer"),
+        ("postgresql://u@127.0.0.1:1/x?password=hunter2", "did not answer"),
         ("", "no budget store is named"),
         ("absent.sqlite", "there is no budget store"),
     ],

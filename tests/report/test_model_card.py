@@ -41,7 +41,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> veil.Run:
 
 def test_the_card_has_the_figures_of_the_report() -> None:
     facts = make_run("asc", extras=True)
-    card, twin = render_card(facts, audits=[make_audit()]), build_facts([facts])
+    exact = "These figures were computed from private rows without noise"
+    card, twin = render_card(facts, audits=[{**make_audit(), "not_covered": exact}]), build_facts([facts])
+    assert exact in card
     rows = [line for line in card.splitlines() if " × " in line and line.startswith("| ") and line.count("|") == 7]
     for group, row in zip(twin["groups"], rows, strict=True):
         assert row.startswith(f"| {plain_markdown(group['name'])} | {percent(group['accuracy'])} |")

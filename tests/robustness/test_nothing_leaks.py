@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +15,9 @@ import pandas as pd
 import pytest
 
 from veil.cli.app import main
+from veil.errors import InputError
+from veil.estimators import FairPrivateClassifier, FairPrivateRegressor
+from veil.problem import Problem
 from veil.randomness import Seed
 from veil.tabular import load_predictor
 from veil.training import load
@@ -228,3 +233,78 @@ def test_names_from_the_data_are_text_on_the_page_and_nothing_more(
         assert not [attrs for tag, attrs in tags.tags if tag == "img" or any(name.startswith("on") for name in attrs)]
         assert "&lt;script&gt;alert(1)" in text, "the name is there, as text"
         assert page is None or "{{7*7}}" in text, "a name is no template"
+
+
+def _written(table: pd.DataFrame, kind: str, folder: Path) -> Path:
+    path = folder / f"people.{kind}"
+    if kind in ("json", "jsonl"):
+        table.to_json(path, orient="records", lines=kind == "jsonl")
+    elif kind == "txt":
+        table.to_json(path, orient="records", lines=True)
+    else:
+        table.to_csv(path, index=False, header=False)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl", "txt", "csv"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_first_row_that_is_taken_for_names_of_columns_is_not_shown(
+    kind: str, twice: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = people()
+    table.loc[0, "remark"], table.loc[0, "income"] = f"this is {WORD} only", NUMBER
+    if twice:
+        table["nickname"] = table["remark"]
+    path = _written(table, kind, tmp_path)
+    words = ("train", str(path), "--target", "rich", "--group", "sex", *TRAIN, "--out", str(tmp_path / "run"))
+    for more in ((), ("--ignore", "remarks")):
+        code, said = veil(capsys, monkeypatch, *words, *more)
+        assert code == 2
+        assert "looks like a row" in said or "save it as CSV" in said
+        assert not any(mark in said for mark in MARKS)
+
+
+def test_a_row_of_words_alone_that_is_taken_for_names_is_known_by_the_values_below_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = people()[["remark", "sex", "rich"]]
+    table.loc[0, "remark"] = f"this is {WORD} only"
+    words = ("train", str(_written(table, "csv", tmp_path)), "--target", "rich", "--group", "sex", *TRAIN)
+    code, said = veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "looks like a row" in said
+    assert WORD not in said
+
+
+@pytest.mark.parametrize("address", ["postgresql://u:hunter2@h/x", "postgresql://u@h/x?password=hunter2&a=b"])
+def test_the_command_that_a_run_keeps_holds_no_password(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from veil.cli.train import _command
+
+    monkeypatch.setattr(sys, "argv", ["veil", "train", "people.csv", "--store", address])
+    assert "hunter2" not in _command()
+    assert "people.csv" in _command()
+
+
+def _in_words(error: BaseException) -> str:
+    """All that a traceback shows of an error and its causes."""
+    return "".join(line for line in traceback.format_exception(error) if not line.startswith("  File"))
+
+
+def test_a_word_among_numbers_in_python_is_not_repeated_by_the_error() -> None:
+    rows = np.random.default_rng(0).normal(size=(120, 3))
+    wrong = rows.astype(object)
+    wrong[7, 1] = WORD
+    classes = (rows[:, 0] > 0).astype(int)
+    named = np.where(classes, "yes", "no").astype(object)
+    named[7] = WORD
+    attempts: list[Callable[[], object]] = [
+        lambda: FairPrivateClassifier().fit(wrong, classes),
+        lambda: FairPrivateClassifier().fit(wrong.astype(str), classes),
+        lambda: FairPrivateRegressor().fit(rows, wrong[:, 1]),
+        lambda: Problem.from_arrays(rows, wrong[:, 1], task="regression"),
+        lambda: Problem.from_arrays(rows, named, classes=["yes", "no"]),
+    ]
+    for attempt in attempts:
+        with pytest.raises(InputError) as found:
+            attempt()
+        assert WORD not in _in_words(found.value)

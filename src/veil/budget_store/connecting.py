@@ -56,7 +56,9 @@ def store_url(place: str | Path) -> URL:
 
 def shown(url: URL) -> str:
     """The place of the store without its password."""
-    return str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    return url.difference_update_query(["password", "sslpassword"]).render_as_string(hide_password=True)
 
 
 def engine_for(url: URL, patience: float = PATIENCE) -> Engine:

@@ -223,7 +223,8 @@ def _train(
 
 def _command() -> str:
     """What was typed, without the password that a server's address may hold."""
-    return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:…@", shlex.join(["veil", *sys.argv[1:]]))
+    typed = re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:…@", shlex.join(["veil", *sys.argv[1:]]))
+    return re.sub(r"([?&](?:ssl)?password=)[^&\s']*", r"\1…", typed)
 
 
 def _settings(asked: Mapping[str, Any], further: Mapping[str, Any]) -> Settings:

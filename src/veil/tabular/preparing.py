@@ -20,9 +20,9 @@ from veil.problem import PublicFacts, cross
 from veil.randomness import Seed
 from veil.tabular.encoding import Codes, Encoding, day_comes_first
 from veil.tabular.guessing import RARE, fit_encoding, guess_kind
-from veil.tabular.reading import read_table
+from veil.tabular.reading import looks_like_row, read_table
 from veil.tabular.schema import PRIVATE_NOTE, ColumnFacts, Schema, read_schema
-from veil.tabular.table import check_classes, check_groups, held_out, labels_of, require_columns
+from veil.tabular.table import check_classes, check_groups, held_out, labels_of, names_shown, require_columns
 from veil.tabular.text import vocabulary_of
 
 FEW_ROWS = 100
@@ -155,10 +155,10 @@ def check_ignored(table: pd.DataFrame, ignore: Collection[str]) -> None:
     """Every column that is to be ignored is there: a name with a slip in it would be learned from."""
     names = [str(name) for name in table.columns]
     for name in sorted(set(ignore) - set(names)):
-        near = get_close_matches(name, names, 1, 0.5)
+        near = [] if looks_like_row(names, table) else get_close_matches(name, names, 1, 0.5)
         raise InputError(
             f'--ignore names "{name}", which is no column of the table: '
-            + (f'did you mean "{near[0]}"?' if near else f"it has {', '.join(names)}")
+            + (f'did you mean "{near[0]}"?' if near else names_shown(table))
         )
 
 

@@ -16,11 +16,17 @@ from veil.errors import InputError, require
 
 PARQUET = {".parquet", ".pq"}
 ARROW = {".arrow", ".feather", ".ipc"}
+# Read as CSV, the first row of such a file would be taken for names of columns, which messages and files repeat.
+NOT_READ = {".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".ods", ".pkl", ".pickle", ".xml", ".html"}
+_COMPRESSED = {".gz", ".bz2", ".xz", ".zip", ".zst"}
+_VALUE = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?%?|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*", re.IGNORECASE)
 
 
 def read_table(path: Path) -> pd.DataFrame:
     """A CSV, Parquet or Arrow file, or a folder of Parquet files, as a table."""
     require(path.exists(), f"there is no file {path}")
+    kind = path.with_suffix("").suffix if path.suffix in _COMPRESSED else path.suffix
+    require(path.is_dir() or kind.lower() not in NOT_READ, _OTHER_FORMAT.format(path))
     with naming(path):
         if path.is_dir():
             table = _read_folder(path)
@@ -32,6 +38,9 @@ def read_table(path: Path) -> pd.DataFrame:
             table = _read_csv(path)
     # Rows are named by their place: an index that came with a file may hold what belongs to a person.
     return _checked(table.reset_index(drop=True), str(path))
+
+
+_OTHER_FORMAT = "{} is not a table that Veil reads: save it as CSV, TSV, Parquet, Arrow or Feather"
 
 
 def as_table(data: Any, names: list[str] | None = None) -> pd.DataFrame:
@@ -59,10 +68,28 @@ def _read_csv(path: Path) -> pd.DataFrame:
         try:
             # pandas gives the second of two columns of one name another name: the heading itself is looked at.
             heading = pd.read_csv(path, **form, header=None, nrows=1, dtype=str, keep_default_na=False)
-            refuse_twice([name for name in heading.iloc[0] if name], str(path))
+            names = [str(name) for name in heading.iloc[0] if name]
+            require(not names or not names[0].lstrip().startswith(("{", "[")), _OTHER_FORMAT.format(path))
+            require(len(set(names)) == len(names) or not looks_like_row(names), f"{path}: {ROW_AS_NAMES}")
+            refuse_twice(names, str(path))
             return with_decimal_points(pd.read_csv(path, **form))
         except pd.errors.ParserWarning as error:
             raise InputError(f"{path} has rows with more values than its first line has names: mend them") from error
+
+
+ROW_AS_NAMES = "its first line looks like a row, not like names of columns: put a line with names first"
+
+
+def looks_like_row(names: Iterable[Any], table: pd.DataFrame | None = None) -> bool:
+    """Whether names of columns may be the values of a row: numbers, dates, or what stands in the column below too.
+
+    >>> looks_like_row(["age", "town"]), looks_like_row(["39", "Graz"])
+    (False, True)
+    """
+    listed = [str(name) for name in names]
+    if any(_VALUE.fullmatch(name) for name in listed):
+        return True
+    return table is not None and any(name in set(table[name].head(1000).astype(str)) for name in listed)
 
 
 def with_decimal_points(table: pd.DataFrame) -> pd.DataFrame:

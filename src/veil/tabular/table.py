@@ -12,6 +12,7 @@ from veil.errors import InputError, require
 from veil.problem import Problem, PublicFacts
 from veil.randomness import Seed
 from veil.tabular.encoding import Encoding, words
+from veil.tabular.reading import ROW_AS_NAMES, looks_like_row
 from veil.tabular.schema import Schema
 
 MAX_CLASSES = 1000
@@ -24,7 +25,14 @@ def require_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
     """Every named column is there."""
     for name in names:
         if name not in table.columns:
-            raise InputError(f'column "{name}" is missing: the table has {", ".join(map(str, table.columns))}')
+            raise InputError(f'column "{name}" is missing: {names_shown(table)}')
+
+
+def names_shown(table: pd.DataFrame) -> str:
+    """The names of a table's columns, for a message; not where they may be a private row."""
+    if looks_like_row(table.columns, table):
+        return ROW_AS_NAMES
+    return f"the table has {', '.join(map(str, table.columns))}"
 
 
 def labels_of(table: pd.DataFrame, name: str, role: str, known: Sequence[str] | None = None) -> NDArray[np.object_]:
