@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks._timing import interleaved
 from veil.noise import GaussianNoise, TreeNoise
 from veil.randomness import Seed
 from veil.sampling import OneGroupSampler, PoissonSampler, Strata, SubsetSampler
@@ -61,16 +63,17 @@ def _samplers(repeats: int, rows: int) -> list[dict[str, Any]]:
 
 
 def _noise(repeats: int, size: int) -> list[dict[str, Any]]:
-    values = {"w": torch.zeros(size)}
-    fast, secure = GaussianNoise(SEED), GaussianNoise(SEED, secure=True)
-    tasks: dict[str, Callable[[int], object]] = {
-        "torch.randn": lambda _: torch.randn(size),
-        "Gaussian noise": lambda step: fast.draw(step, values, 1.0),
-        "secure Gaussian release": lambda step: secure.add(step, values, 1.0),
+    values, wide = {"w": torch.zeros(size)}, {"w": torch.zeros(size, dtype=torch.float64)}
+    fast, secure, steps = GaussianNoise(SEED), GaussianNoise(SEED, secure=True), itertools.count()
+    tasks: dict[str, Callable[[], object]] = {
+        "torch.randn": lambda: torch.randn(size),
+        "Gaussian noise": lambda: fast.draw(next(steps), values, 1.0),
+        "Gaussian noise, float64": lambda: fast.draw(next(steps), wide, 1.0),
+        "secure Gaussian release": lambda: secure.add(next(steps), values, 1.0),
     }
     results = [
-        _row(f"{name}, {size:,} coordinates", _seconds(task, repeats), size, "coordinate")
-        for name, task in tasks.items()
+        _row(f"{name}, {size:,} coordinates", seconds, size, "coordinate")
+        for name, seconds in interleaved(tasks, repeats).items()
     ]
     for row in results:
         row["times_torch_randn"] = row["seconds"] / results[0]["seconds"]
