@@ -137,9 +137,11 @@ def test_fast_normals_do_not_depend_on_how_the_words_are_cut(monkeypatch):
 def test_the_most_extreme_words_give_finite_fast_normals():
     top = (1 << 32) - 1
     words = np.array([low | high << 32 for low in (0, 1, top - 1, top) for high in (0, 1 << 31, top)], dtype=np.uint64)
-    normals = fast_normals(lambda count: words, len(words))
-    assert np.all(np.isfinite(normals))
-    assert 6.6 < np.abs(normals).max() < 6.7
+    for further in (0, top | top << 32):
+        streams = iter([words, np.full(2 * len(words), further, dtype=np.uint64)])
+        normals = fast_normals(lambda count, streams=streams: next(streams)[:count], len(words))
+        assert np.all(np.isfinite(normals))
+        assert 6.5 < np.abs(normals).max() < 14.9
 
 
 @pytest.mark.statistical

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from veil.noise.secure import secure_uniforms
+from veil.noise.secure import WordStream, fine_uniforms, secure_uniforms, word_stream
 from veil.randomness import Seed
+
+# Noise above 20 scales, or so low that e^(−noise/scale) is above 20, is drawn anew within its tail.
+_FAR = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,8 @@ class GumbelNoise:
 
     The index of the largest noisy score is i with probability proportional to e^(score_i/scale). Only that index may
     be released, never the noisy scores. With `secure=True` the bits come from ChaCha20; an index has no low-order
-    bits that could betray a row, so no grid is needed.
+    bits that could betray a row, so no grid is needed. Both tails have fresh bits, as a single uniform is coarse there:
+    what cannot be drawn has a mass below 10⁻⁴⁶.
 
     >>> noise = GumbelNoise(Seed.from_int(0))
     >>> noise.largest(step=0, scores=[0.0, 1000.0, 0.0], scale=1.0)
@@ -38,8 +42,11 @@ class GumbelNoise:
             return np.zeros(shape)
         if self.secure:
             uniforms = secure_uniforms(self.seed.key("secure gumbel/" + purpose, step), math.prod(shape))
-            return np.asarray(-scale * np.log(-np.log(uniforms))).reshape(shape)
-        return np.asarray(self.seed.generator("gumbel/" + purpose, step).gumbel(0.0, scale, shape))
+            noise = np.asarray(-scale * np.log(-np.log(uniforms)))
+        else:
+            noise = self.seed.generator("gumbel/" + purpose, step).gumbel(0.0, scale, math.prod(shape))
+        further = word_stream(self.seed.key("gumbel tails/" + purpose, step))
+        return _with_tails(noise, scale, further).reshape(shape)
 
     def largest(self, step: int, scores: npt.ArrayLike, scale: float, purpose: str = "selection") -> int:
         """The index of the largest score after noise; a score that is not a number is never chosen."""
@@ -48,3 +55,18 @@ class GumbelNoise:
             raise ValueError("the noisy maximum needs a list of at least one score")
         noisy = np.where(np.isnan(exact), -np.inf, exact) + self.draw(step, exact.shape, scale, purpose)
         return int(np.argmax(noisy))
+
+
+def _with_tails(noise: npt.NDArray[np.float64], scale: float, words: WordStream) -> npt.NDArray[np.float64]:
+    """The noise, with fresh bits beyond 20 scales and in the short left tail.
+
+    Gumbel noise is −scale·ln E with E exponential: on the right, E is below c = e⁻²⁰; on the left it is above 20, and
+    the exponential law has no memory.
+    """
+    right = np.flatnonzero(noise > _FAR * scale)
+    left = np.flatnonzero(noise < -math.log(_FAR) * scale)
+    below = -np.log1p(fine_uniforms(words(2 * len(right))) * math.expm1(-math.exp(-_FAR)))
+    above = _FAR - np.log(fine_uniforms(words(2 * len(left))))
+    noise[right] = -scale * np.log(below)
+    noise[left] = -scale * np.log(above)
+    return noise

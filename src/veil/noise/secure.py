@@ -14,13 +14,14 @@ What is done here. Let G = 2^⌊log₂σ⌋.
 3. The sum is rounded to the coarse grid 2⁻²⁰·G, which is again post-processing. Every release is a whole multiple
    of the same power of two whatever the rows are, and each multiple can come from every x.
 
-Z = √(−2 ln u)·cos(2πv) from 128 fresh bits of key stream (75 for u, 53 for v); the sine is thrown away. There is no
-rejection, so the time taken does not depend on the noise. Double precision places the edges of a coarse cell (wider
-than 2⁻²¹σ) within 2⁻⁴⁹σ on average over v, so its probability is right within a factor 1 ± 2⁻²⁷ even if all rounding
-errors conspired; beyond 7σ, where u itself is coarse, the factor is wider but the mass is below 10⁻¹¹. Together the
-divergence from the ideal is below 2⁻⁵³ per coordinate, and by Pinsker's inequality d coordinates over T steps are
-within √(dT)·2⁻²⁷ of the ideal in total variation: the most that an attacker can gain in δ, and far from what errors
-that do not conspire give away. |Z| never exceeds 10.3 (mass beyond: 10⁻²⁴).
+Z = √(−2 ln u)·cos(2πv) from 128 fresh bits of key stream (75 for u, 53 for v); the sine is thrown away. Where u is
+below 2⁻⁵³ (beyond 8.5σ) it gets 128 further bits. Nothing else is drawn again, so the time taken does not depend on the
+noise save once in 2⁵³ coordinates. Double precision places the edges of a coarse cell (wider than 2⁻²¹σ) within 2⁻⁴⁹σ
+on average over v, so its probability is right within a factor 1 ± 2⁻²⁷ even if all rounding errors conspired; beyond
+7σ, where u itself is coarser, the factor is wider but the mass is below 10⁻¹¹. Together the divergence from the ideal
+is below 2⁻⁵³ per coordinate, and by Pinsker's inequality d coordinates over T steps are within √(dT)·2⁻²⁷ of the ideal
+in total variation: the most that an attacker can gain in δ, and far from what errors that do not conspire give away.
+|Z| reaches 16.8 (mass beyond: below 10⁻⁶¹).
 
 What is assumed. ChaCha20 with a secret 256-bit key cannot be told from random bits; numpy's log, sqrt and cos are
 right within 4 units in the last place; what is released is what `add_secure_gaussian` returns, or a function of it.
@@ -42,6 +43,8 @@ _LIMIT_BITS = 20
 # Normals worked on at once: few enough to stay in the cache. It changes no value.
 _AT_ONCE = 32768
 _BLOCK_BYTES = 64
+# First words below this, of which radii are made, get further bits.
+_SMALL = 1 << 11
 
 
 def secure_words(key: bytes, count: int, start: int = 0) -> npt.NDArray[np.uint64]:
@@ -78,20 +81,39 @@ def secure_normals(key: bytes, count: int) -> npt.NDArray[np.float64]:
     """Standard normals from 128 bits of key stream each; never release them bare (see the module's docstring)."""
     normals = np.empty(count)
     words = word_stream(key)
+    small: list[tuple[int, npt.NDArray[np.uint64]]] = []
     for start in range(0, count, _AT_ONCE):
         size = min(_AT_ONCE, count - start)
-        normals[start : start + size] = _box_muller(words(2 * size))
+        drawn = words(2 * size)
+        uniforms = _radius_uniforms(drawn)
+        if uniforms[uniforms.argmin()] < _SMALL * 2.0**-64:
+            places = np.flatnonzero(drawn[0::2] < _SMALL)
+            small += [(start + int(place), drawn[2 * place : 2 * place + 2]) for place in places]
+        normals[start : start + size] = _box_muller(uniforms, drawn)
+    for place, pair in small:
+        normals[place] = _box_muller(_finer(pair, words), pair)[0]
     return normals
 
 
-def _box_muller(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """One normal from each pair of words."""
-    # The radius takes a word and the 11 bits that the angle leaves over; the last half keeps ln away from 0.
-    radius = (words[1::2] & np.uint64(2047)).astype(np.float64)
-    radius += 0.5
-    radius *= 2.0**-11
-    radius += words[0::2]
-    radius *= 2.0**-64
+def _radius_uniforms(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """A uniform from each pair of words: the first word and the 11 bits that the angle leaves over of the second."""
+    uniforms = (words[1::2] & np.uint64(2047)).astype(np.float64)
+    # The half keeps ln away from 0.
+    uniforms += 0.5
+    uniforms *= 2.0**-11
+    uniforms += words[0::2]
+    uniforms *= 2.0**-64
+    return uniforms
+
+
+def _finer(pair: npt.NDArray[np.uint64], words: WordStream) -> npt.NDArray[np.float64]:
+    """The uniform of one pair with a small first word: 128 further bits in place of the half."""
+    whole = (int(pair[0]) << 11) + (int(pair[1]) & 2047)
+    return np.asarray((whole + fine_uniforms(words(2))) * 2.0**-75)
+
+
+def _box_muller(radius: npt.NDArray[np.float64], words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """One normal from each uniform (which is overwritten) and the angle in the second word of each pair."""
     np.log(radius, out=radius)
     radius *= -2.0
     np.sqrt(np.maximum(radius, 0.0, out=radius), out=radius)
@@ -100,6 +122,16 @@ def _box_muller(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     angle *= 2.0 * math.pi * 2.0**-53
     radius *= np.cos(angle, out=angle)
     return radius
+
+
+def fine_uniforms(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """A uniform above 0 and at most 1 from each pair of words: 128 bits, down to 2⁻¹²⁹."""
+    uniforms = words[1::2].astype(np.float64)
+    uniforms += 0.5
+    uniforms *= 2.0**-64
+    uniforms += words[0::2]
+    uniforms *= 2.0**-64
+    return uniforms
 
 
 def secure_uniforms(key: bytes, count: int) -> npt.NDArray[np.float64]:
