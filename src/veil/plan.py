@@ -97,8 +97,7 @@ CLASSES_READ = "Which classes there are was read off the rows and is treated as 
 WITHIN_CELL = "A row is replaced by a row of the same group and owner."
 SEED_GIVEN = "The seed was given by a person: whoever knows it can subtract the noise. Use it for tests only."
 FAST_NOISE = (
-    "Noise is Gaussian up to the rounding of floating-point numbers and 6.6 standard deviations: secure_noise protects "
-    "against attacks on that."
+    "Noise is Gaussian up to the rounding of floating-point numbers: secure_noise protects against attacks on that."
 )
 METRICS = "Figures on evaluation rows: those rows were declared public."
 UNTRIED = "Whether model and loss keep rows apart: they take no made-up rows, so it could not be tried."

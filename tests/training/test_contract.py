@@ -232,6 +232,14 @@ def test_a_system_seed_is_nowhere_and_a_given_seed_is_stated(tmp_path: Path) -> 
     assert not torch.equal(weights(fresh), weights(fitted(generate(TWO_GROUPS), seed=None)))
 
 
+def test_a_certificate_asks_nobody_to_accept_noise_without_its_tail() -> None:
+    problem = generate(TWO_GROUPS)
+    fast, secure = fitted(problem).certificate.assumptions, fitted(problem, secure_noise=True).certificate.assumptions
+    (said,) = set(fast) - set(secure)
+    assert "rounding" in said
+    assert "standard deviations" not in said
+
+
 def test_relations_reach_the_certificate() -> None:
     run = fitted(generate(TWO_GROUPS), options={"neighbours": "replace-one"})
     assert run.certificate.relation == Relation.REPLACE_ONE.value
