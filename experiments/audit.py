@@ -12,6 +12,8 @@ import numpy as np
 from torch import nn
 
 from experiments.audit_page import write_page
+from experiments.runner import Asked
+from experiments.runner.findings import open_findings, read_findings
 from veil import methods
 from veil.auditing.running import canary_audit, lira_audit
 from veil.datasets.files import cache_folder
@@ -21,8 +23,6 @@ from veil.models import build_model
 from veil.plan import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
 from veil.randomness import Seed
-from veil.reproduction import Asked
-from veil.reproduction.findings import open_findings, read_findings
 
 Options = Mapping[str, Any]
 WANTED = {1.0: 0.7, 2.0: 1.5, 4.0: 3.0, 8.0: 6.0}

@@ -20,6 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from experiments import convex_page
+from experiments.runner import Asked
+from experiments.runner.findings import open_findings, read_findings
+from experiments.runner.problems import load_pair
 from veil.convex.inner import accelerated, by_best_response
 from veil.convex.losses import Logistic, Loss, SmoothedHinge, Squared
 from veil.convex.rows import LinearRows, into_ball
@@ -28,9 +31,6 @@ from veil.models import build_model
 from veil.noise import TreeNoise
 from veil.problem import Problem
 from veil.randomness import Seed
-from veil.reproduction import Asked
-from veil.reproduction.findings import open_findings, read_findings
-from veil.reproduction.problems import load_pair
 from veil.training import fit
 
 Keep = Callable[[str, Callable[[], Any]], None]

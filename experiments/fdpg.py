@@ -16,13 +16,13 @@ from torch import nn
 
 import veil
 from experiments import fdpg_page
+from experiments.runner import Asked
+from experiments.runner.findings import Findings, open_findings, read_findings
+from experiments.runner.problems import load_pair
 from veil.errors import require
 from veil.metrics.gradient_variance import group_gradients
 from veil.metrics.parity import evaluate_parity
 from veil.problem import Problem
-from veil.reproduction import Asked
-from veil.reproduction.findings import Findings, open_findings, read_findings
-from veil.reproduction.problems import load_pair
 from veil.training.fitting import row_losses
 
 METHODS = ("dp-sgd", "dpsur", "dpsgd-f", "dp-is-sgd", "global-adapt", "disk", "fdpg")

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.runner.figure import bar_chart
 from veil.metrics.privacy_cost import metrics_from_json, privacy_cost
-from veil.reproduction.figure import bar_chart
 
 # Accuracy and π of the paper's Tables 1 and 2 (gradient clipping), in percent.
 PAPER: dict[str, dict[str, tuple[float, float | None]]] = {

@@ -13,6 +13,9 @@ import torch
 from torch import nn
 
 from experiments.ino_page import write_page
+from experiments.runner import Asked
+from experiments.runner.findings import open_findings, read_findings
+from experiments.runner.problems import load_pair
 from veil import methods
 from veil.metrics import evaluate
 from veil.models.images import papernot_mnist
@@ -20,9 +23,6 @@ from veil.models.tables import mlp
 from veil.models.text import char_lstm
 from veil.plan import Plan, Settings
 from veil.problem import Problem, PublicFacts
-from veil.reproduction import Asked
-from veil.reproduction.findings import open_findings, read_findings
-from veil.reproduction.problems import load_pair
 from veil.training.fitting import execute, row_losses
 
 Keep = Callable[[str, int, dict[str, Any]], None]

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 import veil
+from experiments.runner import Asked
+from experiments.runner.figure import Line, Panel, line_chart
+from experiments.runner.findings import open_findings, read_findings
+from experiments.runner.problems import load_pair
+from experiments.runner.store import FOR_ALL
 from veil.files import write_whole
 from veil.methods.adversarial import Adversarial
 from veil.metrics.generalisation import correct, property_gap
 from veil.models import build_model
 from veil.randomness import Seed
-from veil.reproduction import Asked
-from veil.reproduction.figure import Line, Panel, line_chart
-from veil.reproduction.findings import open_findings, read_findings
-from veil.reproduction.problems import load_pair
-from veil.reproduction.store import FOR_ALL
 from veil.training.fitting import row_losses
 
 TITLE = "CIFAR-10: gradient noise in adversarial training"

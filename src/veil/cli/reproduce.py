@@ -1,7 +1,11 @@
-"""`veil reproduce`: the tables and figures of the papers, one TOML file each."""
+"""`veil reproduce`: the tables and figures of the papers, one TOML file each; `python -m experiments` is the same.
+
+The experiments are part of a checkout of Veil, not of the installed package.
+"""
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +15,7 @@ from rich.table import Table
 
 from veil.cli.console import stderr, stdout
 from veil.cli.options import Quiet
-from veil.errors import require
+from veil.errors import InputError, require
 
 RESULTS, TRIALS = Path("docs/results"), Path("runs/small")
 INDEX = "index"
@@ -54,8 +58,9 @@ def reproduce(
 
     Exit code 1 if any run failed.
     """
-    from veil.reproduction import Asked, Study, read_spec, rewrite_page, run_study
-    from veil.reproduction import reproduce as run_experiment
+    _find_checkout()
+    from experiments.runner import Asked, Study, read_spec, rewrite_page, run_study
+    from experiments.runner import reproduce as run_experiment
 
     if name is None:
         _list(specs)
@@ -83,9 +88,21 @@ def reproduce(
         raise typer.Exit(1)
 
 
+def _find_checkout() -> None:
+    """Let `experiments` be imported from the checkout that this is run in, or that Veil is installed from."""
+    import veil
+
+    places = (Path.cwd(), Path(veil.__file__).parents[2])
+    checkout = next((place for place in places if (place / "experiments" / "runner").is_dir()), None)
+    if checkout is None:
+        raise InputError("veil reproduce needs the experiments/ folder of Veil's repository: run it in a checkout")
+    if str(checkout) not in sys.path:
+        sys.path.insert(0, str(checkout))
+
+
 def _write_index(specs: Path, folder: Path) -> None:
+    from experiments.runner import index
     from veil.files import FOR_ALL, write_whole
-    from veil.reproduction import index
 
     require(folder.is_dir(), f'there is no folder "{folder}": run an experiment first')
     write_whole(folder / index.NAME, index.index_of(specs, folder).encode(), FOR_ALL)
@@ -93,7 +110,7 @@ def _write_index(specs: Path, folder: Path) -> None:
 
 
 def _list(specs: Path) -> None:
-    from veil.reproduction import names, read_spec
+    from experiments.runner import names, read_spec
 
     page = Table()
     for heading in ("name", "shows", "title"):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.runner.asking import Asked
+from experiments.runner.store import machine, versions
 from veil.errors import InputError, require
 from veil.files import FOR_ALL, write_whole
-from veil.reproduction.asking import Asked
-from veil.reproduction.store import machine, versions
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import pytest
 from experiment_cases import NAMES, ROOT, SPECS, needs_data
 from test_experiment_specs import GOOD, written
 
+from experiments.runner import Spec, read_spec
+from experiments.runner.spec import tasks
 from veil.cli.app import main
-from veil.reproduction import Spec, read_spec
-from veil.reproduction.spec import tasks
 
 
 def veil(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:

@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from veil.reproduction.claims import judge
-from veil.reproduction.columns import Column, column
-from veil.reproduction.figure import Line, Panel, bar_chart, line_chart
-from veil.reproduction.results import Results
-from veil.reproduction.spec import Arm, Plot, Spec, X
+from experiments.runner.claims import judge
+from experiments.runner.columns import Column, column
+from experiments.runner.figure import Line, Panel, bar_chart, line_chart
+from experiments.runner.results import Results
+from experiments.runner.spec import Arm, Plot, Spec, X
 
 # A mean that is further from the paper's than this gets a sentence.
 FAR = 2.0

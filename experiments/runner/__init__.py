@@ -1,8 +1,8 @@
 """Reproduction: every table and figure of the papers as a TOML file; `veil reproduce` runs it and writes its page."""
 
-from veil.reproduction.asking import Asked
-from veil.reproduction.running import reproduce, rewrite_page, run_study, runner_of, write_page
-from veil.reproduction.spec import Spec, Study, names, read_spec
+from experiments.runner.asking import Asked
+from experiments.runner.running import reproduce, rewrite_page, run_study, runner_of, write_page
+from experiments.runner.spec import Spec, Study, names, read_spec
 
 __all__ = [
     "Asked",

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 import veil
+from experiments.runner.spec import Task
 from veil.errors import InputError, require
 from veil.files import FOR_ALL, write_whole
-from veil.reproduction.spec import Task
 
 Stored = dict[str, Any]
 

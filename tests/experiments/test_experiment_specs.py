@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from experiment_cases import NAMES, ROOT, SPECS, needs_data
 
+from experiments.runner import Spec, read_spec
+from experiments.runner.problems import cut_down, dropped, load_pair, lowered
+from experiments.runner.spec import Task, tasks
 from veil import methods
 from veil.errors import InputError
 from veil.problem import Problem
-from veil.reproduction import Spec, read_spec
-from veil.reproduction.problems import cut_down, dropped, load_pair, lowered
-from veil.reproduction.spec import Task, tasks
 
 GOOD = """
 title = "t"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from test_experiment_specs import GOOD, written
 
+from experiments.runner import Asked, Spec, read_spec, reproduce, running
+from experiments.runner.claims import judge
+from experiments.runner.page import page_of, svg_of
+from experiments.runner.results import Results
+from experiments.runner.spec import tasks
 from veil.errors import InputError
-from veil.reproduction import Asked, Spec, read_spec, reproduce, running
-from veil.reproduction.claims import judge
-from veil.reproduction.page import page_of, svg_of
-from veil.reproduction.results import Results
-from veil.reproduction.spec import tasks
 
 
 def spec_of(folder: Path, text: str = GOOD) -> Spec:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from veil.reproduction.columns import value_of
-from veil.reproduction.spec import Spec, Task, X, tasks, values
+from experiments.runner.columns import value_of
+from experiments.runner.spec import Spec, Task, X, tasks, values
 
 Key = tuple[str, X | None]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from experiment_cases import NAMES, RESULTS, ROOT, SPECS
 
+from experiments.runner import Asked, index, read_spec, rewrite_page
+from experiments.runner.findings import open_findings
 from veil.errors import InputError
-from veil.reproduction import Asked, index, read_spec, rewrite_page
-from veil.reproduction.findings import open_findings
 
 STORED = [name for name in NAMES if (RESULTS / f"{name}.json").exists()]
 

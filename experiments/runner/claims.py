@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from veil.reproduction.columns import column
-from veil.reproduction.results import Results
-from veil.reproduction.spec import Claim, X
+from experiments.runner.columns import column
+from experiments.runner.results import Results
+from experiments.runner.spec import Claim, X
 
 
 @dataclass(frozen=True)

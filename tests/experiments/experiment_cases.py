@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from experiments.runner import Spec, names, read_spec
+from experiments.runner.problems import PROBLEMS
 from veil import datasets
 from veil.datasets.cifar10 import JPEG
 from veil.datasets.files import data_folder
 from veil.errors import InputError
-from veil.reproduction import Spec, names, read_spec
-from veil.reproduction.problems import PROBLEMS
 
 ROOT = Path(__file__).parents[2]
 SPECS, RESULTS = ROOT / "experiments", ROOT / "docs" / "results"

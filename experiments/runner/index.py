@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from experiments.runner.claims import judge
+from experiments.runner.columns import TWIN, column
+from experiments.runner.results import Results
+from experiments.runner.spec import Spec, Study, names, read_spec
+from experiments.runner.store import read_store
 from veil import methods
-from veil.reproduction.claims import judge
-from veil.reproduction.columns import TWIN, column
-from veil.reproduction.results import Results
-from veil.reproduction.spec import Spec, Study, names, read_spec
-from veil.reproduction.store import read_store
 
 NAME = "README.md"
 OVERVIEW = "overview-"

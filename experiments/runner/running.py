@@ -13,6 +13,12 @@ from typing import Any
 
 import torch
 
+from experiments.runner.asking import Asked
+from experiments.runner.columns import COLUMNS, OWNER
+from experiments.runner.page import page_of, svg_of
+from experiments.runner.problems import load_pair
+from experiments.runner.spec import Spec, Study, Task, tasks
+from experiments.runner.store import add_run, find, read_store
 from veil.errors import InputError, require
 from veil.files import FOR_ALL, write_whole
 from veil.metrics import GroupMetrics, evaluate
@@ -20,12 +26,6 @@ from veil.models import build_model
 from veil.parallel import WORKER_DIED, in_order
 from veil.problem import Problem
 from veil.randomness import Seed
-from veil.reproduction.asking import Asked
-from veil.reproduction.columns import COLUMNS, OWNER
-from veil.reproduction.page import page_of, svg_of
-from veil.reproduction.problems import load_pair
-from veil.reproduction.spec import Spec, Study, Task, tasks
-from veil.reproduction.store import add_run, find, read_store
 from veil.training import Run, fit
 
 Told = Callable[[str], None]

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from experiments.runner.columns import TWIN, column
+from experiments.runner.problems import source
 from veil import methods
 from veil.errors import InputError, require
 from veil.models.building import MODELS
 from veil.plan import Settings
-from veil.reproduction.columns import TWIN, column
-from veil.reproduction.problems import source
 from veil.toml import read_toml
 
 ScaleName = Literal["small", "paper"]
