@@ -24,6 +24,7 @@ from veil.plan import Settings
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.training import fit
+from veil.training.identity import flattened
 from veil.training.run import load
 from veil.training.run_folder import CHECKPOINT, finished_in, reserved_in
 
@@ -214,7 +215,7 @@ def _check_stored(trial: Trial, work: Work) -> None:
         return
     detail = "and does not say with which settings"
     if stored is not None:
-        before, now = _flat(stored), _flat(wanted)
+        before, now = flattened(stored), flattened(wanted)
         name = next(key for key in {**before, **now} if before.get(key) != now.get(key))
         detail = f"with other settings ({name} was {before.get(name)}, now {now.get(name)})"
     raise InputError(f"{target} holds a run {detail}: choose another folder with --out")
@@ -233,13 +234,6 @@ def _stored(trial: Trial, work: Work) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record
-
-
-def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in record.items():
-        found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {before + name: value}
-    return found
 
 
 def _write(path: Path, value: Any) -> None:

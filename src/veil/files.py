@@ -12,7 +12,7 @@ FOR_ALL = 0o644
 
 def write_whole(path: Path, content: bytes, mode: int = OWNER_ONLY) -> None:
     """All of it or nothing: written beside, flushed to disk, then renamed over what was there."""
-    part = path.with_name(f".{path.name}.part")
+    part = _part(path)
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(content)
@@ -28,3 +28,13 @@ def write_whole(path: Path, content: bytes, mode: int = OWNER_ONLY) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def remove(path: Path) -> None:
+    """Delete a file, and what a crash may have left of writing it."""
+    for file in (path, _part(path)):
+        file.unlink(missing_ok=True)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")

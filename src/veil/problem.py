@@ -8,7 +8,7 @@ a plan cannot depend on a private row even by mistake.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -206,6 +206,12 @@ class Problem:
         targets = self.targets.index_select(0, index)  # several times as fast as brackets
         inputs = self.inputs.index_select(0, index) if self.source is None else self.source.take(rows)
         return inputs, targets if targets.is_floating_point() else targets.long()
+
+    def in_order(self, rows_at_once: int) -> Iterator[Tensor]:
+        """The inputs of all rows, piece by piece: a table that is larger than memory can pass through."""
+        for start in range(0, len(self.cell_of), rows_at_once):
+            stop = min(start + rows_at_once, len(self.cell_of))
+            yield self.inputs[start:stop] if self.source is None else self.source.take(np.arange(start, stop))
 
     def without(self, row: int) -> Problem:
         """The neighbouring problem that lacks one row; every public fact is the same."""

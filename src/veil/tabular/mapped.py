@@ -32,6 +32,7 @@ from veil.tabular.table import check_groups, check_trained, held_out, require_co
 
 ROWS_AT_ONCE = 65_536
 LARGE = 2_000_000
+IN_ONE_PIECE = 1024
 
 
 class MappedRows:
@@ -51,7 +52,12 @@ class MappedRows:
         return tuple(self._array.shape)
 
     def take(self, rows: NDArray[np.int64]) -> Tensor:
-        """The numbers of some rows."""
+        """The numbers of some rows. A long piece is read from the file: the map is set up for single rows."""
+        if len(rows) >= IN_ONE_PIECE and (np.diff(rows) == 1).all():
+            width = self._array[:1].size
+            start = self._array.offset + int(rows[0]) * width * self._array.itemsize
+            piece = np.fromfile(self.path, self._array.dtype, len(rows) * width, offset=start)
+            return torch.from_numpy(piece.reshape(len(rows), *self._array.shape[1:]))
         return torch.from_numpy(np.asarray(self._array[rows]))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from veil.tabular import private
 from veil.tabular.charging import Charge, ChargedMethod
 from veil.tabular.encoding import Encoding
 from veil.tabular.guessing import why_not_learned
+from veil.tabular.identity import held_out_identity, measured_identity, request_identity, table_identity
 from veil.tabular.mapped import first_rows, is_large, parquet_problem, table_rows
 from veil.tabular.predictor import save_preprocessing
 from veil.tabular.preparing import (
@@ -53,7 +54,7 @@ from veil.tabular.preparing import (
 )
 from veil.tabular.table import check_trained, labels_of, table_problem
 from veil.training import Callback, Run, fit
-from veil.training.run_folder import RunFolder
+from veil.training.run_folder import EVALUATION, LEDGER, PREPROCESSING, RunFolder
 
 Say = Callable[[str], None]
 
@@ -81,6 +82,7 @@ def train_table(
     folder = RunFolder.open(out, settings, resume, record)
     charge = _charge(request, columns, folder)
     try:
+        folder.hold_to("request", request_identity(request, columns, method, record, folder.seed))
         if charge is not None:
             callbacks = [*callbacks, charge]
             if request.private_preprocessing is None:  # else everything is reserved before the first row is read
@@ -163,6 +165,7 @@ def _train(
     )
     test = _tested(public, encoding, columns, problem)
     measured = _like(held, encoding, columns, problem) if apart.any() else None
+    _hold_to_rows_apart(folder, measured, allowed)
     run = fit(
         make_model(request, problem.public, encoding, seed),
         problem,
@@ -228,6 +231,7 @@ def _train_mapped(
     made = parquet_problem(
         request.data, encoding, columns.target, columns.groups, cache_folder(), 0.0 if public is not None else share
     )
+    _hold_to_rows_apart(folder, made.held_out)
     run = fit(
         make_model(request, made.train.public, encoding, _seed(settings, folder)),
         made.train,
@@ -271,6 +275,7 @@ def _train_images(
     if request.test is not None:
         test_images, test_labels = read_image_folder(request.test)
         public = problem(normalise(torch.from_numpy(test_images), "per-row"), test_labels)
+    _hold_to_rows_apart(folder, held)
     run = fit(
         make_model(request, training.public, None, _seed(settings, folder)),
         training,
@@ -286,6 +291,12 @@ def _train_images(
     if request.show_private:
         measure_exactly(run, training)
     return run
+
+
+def _hold_to_rows_apart(folder: RunFolder | None, held: Problem | None, allowed: float = math.inf) -> None:
+    """Refuse other held-out rows than the run began with: they are measured with the same noise."""
+    if folder is not None:
+        folder.hold_to("held-out rows", held_out_identity(held, allowed, folder.seed), before=LEDGER)
 
 
 def _keep(run: Run, request: Request, encoding: Encoding) -> None:
@@ -351,6 +362,8 @@ def _privately(
     relation, _ = private.relation_of(method, names)
     delta = settings.delta
     assert delta is not None, "fixed before"
+    if folder is not None:
+        folder.hold_to("table", table_identity(table, columns, budgets, seed), before=PREPROCESSING)
     if charge is not None:
         charge.reserve_whole(max((settings.epsilon, *(budgets or {}).values())), delta, relation, method.name)
     return private.find_encoding(
@@ -364,7 +377,7 @@ def _privately(
         relation=relation,
         settings=settings,
         noise=GaussianNoise(seed, secure=settings.secure_noise),
-        open_ledger=Ledger if folder is None else partial(folder.ledger, name="preprocessing.jsonl"),
+        open_ledger=Ledger if folder is None else partial(folder.ledger, name=PREPROCESSING),
     )
 
 
@@ -378,6 +391,8 @@ def measure_held_out(run: Run, apart: Problem, seed: Seed, folder: RunFolder | N
         DISJOINT not in run.certificate.assumptions,
         "Cannot measure: held-out rows were measured before, for this run or the one that it continues, and pay once.",
     )
+    if folder is not None:
+        folder.hold_to("measured", measured_identity(run.model, seed), before=EVALUATION)
     run.metrics = noisy_metrics(
         run.model,
         apart,
@@ -387,7 +402,7 @@ def measure_held_out(run: Run, apart: Problem, seed: Seed, folder: RunFolder | N
         accountant=plan.settings.accountant_for(),
         noise=GaussianNoise(seed, secure=plan.settings.secure_noise),
         groups=plan.facts.groups,
-        open_ledger=Ledger if folder is None else partial(folder.ledger, name="evaluation.jsonl"),
+        open_ledger=Ledger if folder is None else partial(folder.ledger, name=EVALUATION),
     )
     if plan.private:
         run.certificate = replace(run.certificate, assumptions=(*run.certificate.assumptions, DISJOINT))

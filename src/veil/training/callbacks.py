@@ -52,8 +52,16 @@ class Callback:
         return {}
 
     def state(self) -> Mapping[str, Any]:
-        """What a checkpoint keeps of it, as JSON values: public and released values only."""
+        """What a checkpoint keeps of it, as JSON values: public and released values only.
+
+        A callback that steers the run (stops it, changes the model) must override this, even if it has nothing to keep:
+        then the run is resumed only with the same callback, known by its class and its public attributes.
+        """
         return {}
+
+    def steers(self) -> bool:
+        """Whether the run may depend on it: all that keep a state."""
+        return type(self).state is not Callback.state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up the state of a checkpoint; called before `on_start`."""

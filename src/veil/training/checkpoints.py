@@ -1,17 +1,17 @@
 """Checkpoints: what a run needs to go on bit by bit, in one file of tensors and JSON; reading it executes no code.
 
 Draws are pure functions of the seed and the step, so no generator has a state to keep. What remains is the model, the
-optimizer, averages and filters, the controller's state, what was reserved, and the history. The file carries its own
-checksum and the identity of the run: other settings, data, model or library would give other releases under the same
-noise, so they are refused.
+optimizer, averages and filters, the controller's state, what was reserved, and the history. The file is sealed with a
+key that follows from the run's seed and identity, so a checkpoint of another run is refused like a damaged one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,17 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from veil.accounting import Event
 from veil.accounting.events import from_json, to_json
 from veil.errors import InputError
 from veil.files import write_whole
-from veil.plan import Plan
+from veil.randomness import Seed
+from veil.training.identity import Identity
 
 # Counted up whenever the same plan would get other draws or updates, or a checkpoint other parts.
-MEANING = 4
+MEANING = 5
 
 Tensors = Mapping[str, Tensor]
 Reserved = Mapping[str, tuple[int, Mapping[int, Event]]]
@@ -56,31 +57,18 @@ class CheckpointDamaged(InputError):
     """A checkpoint that does not fit its checksum, or is none."""
 
 
-def identity(plan: Plan, model: nn.Module, loss: Any = None) -> dict[str, str]:
-    """What must be the same when a run goes on, by name; public facts only, never a digest of private rows."""
-    layers = [[name, type(layer).__qualname__, layer.extra_repr()] for name, layer in model.named_modules()]
-    shapes = {name: [list(value.shape), str(value.dtype)] for name, value in model.state_dict().items()}
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    settings = plan.settings.model_dump()
-    parts: dict[str, Any] = {
-        "settings": {"method": plan.method, "steps": plan.steps, **settings},
-        "options": dict(plan.options),
-        "plan": plan.terms().as_json() if plan.private else dict(plan.details),
-        "data": asdict(plan.facts),
-        "model": {"layers": layers, "shapes": shapes, "trained": trained},
-        "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
-        "version of Veil or torch": {"meaning": MEANING, "torch": torch.__version__},
-    }
-    return {name: _digest(json.dumps(part, sort_keys=True, default=str).encode()) for name, part in parts.items()}
+def sealing_key(seed: Seed, identity: Identity) -> bytes:
+    """The key of a run's checkpoints: no other run has it, nor a version of Veil that draws or updates differently."""
+    return seed.key("checkpoint", MEANING, identity.summary())
 
 
-def save_checkpoint(path: Path, progress: Progress, of: Mapping[str, str]) -> None:
+def save_checkpoint(path: Path, progress: Progress, key: bytes) -> None:
     """Replace the checkpoint on disk by this one, in one piece."""
-    write_whole(path, packed(progress, of))
+    write_whole(path, packed(progress, key))
 
 
-def packed(progress: Progress, of: Mapping[str, str]) -> bytes:
-    """A checkpoint as bytes: checksum, length of the JSON part, JSON, tensors."""
+def packed(progress: Progress, key: bytes) -> bytes:
+    """A checkpoint as bytes: seal, length of the JSON part, JSON, tensors."""
     tensors: dict[str, Tensor] = {f"model/{name}": value for name, value in progress.weights.items()}
     tensors |= {f"average/{name}": value for name, value in progress.average[1].items()}
     plain: dict[str, dict[str, Any]] = {}
@@ -95,7 +83,6 @@ def packed(progress: Progress, of: Mapping[str, str]) -> bytes:
     tensors |= {f"state/{name}": torch.from_numpy(np.array(value)) for name, value in progress.state.items()}
     record = {
         "step": progress.step,
-        "identity": dict(of),
         "optimizer": plain,
         "averaged": progress.average[0],
         "filtered": progress.filter is not None,
@@ -112,19 +99,18 @@ def packed(progress: Progress, of: Mapping[str, str]) -> bytes:
     # Tied weights share memory: each gets a place of its own in the file.
     body = save({name: value.detach().clone().contiguous() for name, value in tensors.items()})
     text = json.dumps(record).encode()
-    return _digest(text + body).encode() + len(text).to_bytes(8, "little") + text + body
+    return _seal(text, body, key) + len(text).to_bytes(8, "little") + text + body
 
 
-def unpacked(content: bytes, of: Mapping[str, str]) -> Progress:
-    """Read a checkpoint of the run with this identity; anything else raises with a sentence."""
+def unpacked(content: bytes, key: bytes) -> Progress:
+    """Read a checkpoint of the run with this key; anything else raises `CheckpointDamaged`."""
     check, length, rest = content[:32], int.from_bytes(content[32:40], "little"), content[40:]
     text, body = rest[:length], rest[length:]
-    if _digest(text + body).encode() != check:
-        raise CheckpointDamaged("the checkpoint is damaged: this run cannot go on, and what it reserved stays charged")
+    if not compare_digest(_seal(text, body, key), check):
+        raise CheckpointDamaged(
+            "Cannot resume: the checkpoint is damaged or belongs to another run. What was reserved stays charged."
+        )
     record = json.loads(text)
-    for name, digest in record["identity"].items():
-        if of.get(name) != digest:
-            raise InputError(f"this run cannot go on with another {name}: give what it was started with, or start anew")
     try:
         tensors = load(body)
     except SafetensorError as error:
@@ -155,5 +141,9 @@ def unpacked(content: bytes, of: Mapping[str, str]) -> Progress:
     )
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+def _seal(text: bytes, body: bytes, key: bytes) -> bytes:
+    """32 bytes that only the holder of the key can make; the length keeps text and body apart."""
+    found = blake2b(len(text).to_bytes(8, "little"), digest_size=32, key=key)
+    found.update(text)
+    found.update(body)
+    return found.digest()

@@ -17,13 +17,15 @@ from veil import gradients, methods
 from veil.accounting import Ledger
 from veil.accounting.certificate import Certificate, certify, check_budgets, no_certificate
 from veil.errors import InputError, require
+from veil.gradients import GradientSum
 from veil.metrics import evaluate
 from veil.plan import METRICS, TUNING, UNTRIED, LossFunction, Plan, Settings
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.teams import Team
 from veil.training.callbacks import Callback
-from veil.training.checkpoints import identity, packed, save_checkpoint, unpacked
+from veil.training.checkpoints import packed, save_checkpoint, sealing_key, unpacked
+from veil.training.identity import Identity, agree, digester, run_identity, settings_of
 from veil.training.loop import Loop
 from veil.training.run import Run
 from veil.training.run_folder import CHECKPOINT, LEDGER, RunFolder
@@ -129,6 +131,8 @@ def prepare(
     folder = out if isinstance(out, RunFolder) or out is None else RunFolder.open(out, plan.settings, resume, given)
     own = folder is not None and folder is not out
     try:
+        if own and folder is not None:
+            folder.hold_to("request", Identity(settings_of(given)))
         loop = _set_up(plan, model, problem, evaluation, loss, callbacks, folder)
     except BaseException:
         if own and folder is not None:
@@ -221,21 +225,30 @@ def _seed(plan: Plan, team: Team | None) -> Seed:
 def _take_up(loop: Loop, folder: RunFolder | None) -> None:
     """Go on where the folder's checkpoint stands; the first one is on disk before the ledger is begun.
 
-    In a team every process takes up what the first one has, at the start too: all begin with the same weights.
+    In a team every process takes up what the first one has, at the start too: all begin with the same weights. Before
+    that, whatever the releases follow from is compared with what the run began with, in every process.
     """
-    of, team, content = identity(loop.plan, loop.model, loop.loss), loop.team, None
+    team, content = loop.team, None
+    if folder is None and team is None:
+        return
+    now = run_identity(loop.plan, loop.model, loop.loss, loop.problem, loop.evaluation, loop.callbacks, loop.seed)
+    if folder is None:
+        agree(now, None)
+    else:
+        folder.hold_to("run", now, before=LEDGER)
+    key = sealing_key(loop.seed, now)
     if folder is not None and folder.leads:
         path = folder.path / CHECKPOINT
-        loop.keep = partial(save_checkpoint, path, of=of)
+        loop.keep = partial(save_checkpoint, path, key=key)
         if folder.resumed and path.exists():
             content = path.read_bytes()
         else:
             require(not (folder.path / LEDGER).exists(), f"{path} is missing: this run cannot go on, and stays charged")
             loop.keep(loop.progress(0))
     if team is not None:
-        content = team.told(content or packed(loop.progress(0), of) if team.leads else None)
+        content = team.told(content or packed(loop.progress(0), key) if team.leads else None)
     if content is not None:
-        loop.go_on(unpacked(content, of))
+        loop.go_on(unpacked(content, key))
 
 
 @dataclass(frozen=True)
@@ -256,6 +269,11 @@ class Preparation:
         """Give the folder free for whoever goes on with the run."""
         if self.own and self.folder is not None:
             self.folder.close()
+
+    def hold_to_step(self, step: int, total: GradientSum) -> None:
+        """In a user's own loop, whose loss nobody can compare: the first step after a checkpoint gives what it gave."""
+        if self.folder is not None and self.loop.kept_after(step):
+            self.folder.hold_to_step(step, digester(self.loop.seed).of(total.sums, total.facts))
 
     def finish(self) -> Run:
         """The run of what the loop has done: figures on public rows, certificate, and its folder if it has one."""

@@ -124,9 +124,13 @@ class Loop:
             state = controller.hear(state, step, values)
         self._state = state
         self._report(step, state, {**released.statistics, **seen}, released.view)
-        every = self.plan.settings.checkpoint_every or max(1, self.plan.steps // 20)
-        if self.keep is not None and (step + 1) % every == 0:
+        if self.keep is not None and self.kept_after(step + 1):
             self.keep(self.progress(step + 1))
+
+    def kept_after(self, done: int) -> bool:
+        """Whether a checkpoint is kept after so many whole steps; the last one is, as the model is measured then."""
+        every = self.plan.settings.checkpoint_every or max(1, self.plan.steps // 20)
+        return done % every == 0 or done == self.plan.steps
 
     def hear_of(self, step: int, state: Mapping[str, Any]) -> None:
         """A step of a solver, which reserves by itself."""
@@ -148,7 +152,7 @@ class Loop:
             entries=self.entries,
             read=self._read,
             history=self.history,
-            callbacks=[callback.state() for callback in self.callbacks],
+            callbacks=[callback.state() for callback in self.callbacks if callback.steers()],
         )
 
     def go_on(self, progress: Progress) -> None:
@@ -165,7 +169,8 @@ class Loop:
             self._filter.restore((dict(progress.filter[0]), dict(progress.filter[1])))
         self._state, self._reserved, self.entries = progress.state, dict(progress.reserved), progress.entries
         self.history.extend(dict(record) for record in progress.history)
-        for callback, state in zip(self.callbacks, progress.callbacks, strict=False):
+        steering = [callback for callback in self.callbacks if callback.steers()]
+        for callback, state in zip(steering, progress.callbacks, strict=True):
             callback.restore(state)
         self.first = self._next = progress.step
         self._read = progress.read

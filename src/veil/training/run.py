@@ -116,6 +116,7 @@ class Run:
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        began_here = self.folder == folder and (folder / "config.toml").exists()
         self.folder = folder
         # Tied weights share memory: each gets a place of its own in the file.
         weights = {name: value.clone().contiguous() for name, value in self.model.state_dict().items()}
@@ -123,7 +124,8 @@ class Run:
         self.certificate.save(folder / "certificate.json")
         write_whole(folder / "history.parquet", self.history.to_parquet(None, index=False), FOR_ALL)
         _write_json(folder / "metrics.json", self.summary())
-        write_whole(folder / "config.toml", to_toml(self.configuration()).encode(), FOR_ALL)
+        if not began_here:  # else it says what the run was started with
+            write_whole(folder / "config.toml", to_toml(self.configuration()).encode(), FOR_ALL)
         _write_json(folder / "run.json", self.facts())
         self.report(folder / "report.html")
         write_card(self.facts(), folder, read_audits([folder]))

@@ -1,8 +1,9 @@
 """RunFolder: the place on disk of one run while it is under way: its lock, its seed, its ledgers, its configuration.
 
 The seed is kept (readable by its owner alone) for as long as the run may have to go on, because a resumed run repeats
-its releases with the same noise; it is destroyed when the run is complete. The lock is the operating system's: it goes
-with the process that held it, however that process ended.
+its releases with the same noise; it is destroyed when the run is complete. The same file holds the identity of the run
+(settings, and keyed digests of rows, model and loss), so both are destroyed at once. The lock is the operating
+system's: it goes with the process that held it, however that process ended.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ from typing import IO, Any
 
 from veil.accounting import Event, Ledger, Terms
 from veil.errors import InputError, require
-from veil.files import write_whole
+from veil.files import remove, write_whole
 from veil.plan import Settings
 from veil.randomness import Seed
 from veil.teams import Team
 from veil.toml import to_toml
+from veil.training import checkpoints
+from veil.training.identity import Identity, agree
 
 LEDGER = "ledger.jsonl"
-LEDGERS = (LEDGER, "preprocessing.jsonl", "evaluation.jsonl")
+PREPROCESSING = "preprocessing.jsonl"
+EVALUATION = "evaluation.jsonl"
+LEDGERS = (PREPROCESSING, LEDGER, EVALUATION)  # in the order in which a run begins them
 CHECKPOINT = "checkpoint.safetensors"
 _SEED = "seed.key"
 _LOCK = ".lock"
@@ -34,11 +39,14 @@ class RunFolder:
 
     leads = True
 
-    def __init__(self, path: Path, seed: Seed, resumed: bool, lock: IO[str] | None) -> None:
+    def __init__(
+        self, path: Path, seed: Seed, resumed: bool, lock: IO[str] | None, noted: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = path
         self.seed = seed
         self.resumed = resumed
         self._lock = lock
+        self._noted: dict[str, Any] = dict(noted or {})
         self._made: tuple[str, ...] = (_SEED, CHECKPOINT, _LOCK)
 
     @classmethod
@@ -55,8 +63,8 @@ class RunFolder:
         # A file that the user keeps here stays as it is; one that an earlier attempt left is replaced.
         own_config = (path / "config.toml").exists() and not under_way(path)
         seed = Seed.from_system() if settings.seed is None else Seed.from_int(settings.seed)
-        write_whole(path / _SEED, json.dumps({"secret": seed.secret.hex(), "given": seed.given}).encode())
         folder = cls(path, seed, False, lock)
+        folder._keep_seed()
         if config is not None and not own_config:
             write_whole(path / "config.toml", to_toml(config).encode(), mode=0o644)
             folder._made = (*folder._made, "config.toml")
@@ -76,9 +84,15 @@ class RunFolder:
             try:
                 record = json.loads((path / _SEED).read_text(encoding="utf-8"))
                 seed = Seed(bytes.fromhex(record["secret"]), bool(record["given"]))
-            except (ValueError, KeyError, TypeError) as error:
+                meaning, noted = record.get("meaning"), dict(record.get("noted", {}))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InputError(f"{path / _SEED} is damaged: this run cannot go on, and stays charged") from error
-        return cls(path, seed, True, lock)
+            require(
+                meaning == checkpoints.MEANING,
+                "Cannot resume: the run was started by a version of Veil that draws or updates differently. "
+                "Use that version or a new --out.",
+            )
+        return cls(path, seed, True, lock, noted)
 
     @classmethod
     def open(cls, path: Path | str, settings: Settings, resume: bool, config: Mapping[str, Any] | None) -> RunFolder:
@@ -90,8 +104,47 @@ class RunFolder:
         if team is None:
             assert folder is not None
             return folder
-        said = team.told_json([folder.seed.secret.hex(), folder.seed.given] if folder else None)
-        return folder or Follower(Path(path), Seed(bytes.fromhex(said[0]), bool(said[1])), resume, None)
+        said = team.told_json([folder.seed.secret.hex(), folder.seed.given, folder._noted] if folder else None)
+        return folder or Follower(Path(path), Seed(bytes.fromhex(said[0]), bool(said[1])), resume, None, said[2])
+
+    def hold_to(self, stage: str, now: Identity, before: str = PREPROCESSING) -> None:
+        """Refuse another identity than this stage of the run had; a stage that is new is noted, on disk.
+
+        `before` is the first ledger whose releases follow from it: once that is begun, it is too late to note anything.
+        """
+        noted = self._noted.get(stage)
+        agree(now, noted)
+        if noted is None:
+            begun = [name for name in LEDGERS[LEDGERS.index(before) :] if self.leads and (self.path / name).exists()]
+            require(
+                not begun, f"Cannot resume: {self.path / _SEED} does not say what the run began with. Use a new --out."
+            )
+            self._noted[stage] = now.as_json()
+            self._keep_seed()
+
+    def hold_to_step(self, step: int, digest: str) -> None:
+        """Refuse another value under the noise of a step that may have been released; the last step noted is kept."""
+        before, known = self._noted.get("step", (-1, ""))
+        require(step >= before, f"Cannot resume: step {step} was made before, and its checkpoint is not the last one.")
+        if step > before:
+            self._noted["step"] = [step, digest]
+            self._keep_seed()
+            return
+        require(
+            digest == known,
+            f"Cannot resume: step {step} gives another gradient than before. Use the original loop, with as many "
+            "threads, or a new --out.",
+        )
+
+    def _keep_seed(self) -> None:
+        """Put the seed and what is noted beside it on disk, readable by the owner alone."""
+        record = {
+            "secret": self.seed.secret.hex(),
+            "given": self.seed.given,
+            "meaning": checkpoints.MEANING,
+            "noted": self._noted,
+        }
+        write_whole(self.path / _SEED, json.dumps(record).encode())
 
     def ledger(self, terms: Terms, name: str = LEDGER) -> Ledger:
         """One of the run's ledgers: new, or, in a run that goes on, the one it had."""
@@ -101,7 +154,7 @@ class RunFolder:
     def complete(self) -> None:
         """The run is finished and saved: nothing will be repeated, so the seed is destroyed, then the rest."""
         for name in (_SEED, CHECKPOINT):
-            (self.path / name).unlink(missing_ok=True)
+            remove(self.path / name)
         self.close()
 
     def abandon(self) -> None:
@@ -109,7 +162,7 @@ class RunFolder:
         if self.resumed or reserved_in(self.path):
             return
         for name in self._made:
-            (self.path / name).unlink(missing_ok=True)
+            remove(self.path / name)
         with suppress(OSError):
             self.path.rmdir()
 
@@ -139,6 +192,9 @@ class Follower(RunFolder):
     """The folder as the other processes of a team see it: they know the seed and write nothing."""
 
     leads = False
+
+    def _keep_seed(self) -> None:
+        """The first process does it."""
 
     def ledger(self, terms: Terms, name: str = LEDGER) -> Ledger:
         """A ledger in memory: the first process writes the one that counts, and is waited for."""

@@ -91,6 +91,7 @@ class Session:
                 watched.__exit__(None, None, None)
             given = row_losses if isinstance(losses, Tensor) else losses
             result = GradientEngine(loop.model, given).weighted_sum(loop.problem.batch(rows), weigh, rows=len(rows))
+        self._preparation.hold_to_step(step, result)
         released = release.complete(result, loop.problem, rows, sampler, loop.seed, step, loop.noise)
         self._waiting = None
         self._done = step + 1

@@ -1,0 +1,170 @@
+"""Identity: what makes a run the run it is. A resumed run repeats releases with the same noise: all of it must match.
+
+Settings are public: they are compared by value, and an error names both values. Rows, targets, groups, owners, model
+and loss are compared by digests under a key that follows from the run's secret seed. Digests are kept in the file of
+the seed and destroyed with it (`run_folder.py`); without the seed they say nothing about a row.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from veil.digests import Digester, rows_at_once
+from veil.errors import InputError
+from veil.plan import LossFunction, Plan
+from veil.problem import Problem
+from veil.randomness import Seed
+from veil.teams import Team
+from veil.training.callbacks import Callback
+
+# What a configuration says besides what makes the run: how it was typed, and how its figures are judged afterwards.
+_BESIDES = ("command", "require")
+_PLAN = "plan"
+_SINGULAR = ("method", "schema", "model", "loss", _PLAN)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Settings by name, and digests of what is private or has no short value."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """As the file of the seed keeps it."""
+        whole = {"settings": self.settings, "digests": self.digests}
+        found: dict[str, Any] = json.loads(json.dumps(whole, default=str))
+        return found
+
+    def summary(self) -> str:
+        """All of it in one text."""
+        return json.dumps(self.as_json(), sort_keys=True)
+
+
+def refuse_other(before: Mapping[str, Any], now: Identity) -> None:
+    """Raise `InputError` that names what differs from a run's identity as it was noted.
+
+    >>> refuse_other(Identity({"ignore": ["age"]}).as_json(), Identity({"ignore": ["race"]}))
+    Traceback (most recent call last):
+        ...
+    veil.errors.InputError: Cannot resume: `ignore` was age and is now race. Use the original settings or a new --out.
+    """
+    given = now.as_json()
+    old, new = before["settings"], given["settings"]
+    changed = [name for name in {**old, **new} if json.dumps(old.get(name)) != json.dumps(new.get(name))]
+    if changed:
+        said = [f"`{name}` was {_shown(old.get(name))} and is now {_shown(new.get(name))}" for name in changed]
+        raise InputError(f"Cannot resume: {'; '.join(said)}. Use the original settings or a new --out.")
+    old, new = before["digests"], given["digests"]
+    parts = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    # The plan follows from the rest: it is named only where nothing else explains it.
+    parts = [name for name in parts if name != _PLAN] or parts
+    if parts:
+        named = " and ".join(filter(None, (", ".join(f"the {name}" for name in parts[:-1]), f"the {parts[-1]}")))
+        verb = "differs" if len(parts) == 1 and parts[0] in _SINGULAR else "differ"
+        said = f"Cannot resume: {named} {verb} from the original run."
+        raise InputError(f"{said} Use the original data, model and code or a new --out.")
+
+
+def agree(now: Identity, noted: Mapping[str, Any] | None) -> None:
+    """Refuse another identity than was noted; in a process group also one that is not the first process's."""
+    team = Team.joined()
+    if team is not None:
+        noted = team.told_json(noted or now.as_json())
+    if noted is not None:
+        refuse_other(noted, now)
+
+
+def digester(seed: Seed, trained: nn.Module | None = None) -> Digester:
+    """Digests that only the holder of the run's seed can compare."""
+    return Digester(seed.key("identity", 0), trained)
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration asks for, by name."""
+    found = flattened({name: value for name, value in config.items() if name not in _BESIDES})
+    return {name.removeprefix("settings."): value for name, value in found.items()}
+
+
+def run_identity(
+    plan: Plan,
+    model: nn.Module,
+    loss: LossFunction,
+    problem: Problem,
+    evaluation: Problem | None,
+    callbacks: Sequence[Callback],
+    seed: Seed,
+) -> Identity:
+    """All that the releases of a training run follow from, apart from the weights, which are in its checkpoint.
+
+    Callbacks count if they keep a state: those steer the run, the others only watch it.
+    """
+    digest = digester(seed, model)
+    steering = [(type(c), {name: v for name, v in vars(c).items() if name[:1] != "_"}) for c in callbacks if c.steers()]
+    versions = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+    chosen = {"method": plan.method, "steps": plan.steps, **plan.settings.model_dump()}
+    return Identity(
+        {**chosen, **flattened({"options": plan.options}), **versions},
+        {
+            **rows_identity(problem, digest),
+            "evaluation rows": "none" if evaluation is None else whole_identity(evaluation, digest),
+            "model": digest.of(model),
+            "loss": digest.of(loss),
+            "callbacks": digest.of(steering),
+            _PLAN: digest.of(plan),
+        },
+    )
+
+
+def rows_identity(problem: Problem, digest: Digester) -> dict[str, str]:
+    """Rows and what belongs to each, part by part; all rows are read once, in order."""
+    facts = problem.public
+    return {
+        "rows": digest.of(_inputs(problem, digest), facts.input_shape, problem.present),
+        "targets": digest.of(problem.targets, facts.task, facts.classes, facts.classes_declared),
+        "groups": digest.of(
+            problem.group_of, facts.groups, facts.group_sizes, facts.sizes_declared, problem.memberships
+        ),
+        "owners": digest.of(problem.owner_of, facts.owners, [cell.rows for cell in facts.cells]),
+        "budgets": digest.of(facts.budgets),
+    }
+
+
+def whole_identity(problem: Problem, digest: Digester) -> str:
+    """One digest of all that a problem is."""
+    return digest.of(rows_identity(problem, digest))
+
+
+def _inputs(problem: Problem, digest: Digester) -> str:
+    """The digest of the inputs. A source that makes its rows at random gets the same random numbers each time."""
+    size = 4 * math.prod(problem.public.input_shape) if problem.source is not None else problem.inputs[:1].nbytes
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return digest.of_stream(problem.in_order(rows_at_once(size)))
+
+
+def flattened(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Values by dotted names.
+
+    >>> flattened({"a": 1, "b": {"c": 2}})
+    {'a': 1, 'b.c': 2}
+    """
+    found: dict[str, Any] = {}
+    for name, value in record.items():
+        found |= flattened(value, f"{before}{name}.") if isinstance(value, Mapping) else {before + str(name): value}
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == []:
+        return "not set"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
