@@ -92,6 +92,12 @@ class Team:
         """Until every process has come here."""
         dist.barrier()
 
+    def all(self, holds: bool) -> bool:
+        """Whether it holds in every process."""
+        failed = torch.tensor([0 if holds else 1])
+        dist.all_reduce(failed)
+        return int(failed) == 0
+
     def told(self, record: bytes | None) -> bytes | None:
         """What the leader says, everywhere; None is None everywhere."""
         length = torch.tensor([-1 if record is None else len(record)])

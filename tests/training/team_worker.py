@@ -1,4 +1,7 @@
-"""What each process of a team runs in the tests: `torchrun team_worker.py OUT METHODS [DYING RANK] [--resume]`."""
+"""What each process of a team runs in the tests: `torchrun team_worker.py OUT METHODS DYING_RANK start|resume EDITED`.
+
+EDITED is the rank whose copy of the rows has another number in it.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,8 @@ def main() -> None:
     team = Team.joined()
     rank = 0 if team is None else team.rank
     problem = small_problem(spread=1.0)
+    if rank == int(sys.argv[5]):
+        problem.inputs[200, 1] += 1.0
     for name in names:
         torch.manual_seed(rank)  # processes that begin with other weights must end with the same
         model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))

@@ -17,19 +17,24 @@ WORKER = Path(__file__).with_name("team_worker.py")
 
 
 def launch(out: Path, processes: int, methods: tuple[str, ...], dying: int = -1, resume: bool = False) -> int:
+    return launched(out, processes, methods, dying, resume).returncode
+
+
+def launched(
+    out: Path, processes: int, methods: tuple[str, ...], dying: int = -1, resume: bool = False, edited: int = -1
+) -> subprocess.CompletedProcess[bytes]:
     out.mkdir(exist_ok=True)
-    words = [str(out), ",".join(methods), str(dying), "resume" if resume else "start"]
+    words = [str(out), ",".join(methods), str(dying), "resume" if resume else "start", str(edited)]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     if processes == 1:
         command = [sys.executable]
-    found = subprocess.run(
+    return subprocess.run(
         [*command, str(WORKER), *words],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         timeout=240,
         check=False,
     )
-    return found.returncode
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +81,21 @@ def test_a_process_that_dies_ends_the_run_and_it_goes_on_with_another_number(
     torch.testing.assert_close(found, weights(runs[1] / "asc-0.pt"), rtol=1e-6, atol=1e-6)
     ledgers = [(place / "asc" / "ledger.jsonl").read_bytes() for place in (runs[1], tmp_path / "cut")]
     assert ledgers[0] == ledgers[1]
+
+
+@pytest.mark.parametrize("edited", [0, 1])
+def test_a_process_with_other_rows_is_refused(tmp_path: Path, edited: int) -> None:
+    """Each process reads its own share: one that has other rows would put them under the noise of the run."""
+    found = launched(tmp_path / "start", 2, ("dp-sgd",), edited=edited)
+    assert found.returncode != 0
+    assert b"in process 1 the rows differ from process 0." in found.stderr
+    assert not (tmp_path / "start" / "dp-sgd" / "ledger.jsonl").exists(), "nothing was reserved"
+    said = b"Cannot resume: the rows differ from the original run"
+    assert launch(tmp_path / "cut", 2, ("dp-sgd",), dying=1) != 0
+    found = launched(tmp_path / "cut", 2, ("dp-sgd",), resume=True, edited=edited)
+    assert found.returncode != 0
+    assert said in found.stderr
+    assert launch(tmp_path / "cut", 2, ("dp-sgd",), resume=True) == 0
 
 
 def test_the_command_line_trains_in_a_team(tmp_path: Path) -> None:

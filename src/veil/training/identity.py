@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from veil.digests import Digester, rows_at_once
-from veil.errors import InputError
+from veil.errors import require
 from veil.plan import LossFunction, Plan
 from veil.problem import Problem
 from veil.randomness import Seed
@@ -50,38 +50,53 @@ class Identity:
         return json.dumps(self.as_json(), sort_keys=True)
 
 
-def refuse_other(before: Mapping[str, Any], now: Identity) -> None:
-    """Raise `InputError` that names what differs from a run's identity as it was noted.
+def difference(before: Mapping[str, Any], now: Identity) -> tuple[str, str] | None:
+    """What differs from an identity that was noted, in words, and what to use instead; None if nothing does.
 
-    >>> refuse_other(Identity({"ignore": ["age"]}).as_json(), Identity({"ignore": ["race"]}))
-    Traceback (most recent call last):
-        ...
-    veil.errors.InputError: Cannot resume: `ignore` was age and is now race. Use the original settings or a new --out.
+    >>> difference(Identity({"ignore": ["age"]}).as_json(), Identity({"ignore": ["race"]}))
+    ('`ignore` was age and is now race', 'settings')
     """
     given = now.as_json()
     old, new = before["settings"], given["settings"]
     changed = [name for name in {**old, **new} if json.dumps(old.get(name)) != json.dumps(new.get(name))]
     if changed:
         said = [f"`{name}` was {_shown(old.get(name))} and is now {_shown(new.get(name))}" for name in changed]
-        raise InputError(f"Cannot resume: {'; '.join(said)}. Use the original settings or a new --out.")
+        return "; ".join(said), "settings"
     old, new = before["digests"], given["digests"]
     parts = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     # The plan follows from the rest: it is named only where nothing else explains it.
     parts = [name for name in parts if name != _PLAN] or parts
-    if parts:
-        named = " and ".join(filter(None, (", ".join(f"the {name}" for name in parts[:-1]), f"the {parts[-1]}")))
-        verb = "differs" if len(parts) == 1 and parts[0] in _SINGULAR else "differ"
-        said = f"Cannot resume: {named} {verb} from the original run."
-        raise InputError(f"{said} Use the original data, model and code or a new --out.")
+    if not parts:
+        return None
+    named = " and ".join(filter(None, (", ".join(f"the {name}" for name in parts[:-1]), f"the {parts[-1]}")))
+    verb = "differs" if len(parts) == 1 and parts[0] in _SINGULAR else "differ"
+    return f"{named} {verb} from the original run", "data, model and code"
 
 
 def agree(now: Identity, noted: Mapping[str, Any] | None) -> None:
-    """Refuse another identity than was noted; in a process group also one that is not the first process's."""
+    """Refuse another identity than was noted; in a process group also one that is not the first process's.
+
+    All processes of a group are refused together: none goes on to reserve or to wait for the others.
+    """
     team = Team.joined()
-    if team is not None:
-        noted = team.told_json(noted or now.as_json())
+    found = None if noted is None else difference(noted, now)
+    if team is None:
+        require(found is None, _refusal(found))
+        return
+    first = team.told_json(now.as_json())
+    found = found or difference(first, now)
+    together = team.all(found is None)
     if noted is not None:
-        refuse_other(noted, now)
+        require(found is None, _refusal(found))
+    require(
+        together,
+        "The processes of the group do not have the same settings, rows, model and code"
+        + ("." if found is None else f": in process {team.rank} {found[0].replace('the original run', 'process 0')}."),
+    )
+
+
+def _refusal(found: tuple[str, str] | None) -> str:
+    return "" if found is None else f"Cannot resume: {found[0]}. Use the original {found[1]} or a new --out."
 
 
 def digester(seed: Seed, trained: nn.Module | None = None) -> Digester:
