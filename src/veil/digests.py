@@ -124,25 +124,28 @@ class Digester:
         return self._container(value) if _is_container(value) else self._object(value)
 
     def _container(self, value: Any) -> bytes:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        derived = type(value).__module__ != "builtins"
+        kind = (self._of(type(value)), self._attributes(value)) if derived else ()
         if isinstance(value, dict | MappingProxyType):
-            return self._joined(kind, *self._pairs(value))
+            return self._joined("mapping", *kind, *self._pairs(value))
         if isinstance(value, set | frozenset):
-            return self._joined(kind, *sorted(map(self._of, value)))
-        return self._joined(kind, *map(self._of, value))
+            return self._joined("set", *kind, *sorted(map(self._of, value)))
+        return self._joined(type(value).__name__, *kind, *map(self._of, value))
 
     def _pairs(self, value: Mapping[Any, Any]) -> list[bytes]:
         """Names with values, in an order that does not depend on how the mapping was filled."""
         return sorted(self._of(name) + self._of(part) for name, part in list(value.items()))
+
+    def _attributes(self, value: Any) -> bytes:
+        return self._joined("attributes", *self._pairs(getattr(value, "__dict__", {})))
 
     def _tensor(self, value: Tensor) -> bytes:
         whole = value.detach()
         if whole.layout is not torch.strided or whole.is_quantized:
             whole = whole.dequantize() if whole.is_quantized else whole.to_dense()
         shape = f"{value.dtype} {value.layout} {tuple(value.shape)}"
-        return self._joined(
-            "tensor", shape.encode(), bytes.fromhex(self.of_stream(split(whole if whole.ndim else whole[None])))
-        )
+        content = self.of_stream(split(whole if whole.ndim else whole[None]))
+        return self._joined("tensor", shape.encode(), content.encode(), self._attributes(value))
 
     def _array(self, value: NDArray[Any]) -> bytes:
         if value.dtype.hasobject:
@@ -198,10 +201,13 @@ class Digester:
             elif name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")) and isinstance(part, dict):
                 part = list(part.values())
             parts.append(self._of(name) + self._of(part))
+        if isinstance(module, torch.jit.ScriptModule) and hasattr(module, "forward"):
+            code, constants = module.code_with_constants
+            parts += [self._of(code), self._of(constants.const_mapping)]
         return self._joined("nn.Module", self._of(type(module)), *parts)
 
     def _object(self, value: Any) -> bytes:
-        """An object by its class and what pickling would keep of it; by its class alone if it cannot be pickled."""
+        """An object by its class, its attributes and what pickling would keep of it, as far as there are any."""
         kind = self._of(type(value))
         if isinstance(value, BuiltinFunctionType):
             owner = value.__self__
@@ -217,12 +223,15 @@ class Digester:
         try:
             reduced = value.__reduce_ex__(4)
         except Exception:  # a lock, an open file, whatever a package wraps
-            return self._joined("opaque", kind, self._of(dict(getattr(value, "__dict__", {}))))
+            return self._joined("opaque", kind, self._attributes(value))
+        # A package knows what of its objects lasts: its caches need not be the same.
+        held = b"" if _is_installed(type(value).__module__) else self._attributes(value)
         if isinstance(reduced, str):
-            return self._joined("global", kind, reduced.encode(), self._of(getattr(value, "__wrapped__", None)))
-        _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-        parts = (arguments, state, list(items or ()), dict(pairs or ()))
-        return self._joined("object", kind, self._of(reduced[0]), *map(self._of, parts))
+            wrapped = self._of(getattr(value, "__wrapped__", None))
+            return self._joined("global", kind, held, reduced.encode(), wrapped)
+        made, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        parts = (made, arguments, state, list(items or ()), dict(pairs or ()))
+        return self._joined("object", kind, held, *map(self._of, parts))
 
 
 def split(rows: Tensor) -> Iterator[Tensor]:

@@ -231,6 +231,17 @@ def test_another_data_set_or_store_does_not_pay(place: Path) -> None:
     assert BudgetStore.open(str(place / "other.sqlite")).balances("people")[0].spent_epsilon == 0
 
 
+def test_a_charged_run_that_is_refused_stays_charged_and_says_why(place: Path) -> None:
+    store = BudgetStore.create(str(place / "budget.sqlite"))
+    store.add_dataset(DataSet("people", groups=("sex",)), epsilon=5.0, delta=1e-3)
+    request = asked(place, dataset="people", store=str(place / "budget.sqlite"), holdout=0.0)
+    cut_short(place, request)
+    edit(place / "people.csv", 5, "b", 1.234)
+    with pytest.raises(InputError, match="Cannot resume: the rows differ"):
+        train(place, request, resume=True)
+    assert store.balances("people")[0].spent_epsilon == pytest.approx(2.0, rel=1e-3)
+
+
 @pytest.mark.parametrize("column", ["b", "who", "rich", "sex"])
 def test_private_preprocessing_is_not_repeated_on_another_table(
     place: Path, column: str, monkeypatch: pytest.MonkeyPatch

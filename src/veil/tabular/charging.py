@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from veil.accounting import Relation
 from veil.budget_store import NOT_CHARGED, RunReservation, reserve_amount, reserve_for
-from veil.errors import require
+from veil.errors import InputError, require
 from veil.methods import Method
 from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
@@ -82,7 +83,8 @@ class Charge(Callback):
     def give_back(self) -> None:
         """The run ended: what it reserved is given back only if it read no row."""
         if self._reservation is not None and not self._begun:
-            self._reservation.cancel()
+            with suppress(InputError):  # a run that an earlier process began stays charged, and its error is to be seen
+                self._reservation.cancel()
 
     def _name(self) -> str:
         return f"{self._folder.name}, {datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}"
