@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -364,7 +365,7 @@ def command(place: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let the next run end in its third step."""
+    """Let runs end in their third step."""
 
     def crash() -> None:
         def fails(self: Any, report: StepReport) -> None:
@@ -394,3 +395,20 @@ def test_the_command_line_names_what_differs_and_keeps_the_configuration(
     monkeypatch.undo()
     assert command(place, monkeypatch, "--ignore", "a", "--option", "clip=2", "--resume") == 0
     assert (place / "run" / "config.toml").read_bytes() == before, "it says what was typed first"
+
+
+def test_a_run_resumes_from_its_own_configuration(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], once: Callable[[], None]
+) -> None:
+    """Every option comes back from the file as it was typed."""
+    words = ["--owner", "who", "--budgets", str(place / "budgets.csv"), "--ignore", "a", "--holdout", "0.25"]
+    words += ["--option", "clip=2", "--train-only", "1.*", "--delta", "1e-4", "--require", "accuracy > 0.01"]
+    once()
+    assert command(place, monkeypatch, *words) == 2
+    monkeypatch.undo()
+    capsys.readouterr()
+    run = str(place / "run")
+    monkeypatch.setattr(sys, "argv", ["veil", "train", "--config", f"{run}/config.toml", "--out", run, "--resume"])
+    with suppress(SystemExit):
+        main()
+    assert (place / "run" / "certificate.json").exists(), capsys.readouterr().err
