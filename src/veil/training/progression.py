@@ -42,7 +42,7 @@ from veil.training.callbacks import Callback, StepReport
 from veil.training.carrying import GRADIENT, StepReleases
 from veil.training.fitting import execute, row_losses
 from veil.training.run import Run, weights_check
-from veil.training.run_folder import LEDGER, LEDGERS, RunFolder
+from veil.training.run_folder import EVALUATION, LEDGER, LEDGERS, RunFolder
 
 CHOICE_IS_PUBLIC = (
     "Which budgets were raised, and to what, was decided without looking at private rows. If it looked at the first "
@@ -55,7 +55,6 @@ LATER_IS_GONE = (
 )
 OTHER_BRANCHES = "Other runs that continue the same earlier run: what they release costs the same rows more."
 CHARGED = "charged_to_a_budget"
-EVALUATION = "evaluation.jsonl"
 
 
 @dataclass(frozen=True)
