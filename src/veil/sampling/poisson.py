@@ -92,8 +92,8 @@ class PoissonSampler:
         return self.rates[stratum]
 
     def expected_of(self, stratum: int) -> float:
-        """The expected number of drawn slots of one stratum (public)."""
-        return self.strata.sizes[stratum] * self.rates[stratum]
+        """The expected number of drawn slots of one stratum, by its declared size (public)."""
+        return (self.strata.declared or self.strata.sizes)[stratum] * self.rates[stratum]
 
     def expected_batch(self) -> float:
         """Σ slots × rate, the divisor of a sum over the batch (public)."""
