@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from veil.accounting import AccountingError, Event, Pld, Rdp, Relation, Terms
 from veil.accounting.accountant import Accountant
+from veil.accounting.certificate import GROUP_SIZES
 from veil.accounting.filters import Filter
 from veil.accounting.ledger import Account
 from veil.controllers import Controller
@@ -90,9 +91,22 @@ class Settings(BaseModel):
 
 ACCOUNTANTS: dict[str, type[Pld] | type[Rdp]] = {"pld": Pld, "rdp": Rdp}
 
-GROUPS_PUBLIC = "The group and owner of each row, and how many rows each group and owner has, are public knowledge."
-SIZES_SAID = "The group and owner of each row are public knowledge; sizes were declared, or released with noise."
-SIZES_COUNTED = "Group sizes were counted in the rows and are treated as public; they were not released with noise."
+NAMES_PUBLIC = (
+    "The names of the groups and owners that have rows are public knowledge and stay as they are: that a row is the "
+    "only one of its group or owner is not hidden."
+)
+SIZES = {
+    "counted": "Group sizes were counted in the rows and are treated as public; they were not released with noise.",
+    "declared": "Group sizes were declared as public knowledge, and the true number of rows decides nothing that is "
+    "published.",
+    "released": "Group sizes were released with noise, at a cost that ε includes, and the true number of rows decides "
+    "nothing that is published.",
+}
+EMPTY_PLACE = (
+    "A row that is removed leaves its place empty: the size of its group, and what follows from sizes (rates, bounds, "
+    "margins, steps, a δ that was not given), stays as it is. A table that is really one row shorter is not covered: "
+    "declare group sizes, or let private preprocessing release them."
+)
 CLASSES_READ = "Which classes there are was read off the rows and is treated as public."
 WITHIN_CELL = "A row is replaced by a row of the same group and owner."
 SEED_GIVEN = "The seed was given by a person: whoever knows it can subtract the noise. Use it for tests only."
@@ -174,12 +188,14 @@ class Plan:
             )
             for index, (cell, rule) in enumerate(zip(self.facts.cells, self.rules, strict=True))
         )
-        facts = {"method": self.method, "steps": self.steps, **self.details}
+        facts = {"method": self.method, "steps": self.steps, GROUP_SIZES: self.facts.sizes, **self.details}
         return Terms(self.relation, self.delta, self.settings.accountant, accounts, facts)
 
     def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
         """What the guarantee rests on, in sentences."""
-        found = [SIZES_SAID] if self.facts.sizes_declared else [GROUPS_PUBLIC, SIZES_COUNTED]
+        found = [NAMES_PUBLIC, SIZES[self.facts.sizes]]
+        if self.relation is Relation.ADD_REMOVE and self.facts.sizes == "counted":
+            found.append(EMPTY_PLACE)
         if self.facts.task == "classification" and not self.facts.classes_declared:
             found.append(CLASSES_READ)
         if self.relation is Relation.REPLACE_ONE:

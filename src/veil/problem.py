@@ -22,6 +22,8 @@ from veil.errors import InputError, require
 from veil.sampling import Strata
 
 Task = Literal["classification", "regression"]
+# Where group sizes come from: the rows themselves, a person who states them, or a noisy release that ε pays for.
+Sizes = Literal["counted", "declared", "released"]
 EVERYBODY = "everybody"
 
 
@@ -45,7 +47,7 @@ class PublicFacts:
     task: Task = "classification"
     classes: tuple[str, ...] = ()
     budgets: tuple[float, ...] | None = None
-    sizes_declared: bool = False
+    sizes: Sizes = "counted"
     classes_declared: bool = False
 
     @property
@@ -133,10 +135,11 @@ class Problem:
 
         `groups` is one label per row, or a mapping of attributes that are crossed. `memberships` gives overlapping
         groups instead (name → one truth value per row): a row is then drawn and bounded with the smallest group it is
-        in, and counts towards every group it is in when a model is measured. `group_sizes` declares the public sizes;
-        without it the counts are taken as public knowledge, and the certificate says so. `classes` and `group_names`
-        fix the order and admit values that no row has. `row_budgets` gives every row an ε of its own instead of owners:
-        budgets are cut down to at most `levels` levels, never above a row's own, and a level is then an owner.
+        in, and counts towards every group it is in when a model is measured. `group_sizes` declares the groups and
+        their public sizes; without it the counts are taken as public knowledge, and the certificate says so. `classes`
+        and `group_names` fix the order and admit values that no row has. `row_budgets` gives every row an ε of its own
+        instead of owners: budgets are cut down to at most `levels` levels, never above a row's own, and a level is then
+        an owner.
 
         >>> problem = Problem.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], {"sex": ["f", "m", "m"]})
         >>> problem.public.groups, problem.public.group_sizes
@@ -153,6 +156,8 @@ class Problem:
             group_ids, names, overlap = _primary_group(memberships, rows)
         else:
             group_ids, names = cross(groups, rows) if groups is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
+            if group_sizes is not None and group_names is None:
+                group_names = sorted({*names, *group_sizes})
             if group_names is not None:
                 group_ids, names = _reorder(group_ids, names, tuple(group_names))
         if row_budgets is not None:
@@ -172,7 +177,7 @@ class Problem:
             task=task,
             classes=class_names,
             budgets=_budgets(budgets, owner_names),
-            sizes_declared=group_sizes is not None,
+            sizes="counted" if group_sizes is None else "declared",
             classes_declared=classes is not None,
         )
         return cls(x, y, cell_of, public, np.ones(rows, dtype=bool), overlap)
@@ -180,6 +185,10 @@ class Problem:
     def with_classes_read(self) -> Problem:
         """The same, for classes that were given but had been read off rows before: the certificate says so."""
         return replace(self, public=replace(self.public, classes_declared=False))
+
+    def with_sizes_released(self) -> Problem:
+        """The same, for sizes that were given but come from a noisy release: the certificate says so."""
+        return replace(self, public=replace(self.public, sizes="released"))
 
     @property
     def group_of(self) -> NDArray[np.int64]:
@@ -329,23 +338,28 @@ def _cells(
 ) -> tuple[tuple[Cell, ...], NDArray[np.int64]]:
     """Number the pairs of group and owner that occur; sizes are declared per group, or counted."""
     keys = group_ids * len(owners) + owner_ids
+    if group_sizes is not None:
+        return _declared_cells(groups, owners, group_sizes), group_ids
     pairs, cell_of, counts = np.unique(keys, return_inverse=True, return_counts=True)
     empty = sorted(set(range(len(groups))) - {int(pair) // len(owners) for pair in pairs})
     require(
         not empty,
         f'group "{groups[empty[0]] if empty else ""}" has no rows: leave it out of the declared groups or add rows',
     )
-    sizes = counts.tolist()
-    if group_sizes is not None:
-        require(len(owners) == 1, "group sizes can be declared only where there is one owner")
-        missing = [name for name in groups if name not in group_sizes]
-        require(not missing, f'no size is declared for group "{missing[0] if missing else ""}"')
-        sizes = [int(group_sizes[groups[int(pair)]]) for pair in pairs]
-        require(all(size > 0 for size in sizes), "a declared group size must be above 0")
     cells = tuple(
-        Cell(int(pair) // len(owners), int(pair) % len(owners), size) for pair, size in zip(pairs, sizes, strict=True)
+        Cell(int(pair) // len(owners), int(pair) % len(owners), int(count))
+        for pair, count in zip(pairs, counts, strict=True)
     )
     return cells, cell_of.astype(np.int64)
+
+
+def _declared_cells(groups: tuple[str, ...], owners: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[Cell, ...]:
+    """One cell per group, at its declared size. A group may have no row here: no exact count decides anything."""
+    require(len(owners) == 1, "group sizes can be declared only where there is one owner")
+    missing = [name for name in groups if name not in sizes]
+    require(not missing, f'no size is declared for group "{missing[0] if missing else ""}"')
+    require(all(int(sizes[name]) > 0 for name in groups), "a declared group size must be above 0")
+    return tuple(Cell(group, 0, int(sizes[name])) for group, name in enumerate(groups))
 
 
 def _budgets(budgets: Mapping[str, float] | None, owners: tuple[str, ...]) -> tuple[float, ...] | None:

@@ -25,7 +25,7 @@ from veil.accounting import (
     TokenBucket,
     certify,
 )
-from veil.accounting.certificate import Certificate
+from veil.accounting.certificate import GROUP_SIZES, Certificate
 from veil.accounting.verify import verify
 
 
@@ -55,6 +55,29 @@ def test_what_is_spent_so_far_is_a_reading_and_never_lowers_the_guarantee() -> N
     certificate = certify(ledger, Pld())
     assert certificate.spent_by_group["group 0"] < certificate.by_group["group 0"]
     assert certificate.epsilon == pytest.approx(Pld().epsilon([Repeated(RARE, 1000)], 1e-5))
+
+
+@pytest.mark.parametrize("sizes", ["counted", "declared", "released", None, "unheard of"])
+def test_the_statement_promises_that_a_row_was_there_only_where_sizes_do_not_tell(sizes: str | None) -> None:
+    """Where sizes were counted, or nobody knows where they come from, only an empty place is hidden."""
+    accounts = (Account("group", "everybody", 1.0, bucket(Repeated(RARE, 10))),)
+    facts = {"method": "test"} | ({} if sizes is None else {GROUP_SIZES: sizes})
+    statement = certify(Ledger(Terms(Relation.ADD_REMOVE, 1e-5, "pld", accounts, facts)), Pld()).statement
+    assert "at all" not in statement
+    assert "the names of groups, owners and classes" in statement
+    known = sizes in ("declared", "released")
+    assert ("whether any one row was in the data by more than" in statement) == known
+    assert ("or its place was empty" in statement) != known
+    assert ("which were counted in the rows" in statement) != known
+    assert ("which were declared" in statement) == (sizes == "declared")
+    assert ("Group sizes are noisy" in statement) == (sizes == "released")
+
+
+def test_the_statement_of_replacing_says_that_sizes_stay() -> None:
+    ledger = ledger_of(None, Relation.REPLACE_ONE, "pld", bucket(Repeated(SubsetGaussian(5.0, 100, 10), 10)))
+    statement = certify(ledger, Pld()).statement
+    assert "what any one row says, as against any other row of the same group and owner" in statement
+    assert "how many rows each has" in statement
 
 
 def test_an_approximate_accountant_cannot_certify() -> None:

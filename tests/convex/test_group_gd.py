@@ -11,7 +11,7 @@ from torch import Tensor
 
 import veil
 from veil import methods
-from veil.accounting import Gaussian, Ledger, Relation
+from veil.accounting import Gaussian, Ledger, Rdp, Relation, certify
 from veil.convex import group_descent
 from veil.convex.group_descent import GRADIENTS, GroupDescent, bounded_slopes
 from veil.convex.whitening import MEAN, MOMENTS
@@ -180,6 +180,30 @@ def test_the_small_group_is_served_better_than_by_dp_sgd() -> None:
         plain = veil.fit(model, rows, method="dp-sgd", evaluation=apart, epsilon=1.0, seed=seed)
         gains.append(worst(ours) - worst(plain))
     assert np.max(gains) > 0.0, f"no seed gained: {gains}"
+
+
+def first_sum(problem: Problem) -> Tensor:
+    """The exact sum of the first step over unit rows, in units of the bound."""
+    solver, chosen = plan_of(problem).solver, torch.from_numpy(problem.cell_of)
+    assert isinstance(solver, GroupDescent)
+    rows = torch.nn.functional.normalize(problem.inputs.double(), dim=1)
+    targets = torch.nn.functional.one_hot(problem.targets, 2).double()
+    margins = targets * torch.tensor(solver.margins, dtype=torch.float64)[chosen, None]
+    limits = torch.tensor(solver.limits, dtype=torch.float64)[chosen]
+    weights = torch.zeros(2, rows.shape[1], dtype=torch.float64)
+    return bounded_slopes(rows, rows.norm(dim=1), weights, margins, targets, limits).T @ rows / max(solver.limits)
+
+
+def test_deleting_a_row_is_within_the_bound_where_sizes_are_declared_and_not_where_they_are_counted() -> None:
+    """Bounds follow from the sizes: a certificate of counted sizes hides an empty place, not a shorter table."""
+    x = torch.randn(2000, 5, generator=torch.Generator().manual_seed(0))
+    y, groups = (x[:, 0] > 0).long(), ["a"] * 1998 + ["b"] * 2
+    for sizes in (None, {"a": 1998, "b": 2}):
+        whole = Problem.from_arrays(x, y, groups, group_sizes=sizes)
+        shorter = Problem.from_arrays(x[:-1], y[:-1], groups[:-1], group_sizes=sizes)
+        moved = float(torch.linalg.vector_norm(first_sum(whole) - first_sum(shorter)))
+        assert (moved <= 1.0) == (sizes is not None)
+        assert ("its place was empty" in certify(Ledger(plan_of(whole).terms()), Rdp()).statement) == (sizes is None)
 
 
 def test_logits_beyond_all_measure_count_as_nothing() -> None:

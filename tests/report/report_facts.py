@@ -144,12 +144,12 @@ def _certificate(method: str, groups: Any, budgets: dict[str, float], rows: int,
         "budgets": dict(budgets),
         "spent_by_group": dict.fromkeys(groups, 0.9 * epsilon),
         "statement": (
-            "Seeing the model, nobody can tell whether any one row was in the data at all by more than a factor of "
-            f"{math.exp(epsilon):.2f} (ε = {epsilon:.3g}) in the odds, except with a probability of at most "
-            f"δ = {privacy['delta']:.2g}."
+            "Seeing the model, nobody can tell whether any one row was in the data or its place was empty by more than "
+            f"a factor of {math.exp(epsilon):.2f} (ε = {epsilon:.3g}) in the odds, except with a probability of at "
+            f"most δ = {privacy['delta']:.2g}."
         ),
         "assumptions": [
-            "The group and owner of each row, and how many rows each group and owner has, are public knowledge.",
+            "Group sizes were counted in the rows and are treated as public; they were not released with noise.",
             "The seed was given by a person: whoever knows it can subtract the noise. Use it for tests only.",
         ],
         "not_covered": [

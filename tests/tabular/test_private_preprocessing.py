@@ -153,7 +153,7 @@ def test_every_number_lies_in_its_octave(value: float) -> None:
 
 
 FACTS = PublicFacts(
-    ("f", "m"), ("everybody",), (Cell(0, 0, 3000), Cell(1, 0, 7000)), (5,), classes=("a", "b"), sizes_declared=True
+    ("f", "m"), ("everybody",), (Cell(0, 0, 3000), Cell(1, 0, 7000)), (5,), classes=("a", "b"), sizes="declared"
 )
 
 

@@ -22,7 +22,7 @@ from veil.draws import Poisson
 from veil.errors import InputError
 from veil.gradients import GradientEngine, GradientError, RowFacts
 from veil.noise import GaussianNoise
-from veil.plan import CLASSES_READ, UNTRIED, Settings
+from veil.plan import CLASSES_READ, EMPTY_PLACE, NAMES_PUBLIC, SIZES, UNTRIED, Settings
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.release import GradientRelease, Statistic, clamp_to_limits
@@ -394,6 +394,29 @@ def test_a_certificate_says_when_made_up_rows_could_not_be_tried() -> None:
 
     run = fitted(problem, loss=only_known_rows)
     assert UNTRIED in run.certificate.not_covered
+
+
+def test_what_stays_fixed_when_a_row_is_removed_is_said_by_where_sizes_come_from() -> None:
+    problem = generate(TWO_GROUPS)
+    sizes = dict(zip(problem.public.groups, problem.public.group_sizes, strict=True))
+    groups = [problem.public.groups[group] for group in problem.group_of]
+    declared = Problem.from_arrays(problem.inputs, problem.targets, groups, group_sizes=sizes)
+    made = {"counted": problem, "declared": declared, "released": declared.with_sizes_released()}
+    for origin, rows in made.items():
+        said = fitted(rows).certificate
+        assert SIZES[origin] in said.assumptions
+        assert not any(SIZES[other] in said.assumptions for other in SIZES if other != origin)
+        assert (EMPTY_PLACE in said.assumptions) == (origin == "counted")
+        assert NAMES_PUBLIC in said.assumptions
+        assert ("its place was empty" in said.statement) == (origin == "counted")
+
+
+def test_a_group_of_declared_size_needs_no_row() -> None:
+    """Else a run would be refused, or not, by whether one row is there."""
+    problem = Problem.from_arrays([[0.0], [1.0]] * 20, [0, 1] * 20, ["a"] * 40, group_sizes={"a": 40, "b": 5})
+    assert problem.public.groups == ("a", "b")
+    run = veil.fit(nn.Linear(1, 2), problem, method="dp-sgd", epsilon=1.0, steps=3, batch_size=10, seed=1)
+    assert set(run.certificate.by_group) == {"a", "b"}
 
 
 def test_classes_that_were_read_off_rows_are_named(tmp_path: Path) -> None:

@@ -11,13 +11,30 @@ from typing import Any
 
 from veil.accounting.accountant import Accountant
 from veil.accounting.events import AccountingError, Relation
-from veil.accounting.ledger import Account, Ledger
+from veil.accounting.ledger import Account, Ledger, Terms
 from veil.files import FOR_ALL, write_whole
 
-RELATION_IN_WORDS = {
-    Relation.ADD_REMOVE: "whether any one row was in the data at all",
-    Relation.REPLACE_ONE: "what any one row says, as against any other row of the same group and owner",
+GROUP_SIZES = "group_sizes"
+_NAMES = "the names of groups, owners and classes"
+# What cannot be told, and what stays fixed between neighbours, by relation and by where the group sizes come from.
+_REMOVED = {
+    "counted": (
+        "whether any one row was in the data or its place was empty",
+        f"Public, and the same when a row is removed: {_NAMES}, and the group sizes, which were counted in the rows.",
+    ),
+    "declared": (
+        "whether any one row was in the data",
+        f"Public, and the same when a row is removed: {_NAMES}, and the group sizes, which were declared.",
+    ),
+    "released": (
+        "whether any one row was in the data",
+        f"Public, and the same when a row is removed: {_NAMES}. Group sizes are noisy: this ε pays for them.",
+    ),
 }
+_REPLACED = (
+    "what any one row says, as against any other row of the same group and owner",
+    f"Public, and the same when a row is replaced: {_NAMES}, and how many rows each has.",
+)
 
 
 @dataclass(frozen=True)
@@ -118,7 +135,7 @@ def certify(
         by_owner=by_owner,
         budgets=_largest(terms.accounts, [account.budget for account in terms.accounts], "owner"),
         spent_by_group=_largest(terms.accounts, readings, "group"),
-        statement=_statement(worst, terms.delta, terms.relation, by_owner),
+        statement=_statement(worst, terms, by_owner),
         assumptions=assumptions,
         not_covered=not_covered,
         facts=terms.facts,
@@ -186,12 +203,20 @@ def _largest(accounts: tuple[Account, ...], values: list[float], attribute: str)
     return largest
 
 
-def _statement(epsilon: float, delta: float, relation: Relation, by_owner: Mapping[str, float]) -> str:
+def neighbours_in_words(relation: Relation, sizes: object) -> tuple[str, str]:
+    """What nobody can tell, and what is public and stays fixed. Sizes of unknown origin count as counted."""
+    if relation is Relation.REPLACE_ONE:
+        return _REPLACED
+    return _REMOVED.get(str(sizes), _REMOVED["counted"])
+
+
+def _statement(epsilon: float, terms: Terms, by_owner: Mapping[str, float]) -> str:
     odds = math.exp(min(epsilon, 700.0))
     factor = f"by more than a factor of {odds:.2f}" if odds < 1000 else "by more than a very large factor"
+    hidden, fixed = neighbours_in_words(terms.relation, terms.facts.get(GROUP_SIZES))
     text = (
-        f"Seeing the model, nobody can tell {RELATION_IN_WORDS[relation]} {factor} (ε = {epsilon:.3g}) in the odds, "
-        f"except with a probability of at most δ = {delta:.2g}."
+        f"Seeing the model, nobody can tell {hidden} {factor} (ε = {epsilon:.3g}) in the odds, except with a "
+        f"probability of at most δ = {terms.delta:.2g}. {fixed}"
     )
     if len(by_owner) > 1:
         strongest = min(by_owner, key=lambda name: by_owner[name])

@@ -165,7 +165,9 @@ def facts_from(facts: Mapping[str, Any]) -> PublicFacts:
     cells = tuple(Cell(index, 0, int(group["rows"])) for index, group in enumerate(groups))
     names = tuple(str(group["name"]) for group in groups)
     owners = (str(facts["owners"][0]["name"]),)
-    return PublicFacts(names, owners, cells, (1,), facts["task"], tuple(facts["classes"]), None, True)
+    return PublicFacts(
+        names, owners, cells, (1,), facts["task"], tuple(facts["classes"]), None, facts.get("sizes", "counted")
+    )
 
 
 def reload(folder: Path) -> LoadedRun:

@@ -67,7 +67,7 @@ def small_facts() -> PublicFacts:
         "classification",
         ("0", "1"),
         (0.5, 2.0),
-        True,
+        "declared",
     )
 
 

@@ -15,7 +15,7 @@ UNSAID: Facts = {
     **dict.fromkeys(
         ("run", "method", "metrics", "privacy", "about", "certificate", "task", "classes", "groups", "owners")
     ),
-    **dict.fromkeys(("settings", "details", "findings", "config", "versions", "parameters", "seed_given")),
+    **dict.fromkeys(("settings", "details", "findings", "config", "versions", "parameters", "seed_given", "sizes")),
     **dict.fromkeys(("steps", "seconds", "stopped")),
 }
 

@@ -27,7 +27,10 @@ def render_card(
         percent=wording.percent, number=wording.number, spelled=wording.spelled, show=wording.show, md=plain_markdown
     )
     environment.globals.update(
-        relations=wording.RELATIONS, accountants=wording.ACCOUNTANTS, samplings=wording.SAMPLINGS
+        relations=wording.RELATIONS,
+        accountants=wording.ACCOUNTANTS,
+        samplings=wording.SAMPLINGS,
+        sizes=wording.SIZES,
     )
     template = environment.from_string(asset("model_card.md.j2"))
     text: str = template.render(twin=twin, verdict=twin["verdict"], run=twin["runs"][0])

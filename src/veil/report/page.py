@@ -121,6 +121,9 @@ def _environment() -> Environment:
         show=wording.show,
     )
     environment.globals.update(
-        relations=wording.RELATIONS, accountants=wording.ACCOUNTANTS, samplings=wording.SAMPLINGS
+        relations=wording.RELATIONS,
+        accountants=wording.ACCOUNTANTS,
+        samplings=wording.SAMPLINGS,
+        sizes=wording.SIZES,
     )
     return environment

@@ -9,8 +9,13 @@ NOTHING = "–"
 NARROW = "\u202f"
 
 RELATIONS = {
-    "add-remove": "add-remove: the data with and without any one row",
+    "add-remove": "add-remove: any one row is there, or it is not; what stays the same then is said with the guarantee",
     "replace-one": "replace-one: the data with any one row exchanged for another of the same group and owner",
+}
+SIZES = {
+    "counted": "counted in the rows and treated as public",
+    "declared": "declared as public knowledge",
+    "released": "released with noise",
 }
 ACCOUNTANTS = {
     "pld": "PLD: the privacy loss distribution, composed numerically and rounded upwards",

@@ -52,8 +52,9 @@ HASH_VALUES = 1024
 STEPS = 64
 GROUPS = "groups"
 KINDS_PUBLIC = (
-    "Which columns the table has, the kind of each (number, date, category, text), whether dates begin with the day, "
-    "the classes of the target and the names of the groups are public knowledge."
+    "Which columns the table has, the kind of each (number, date, category, text) and how it is read (whether dates "
+    "begin with the day), the classes of the target and the names of the groups are public knowledge and stay as they "
+    "are."
 )
 
 

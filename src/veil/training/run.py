@@ -76,6 +76,7 @@ class Run:
             "about": about,
             "task": facts.task,
             "classes": list(facts.classes),
+            "sizes": facts.sizes,
             "groups": [{"name": n, "rows": r} for n, r in zip(facts.groups, facts.group_sizes, strict=True)],
             "owners": [{"name": n, "rows": r} for n, r in zip(facts.owners, facts.owner_sizes, strict=True)],
             "certificate": self.certificate.as_json(),
