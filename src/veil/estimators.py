@@ -30,18 +30,20 @@ from veil import methods
 from veil.accounting import Certificate, Relation
 from veil.errors import InputError, require
 from veil.fitted_rows import Fitted, added_up, fitted_before, mark_of, remember, rows_of
+from veil.methods import relation_asked
 from veil.metrics.noisy_confusion import DISJOINT, NoisyGroupMetrics, noisy_metrics
 from veil.models import build_model
 from veil.models.applying import apply
 from veil.noise import GaussianNoise
 from veil.plan import Settings
-from veil.problem import Problem, PublicFacts
+from veil.problem import Problem, PublicFacts, cross
 from veil.randomness import Seed
 from veil.tabular.guessing import fit_encoding
-from veil.tabular.preparing import FEW_ROWS, read_off_rows
+from veil.tabular.preparing import read_off_rows
 from veil.tabular.reading import refuse_twice
 from veil.tabular.schema import Schema
-from veil.tabular.table import check_groups, check_trained, held_out
+from veil.tabular.splitting import Holdout, holdout_key, identities_for
+from veil.tabular.table import check_groups, check_trained
 from veil.training import Run, fit
 
 TARGET_BOUNDS = "Bounds of the target: they were read off the training rows."
@@ -122,10 +124,11 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
     def _train(
         self, table: pd.DataFrame, targets: NDArray[Any], groups: Any, owners: Any, **facts: Any
     ) -> tuple[Run, Problem | None]:
-        """Set rows apart by the public coin, encode, train; the held-out rows come back as a problem of their own."""
+        """Set rows apart, encode, train; the held-out rows come back as a problem of their own."""
         crossed = _attributes(groups, len(table), "sensitive_features")
         owned = None if owners is None else _labels(owners, len(table), "owners")
-        apart = held_out(len(table), self.holdout if len(table) >= FEW_ROWS else 0.0)
+        seed, given = self._seed()
+        apart = self._held_out(table, targets, crossed, owned, holdout_key(seed))
         self.encoding_ = fit_encoding(table[~apart], set()) if self.schema is None else self.schema.encoding()
         rows = self.encoding_.encode(table)
 
@@ -145,7 +148,6 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             check_groups(len(training.public.groups), len(training), list(crossed))
         if measured is not None:
             check_trained(training.public.groups, measured.public.groups)
-        seed, given = self._seed()
         fitting = self._fitting(table, targets, crossed, owned, given, training.public)
         options = dict(self.model_options or {})
         if self.model == "wide-and-deep":
@@ -174,6 +176,23 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         if run.certificate.epsilon is not None and run.certificate.delta is not None:
             remember(replace(fitting, epsilon=run.certificate.epsilon, delta=run.certificate.delta))
         return run, measured
+
+    def _held_out(
+        self,
+        table: pd.DataFrame,
+        targets: NDArray[Any],
+        groups: Mapping[str, NDArray[Any]] | None,
+        owners: NDArray[Any] | None,
+        key: Seed,
+    ) -> NDArray[np.bool_]:
+        """Which rows are held out: all that was given of a row is what it says."""
+        relation = relation_asked(methods.create(self.method, self.method_options))
+        besides = {"\0target": targets, **{f"\0group {name}": labels for name, labels in (groups or {}).items()}}
+        if owners is not None:
+            besides["\0owner"] = owners
+        rows = identities_for(relation, table.assign(**besides))
+        of = np.zeros(len(table)) if groups is None else cross(groups, len(table))[0]
+        return Holdout(self.holdout, key).sparing(rows, of)
 
     def _seed(self) -> tuple[Seed, int | None]:
         """A fresh seed from the operating system, or the one that `random_state` gives (stated on the certificate)."""
@@ -216,8 +235,9 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
 class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc]
     """A classifier trained with differential privacy for every row, by any of Veil's methods.
 
-    `worst_group_accuracy_` comes from a noisy release on held-out rows (the share `holdout`, chosen by a public coin;
-    none below 100 rows): it is covered by the certificate and never exact. Without held-out rows it is NaN.
+    `worst_group_accuracy_` comes from a noisy release on held-out rows (the share `holdout`, chosen by a coin on
+    what each row says; none below 100 rows): it is covered by the certificate and never exact. Without held-out rows
+    it is NaN.
 
     >>> from sklearn.datasets import make_classification
     >>> X, y = make_classification(400, random_state=0)
@@ -263,7 +283,7 @@ class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc
             noise=GaussianNoise(seed, secure=plan.settings.secure_noise),
             groups=plan.facts.groups,
         )
-        self.certificate_ = _assuming(run, DISJOINT)
+        self.certificate_ = _assuming(run, DISJOINT[Relation(plan.relation)])
         return found
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+
+from veil.randomness import Seed
+from veil.tabular.splitting import Holdout, holdout_key, row_identities
 
 
 def messy(rows: int = 500) -> pd.DataFrame:
@@ -27,3 +33,19 @@ def messy(rows: int = 500) -> pd.DataFrame:
     table["joined"] = table["joined"].dt.strftime("%Y-%m-%d").where(generator.random(rows) > 0.1)
     table["bought"] = np.where(age + 10 * generator.standard_normal(rows) > 55, "yes", "no")
     return table
+
+
+def held_out_of(table: pd.DataFrame, group: str = "region", seed: int = 1) -> NDArray[np.bool_]:
+    """Which rows a run with this seed holds out."""
+    return Holdout(0.2, holdout_key(Seed.from_int(seed))).sparing(row_identities(table), table[group])
+
+
+def with_value(table: pd.DataFrame, column: str, value: Any, held_out: bool = True) -> int:
+    """Give one row another value, such that this row is held out (or trained on): the row's number."""
+    old = table[column].copy()
+    for row in reversed(range(len(table))):
+        table.loc[row, column] = value
+        if held_out_of(table)[row] == held_out:
+            return row
+        table[column] = old
+    raise AssertionError("no such row")

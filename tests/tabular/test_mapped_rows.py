@@ -14,13 +14,16 @@ from torch.utils.data import TensorDataset
 
 import veil
 from veil import methods
+from veil.accounting import Relation
 from veil.errors import InputError
 from veil.plan import Settings
+from veil.randomness import Seed
 from veil.tabular import mapped, running
 from veil.tabular.encoding import Encoding, Numeric
 from veil.tabular.mapped import MappedRows, dataset_problem, parquet_problem
 from veil.tabular.preparing import Request
-from veil.tabular.table import held_out, table_problem
+from veil.tabular.splitting import Holdout, row_identities
+from veil.tabular.table import table_problem
 
 ENCODING = Encoding((Numeric("a", -3, 3, "middle"), Numeric("b", -3, 3, "middle")), from_rows=False)
 
@@ -61,9 +64,14 @@ def test_mapped_rows_give_the_same_problem_and_the_same_model(folder: Path, tmp_
     assert torch.equal(*weights)
 
 
-def test_held_out_rows_are_those_of_the_public_coin_and_are_not_trained_on(folder: Path, tmp_path: Path) -> None:
-    made = parquet_problem(folder, ENCODING, "y", ["sex"], tmp_path / "cache", holdout=0.1)
-    apart = held_out(3000, 0.1)
+@pytest.mark.parametrize("relation", list(Relation))
+def test_held_out_rows_are_those_of_the_table_in_memory_and_are_not_trained_on(
+    relation: Relation, folder: Path, tmp_path: Path
+) -> None:
+    holdout = Holdout(0.1, Seed.from_int(3))
+    made = parquet_problem(folder, ENCODING, "y", ["sex"], tmp_path / "cache", holdout, relation)
+    places = np.arange(3000, dtype=np.uint64)
+    apart = holdout.chosen(row_identities(table()) if relation is Relation.ADD_REMOVE else places)
     assert made.held_out is not None
     assert len(made.held_out) == apart.sum()
     wanted = torch.from_numpy(ENCODING.encode(table()[apart]))
@@ -78,9 +86,9 @@ def test_a_table_is_converted_once_and_again_only_when_it_changed(folder: Path, 
     parquet_problem(folder, ENCODING, "y", ["sex"], cache)
     [first] = cache.iterdir()
     assert first.stat().st_mode & 0o077 == 0, "others must not read private rows"
-    stamp = (first / "train-rows.npy").stat().st_mtime_ns
-    parquet_problem(folder, ENCODING, "y", ["sex"], cache)
-    assert (first / "train-rows.npy").stat().st_mtime_ns == stamp
+    stamp = (first / "rows.npy").stat().st_mtime_ns
+    parquet_problem(folder, ENCODING, "y", ["sex"], cache, Holdout(0.2, Seed.from_int(0)))
+    assert (first / "rows.npy").stat().st_mtime_ns == stamp
     table(10).to_parquet(folder / "part-2.parquet", index=False)
     assert len(parquet_problem(folder, ENCODING, "y", ["sex"], cache).train) == 3010
 
@@ -105,12 +113,12 @@ def test_a_missing_target_names_column_and_row(folder: Path, tmp_path: Path) -> 
         parquet_problem(folder, ENCODING, "z", ["sex"], tmp_path / "cache")
 
 
-def test_a_group_whose_rows_are_all_held_out_and_groups_of_one_row_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_small_group_is_trained_on_and_groups_of_one_row_are_refused(folder: Path, tmp_path: Path) -> None:
     rows = table()
-    rows.loc[int(np.flatnonzero(held_out(1000, 0.2))[0]), "sex"] = "x"
+    rows.loc[:7, "sex"] = "x"
     rows.iloc[:1000].to_parquet(folder / "part-0.parquet", index=False)
-    with pytest.raises(InputError, match='group "x" has no row to train on'):
-        parquet_problem(folder, ENCODING, "y", ["sex"], tmp_path / "cache", 0.2)
+    made = parquet_problem(folder, ENCODING, "y", ["sex"], tmp_path / "cache", Holdout(0.5, Seed.from_int(0)))
+    assert dict(zip(made.train.public.groups, made.train.public.group_sizes, strict=True))["x"] == 8
     with pytest.raises(InputError, match='group "a" has 3,000 different values'):
         parquet_problem(folder, ENCODING, "y", ["a"], tmp_path / "cache")
 

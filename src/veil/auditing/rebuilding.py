@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from veil import methods
-from veil.accounting import Ledger
+from veil.accounting import Ledger, Relation
 from veil.auditing.shadow_models import BuildModel
 from veil.datasets.images import holds_images
 from veil.errors import require
@@ -24,12 +24,14 @@ from veil.tabular.preparing import (
     Request,
     classes_of,
     columns_of,
+    holdout_of,
     model_options,
     plain_encoding,
     read_and_check,
     set_rows_apart,
     with_budgets,
 )
+from veil.tabular.splitting import HOLDOUT_KEY, Holdout
 from veil.tabular.table import table_problem
 from veil.training.run import LoadedRun, load
 
@@ -80,7 +82,8 @@ def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) 
     )
     columns = columns_of(request)
     table, public = read_and_check(request, columns)
-    apart = set_rows_apart(request, len(table))
+    relation = Relation(run.certificate.relation) if run.certificate.relation else None
+    apart = set_rows_apart(_holdout(request, config), columns, table, relation)
     training, budgets = with_budgets(request, table[~apart])
     encoding = plain_encoding(request, columns, training)
     problem = table_problem(
@@ -101,6 +104,16 @@ def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) 
             rest, encoding, columns.target, columns.groups, like=problem.public, schema=columns.schema
         )
     return RunRows(problem, others, SameModel(request, encoding))
+
+
+def _holdout(request: Request, config: Mapping[str, Any]) -> Holdout:
+    """The coin that chose the run's held-out rows."""
+    key = str(config.get(HOLDOUT_KEY) or "")
+    require(
+        bool(key) or request.test is not None or request.holdout == 0,
+        "the folder of this run does not say which rows were held out: train again with this version of veil",
+    )
+    return holdout_of(request, Seed(bytes.fromhex(key)) if key else Seed.from_int(0))
 
 
 def request_from(config: Mapping[str, Any], model_values: Mapping[str, Any]) -> Request:

@@ -288,9 +288,12 @@ class _Planned(Exception):
 
 def _show_plan(request: Request, method: PrivateMethod, settings: Settings, json: bool) -> None:
     from veil.cli.plan_table import plan_json, plan_table
+    from veil.methods import relation_asked
     from veil.tabular.running import train_table
 
     class PlanOnly:
+        relation = relation_asked(method)
+
         def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
             raise _Planned(method.plan(facts, settings))
 

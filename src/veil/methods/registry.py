@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from veil.accounting import Relation
 from veil.errors import InputError
 from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
@@ -67,6 +68,18 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Method:
     except TypeError as error:
         raise InputError(f'method "{name}": {error}') from error
     return method
+
+
+def relation_asked(method: Method) -> Relation | None:
+    """The relation that the method's plan will have, from its options alone; None where it is not private.
+
+    >>> relation_asked(create("dp-sgd", {"sampling": "wor"}))
+    <Relation.REPLACE_ONE: 'replace-one'>
+    """
+    without = Relation.REPLACE_ONE.value if getattr(method, "sampling", None) == "wor" else None
+    asked = getattr(method, "neighbours", None) or without or method.relation
+    # What is no relation is refused by the plan, in words of the method's own.
+    return next((relation for relation in Relation if relation.value == asked), None)
 
 
 def planned(method: Method, facts: PublicFacts, settings: Settings) -> Plan:

@@ -1,8 +1,9 @@
 """Noisy confusion counts: how a model does per group on private rows that took no part in training, as one release.
 
 A held-out row is in exactly one count (its group, its class, its prediction), so the vector of counts moves by 1 when
-a row comes or goes and by √2 when it is replaced. Held-out rows are chosen by a public coin and are never trained on:
-every row is either in the training releases or in this one, and pays for that one alone.
+a row comes or goes and by √2 when it is replaced. Held-out rows are chosen by a coin that no other row has a say in
+(`veil.tabular.splitting`) and are never trained on: every row is either in the training releases or in this one, and
+pays for that one alone.
 """
 
 from __future__ import annotations
@@ -28,11 +29,16 @@ from veil.noise import GaussianNoise
 from veil.problem import Problem
 
 PURPOSE = "evaluation"
-DISJOINT = (
-    "Held-out rows were chosen by a public coin on their position and took no part in training; their confusion counts "
-    "are a release of their own at the same (ε, δ), so every row pays for one of the two. A row that is taken away "
-    "leaves its place empty: the rows after it keep their position."
+_PAYS = (
+    "and took no part in training; their confusion counts are a release of their own at the same (ε, δ), so every row "
+    "pays for one of the two."
 )
+DISJOINT = {
+    Relation.ADD_REMOVE: "Held-out rows were chosen by a coin on what each row says (and, of equal rows, on its number "
+    f"among them) {_PAYS} When a row is removed, all others stay in their part.",
+    Relation.REPLACE_ONE: f"Held-out rows were chosen by a coin on each row's place {_PAYS} A row that replaces "
+    "another takes its place, and so its part.",
+}
 
 
 @dataclass(frozen=True)

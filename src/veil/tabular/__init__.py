@@ -6,7 +6,7 @@ from veil.tabular.guessing import fit_encoding
 from veil.tabular.predictor import Predictor, load_predictor
 from veil.tabular.reading import as_table, read_table
 from veil.tabular.schema import ColumnFacts, Schema, draft_schema, read_schema
-from veil.tabular.table import held_out, table_problem
+from veil.tabular.table import table_problem
 
 __all__ = [
     "MODELS",
@@ -18,7 +18,6 @@ __all__ = [
     "build_model",
     "draft_schema",
     "fit_encoding",
-    "held_out",
     "load_predictor",
     "read_schema",
     "read_table",

@@ -10,7 +10,7 @@ from pathlib import Path
 from veil.accounting import Relation
 from veil.budget_store import NOT_CHARGED, RunReservation, reserve_amount, reserve_for
 from veil.errors import InputError, require
-from veil.methods import Method
+from veil.methods import Method, relation_asked
 from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
 from veil.training import Callback
@@ -96,7 +96,8 @@ class ChargedMethod:
     def __init__(self, method: Method, charge: Charge) -> None:
         self._method, self._charge = method, charge
         self.name, self.family, self.private = method.name, method.family, method.private
-        self.relation, self.summary = method.relation, method.summary
+        # The relation of the method's options: this has none of its own.
+        self.relation, self.summary = relation_asked(method), method.summary
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """The method's plan; refused if the data set's budget does not allow it."""

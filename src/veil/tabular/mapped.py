@@ -24,11 +24,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from veil.accounting import Relation
 from veil.errors import InputError, require
 from veil.problem import EVERYBODY, Cell, Problem, PublicFacts
 from veil.tabular.encoding import Encoding, words
 from veil.tabular.reading import naming, parquet_files
-from veil.tabular.table import check_groups, check_trained, held_out, require_columns
+from veil.tabular.splitting import Holdout, numbered, row_hashes
+from veil.tabular.table import check_groups, check_trained, require_columns
 
 ROWS_AT_ONCE = 65_536
 LARGE = 2_000_000
@@ -36,10 +38,13 @@ IN_ONE_PIECE = 1024
 
 
 class MappedRows:
-    """Rows of a .npy file, read through a memory map: the system keeps as much of the file in memory as is free."""
+    """Rows of a .npy file, read through a memory map: the system keeps as much of the file in memory as is free.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    `chosen` are the rows of the file that count here, in their order; all where it is None.
+    """
+
+    def __init__(self, path: Path, chosen: NDArray[np.int64] | None = None) -> None:
+        self.path, self.chosen = path, chosen
         self._open()
 
     def _open(self) -> None:
@@ -49,10 +54,12 @@ class MappedRows:
     @property
     def shape(self) -> tuple[int, ...]:
         """Rows, and numbers per row."""
-        return tuple(self._array.shape)
+        rows, *others = self._array.shape
+        return (rows if self.chosen is None else len(self.chosen), *others)
 
     def take(self, rows: NDArray[np.int64]) -> Tensor:
         """The numbers of some rows. A long piece is read from the file: the map is set up for single rows."""
+        rows = rows if self.chosen is None else self.chosen[rows]
         if len(rows) >= IN_ONE_PIECE and (np.diff(rows) == 1).all():
             width = self._array[:1].size
             start = self._array.offset + int(rows[0]) * width * self._array.itemsize
@@ -61,10 +68,10 @@ class MappedRows:
         return torch.from_numpy(np.asarray(self._array[rows]))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
+        return {"path": self.path, "chosen": self.chosen}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.path = state["path"]
+        self.path, self.chosen = state["path"], state["chosen"]
         self._open()
 
 
@@ -138,59 +145,88 @@ def first_rows(folder: Path) -> pd.DataFrame:
 
 
 def parquet_problem(
-    folder: Path, encoding: Encoding, target: str, groups: Sequence[str], cache: Path, holdout: float = 0.0
+    folder: Path,
+    encoding: Encoding,
+    target: str,
+    groups: Sequence[str],
+    cache: Path,
+    holdout: Holdout | None = None,
+    relation: Relation | None = None,
 ) -> Converted:
     """Convert a folder of Parquet files, unless that was done before, and open what came of it."""
     files = parquet_files(folder)
     state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    key = blake2b(repr((state, encoding, target, tuple(groups), holdout)).encode(), digest_size=12).hexdigest()
+    key = blake2b(repr((state, encoding, target, tuple(groups))).encode(), digest_size=12).hexdigest()
     place = cache / f"table-{key}"
     if not (place / "facts.json").exists():
-        _convert(files, encoding, target, groups, place, holdout)
+        _convert(files, encoding, target, groups, place)
     facts = json.loads((place / "facts.json").read_text(encoding="utf-8"))
-    train = _opened(place / "train", facts, encoding.width())
+    apart = _held_out(files, place, holdout, relation)
+    train = _opened(place, facts, encoding.width(), None if apart is None else ~apart)
     check_groups(len(facts["groups"]), len(train), groups)
-    if not facts["apart"]:
+    if apart is None or not apart.any():
         return Converted(train, None)
-    apart = _opened(place / "apart", facts, encoding.width(), load=True)
-    check_trained(train.public.groups, apart.public.groups)
-    return Converted(train, apart)
+    held = _opened(place, facts, encoding.width(), apart, load=True)
+    check_trained(train.public.groups, held.public.groups)
+    return Converted(train, held)
 
 
-def _convert(
-    files: Sequence[Path], encoding: Encoding, target: str, groups: Sequence[str], place: Path, holdout: float
-) -> None:
-    """One pass: numbers, class codes and group codes of training and held-out rows, each appended to its file."""
+def _convert(files: Sequence[Path], encoding: Encoding, target: str, groups: Sequence[str], place: Path) -> None:
+    """One pass: numbers, class codes and group codes, each appended to its file."""
     place.mkdir(parents=True, exist_ok=True)
     place.chmod(0o700)
     classes, names = _Codes(target), _Codes(", ".join(groups))
     position = 0
     with ExitStack() as stack:
-        parts = {name: _Writer(place / name, encoding.width(), stack) for name in ("train", "apart")}
-        for piece in _pieces(files, [*(column.name for column in encoding.columns), target, *groups]):
+        writer = _Writer(place, encoding.width(), stack)
+        for batch in _pieces(files, [*(column.name for column in encoding.columns), target, *groups]):
+            piece = batch.to_pandas()
             piece.index = pd.RangeIndex(position, position + len(piece))
-            apart = held_out(len(piece), holdout, position)
             position += len(piece)
             numbers = encoding.encode(piece).astype(np.float32, copy=False)
             labels = classes.codes([piece[target]])
             of = names.codes([piece[name] for name in groups]) if groups else np.zeros(len(piece), np.int16)
-            for name, which in (("train", ~apart), ("apart", apart)):
-                parts[name].append(numbers[which], labels[which], of[which])
-        sizes = {name: writer.finish() for name, writer in parts.items()}
+            writer.append(numbers, labels, of)
+        writer.finish()
     pyarrow.default_memory_pool().release_unused()
-    facts = {"classes": classes.words, "groups": names.words if groups else [EVERYBODY], **sizes}
+    facts = {"classes": classes.words, "groups": names.words if groups else [EVERYBODY]}
     (place / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
-def _pieces(files: Sequence[Path], columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+def _held_out(
+    files: Sequence[Path], place: Path, holdout: Holdout | None, relation: Relation | None
+) -> NDArray[np.bool_] | None:
+    """Which rows are held out. What rows are known by is worked out once, from all their columns, and kept."""
+    if holdout is None or holdout.share == 0:
+        return None
+    groups = np.load(place / "groups.npy")
+    if relation is Relation.REPLACE_ONE:
+        return holdout.sparing(np.arange(len(groups), dtype=np.uint64), groups)
+    kept = place / "identities.npy"
+    if not kept.exists():
+        found = [row_hashes(batch.to_pandas(types_mapper=_whole_with_gaps)) for batch in _pieces(files)]
+        content, read = (np.concatenate(lanes) for lanes in zip(*found, strict=True))
+        np.save(kept.with_suffix(".part.npy"), numbered(content, read))
+        kept.with_suffix(".part.npy").replace(kept)
+    return holdout.sparing(np.load(kept), groups)
+
+
+def _whole_with_gaps(kind: pyarrow.DataType) -> Any:
+    """Whole numbers stay whole in a piece that has gaps: which rows share a piece depends on all rows."""
+    if pyarrow.types.is_unsigned_integer(kind):
+        return pd.UInt64Dtype()
+    return pd.Int64Dtype() if pyarrow.types.is_signed_integer(kind) else None
+
+
+def _pieces(files: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Some columns, or all, of a number of rows at a time."""
     import pyarrow.parquet as pq
 
-    wanted = list(dict.fromkeys(columns))
+    wanted = None if columns is None else list(dict.fromkeys(columns))
     for path in files:
         with naming(path), pq.ParquetFile(path, memory_map=True) as source:
-            require_columns(pd.DataFrame(columns=source.schema_arrow.names), wanted)
-            for batch in source.iter_batches(ROWS_AT_ONCE, columns=wanted):
-                yield batch.to_pandas()
+            require_columns(pd.DataFrame(columns=source.schema_arrow.names), wanted or [])
+            yield from source.iter_batches(ROWS_AT_ONCE, columns=wanted)
 
 
 class _Codes:
@@ -229,7 +265,7 @@ class _Writer:
         self._width = width
         self._rows = 0
         self._kinds: tuple[tuple[str, Any], ...] = (("rows", np.float32), ("targets", np.int16), ("groups", np.int16))
-        self._paths = [place.with_name(f"{place.name}-{name}.npy") for name, _ in self._kinds]
+        self._paths = [place / f"{name}.npy" for name, _ in self._kinds]
         self._files: list[BinaryIO] = [stack.enter_context(path.open("wb")) for path in self._paths]
         for file in self._files:
             file.write(b"\0" * 128)
@@ -239,20 +275,22 @@ class _Writer:
         for file, array in zip(self._files, arrays, strict=True):
             file.write(np.ascontiguousarray(array).tobytes())
 
-    def finish(self) -> int:
+    def finish(self) -> None:
         for index, (file, (_, dtype)) in enumerate(zip(self._files, self._kinds, strict=True)):
             shape = (self._rows, self._width) if index == 0 else (self._rows,)
             text = f"{{'descr': '{np.dtype(dtype).str}', 'fortran_order': False, 'shape': {shape}, }}"
             file.seek(0)
             file.write(b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n")
-        return self._rows
 
 
-def _opened(part: Path, facts: dict[str, Any], width: int, load: bool = False) -> Problem:
-    """Rows on disk as a problem; classes and groups are put in the order of their words."""
+def _opened(
+    place: Path, facts: dict[str, Any], width: int, which: NDArray[np.bool_] | None, load: bool = False
+) -> Problem:
+    """Rows on disk, or some of them, as a problem; classes and groups are put in the order of their words."""
     require(len(facts["classes"]) >= 2, "the target has a single value: there is nothing to learn")
-    targets = np.load(part.with_name(part.name + "-targets.npy"))
-    of = np.load(part.with_name(part.name + "-groups.npy"))
+    targets, of = np.load(place / "targets.npy"), np.load(place / "groups.npy")
+    if which is not None:
+        targets, of = targets[which], of[which]
     class_order = _ranks(facts["classes"])
     group_order = _ranks(facts["groups"])
     codes = np.bincount(of, minlength=len(group_order))
@@ -268,7 +306,7 @@ def _opened(part: Path, facts: dict[str, Any], width: int, load: bool = False) -
         input_shape=(width,),
         classes=tuple(sorted(facts["classes"])),
     )
-    source = MappedRows(part.with_name(part.name + "-rows.npy"))
+    source = MappedRows(place / "rows.npy", None if which is None else np.flatnonzero(which))
     cells = cell_of_group[group_order][of]
     labels = torch.from_numpy(class_order.astype(np.int16)[targets])
     everybody = np.ones(len(of), dtype=bool)

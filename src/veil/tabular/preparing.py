@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import nn
 
+from veil.accounting import Relation
 from veil.budgets import Levels, quantise, read_budgets
 from veil.errors import InputError, about, require
 from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
@@ -22,10 +23,10 @@ from veil.tabular.encoding import Codes, Encoding, day_comes_first
 from veil.tabular.guessing import RARE, fit_encoding, guess_kind
 from veil.tabular.reading import looks_like_row, read_table
 from veil.tabular.schema import PRIVATE_NOTE, ColumnFacts, Schema, read_schema
-from veil.tabular.table import check_classes, check_groups, held_out, labels_of, names_shown, require_columns
+from veil.tabular.splitting import Holdout, identities_for
+from veil.tabular.table import check_classes, check_groups, labels_of, names_shown, require_columns
 from veil.tabular.text import vocabulary_of
 
-FEW_ROWS = 100
 HOLDOUT = 0.2
 FITTED_ON_ROWS = (
     "Kinds, bounds and categories of the columns: they were read off the training rows. A category stands in the run's "
@@ -167,12 +168,24 @@ def classes_of(table: pd.DataFrame, columns: Columns) -> list[str]:
     return sorted(set(labels_of(table, columns.target, "target").tolist()))
 
 
-def set_rows_apart(request: Request, rows: int) -> NDArray[np.bool_]:
-    """Which rows are held out: none where there are public test rows or too few rows to measure on."""
+def holdout_of(request: Request, key: Seed) -> Holdout:
+    """The share of rows to hold out, none where there are public test rows, and the key that chooses them."""
     if request.test is not None:
-        return np.zeros(rows, dtype=bool)
-    share = HOLDOUT if request.holdout is None else request.holdout
-    return held_out(rows, share if rows >= FEW_ROWS else 0.0)
+        return Holdout(0.0, key)
+    return Holdout(HOLDOUT if request.holdout is None else request.holdout, key)
+
+
+def set_rows_apart(
+    holdout: Holdout, columns: Columns, table: pd.DataFrame, relation: Relation | None, sizes_public: bool = True
+) -> NDArray[np.bool_]:
+    """Which rows are held out. Small tables and small groups keep all theirs, where their sizes are public."""
+    if holdout.share == 0:
+        return np.zeros(len(table), dtype=bool)
+    rows = identities_for(relation, table)
+    if not sizes_public:
+        return holdout.chosen(rows)
+    declared = columns.schema.group_sizes if columns.schema is not None else None
+    return holdout.sparing(rows, group_names(table, columns)[1], declared)
 
 
 def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame) -> Encoding:

@@ -9,18 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veil.accounting import Ledger, Relation
+from veil.accounting import AccountingError, Ledger, Relation
 from veil.datasets.files import cache_folder
 from veil.datasets.images import holds_images, read_image_folder
 from veil.errors import about, require
-from veil.methods import Method
-from veil.metrics import evaluate
-from veil.metrics.noisy_confusion import DISJOINT, noisy_metrics
+from veil.methods import Method, relation_asked
 from veil.models import SEQUENCE_MODELS, normalise
 from veil.noise import GaussianNoise
 from veil.plan import Settings
@@ -30,11 +29,11 @@ from veil.tabular import private
 from veil.tabular.charging import Charge, ChargedMethod
 from veil.tabular.encoding import Encoding
 from veil.tabular.guessing import why_not_learned
-from veil.tabular.identity import held_out_identity, measured_identity, request_identity, table_identity
+from veil.tabular.identity import held_out_identity, request_identity, table_identity
 from veil.tabular.mapped import first_rows, is_large, parquet_problem, table_rows
+from veil.tabular.measuring import held_out_problem, measure_exactly, measure_held_out, rows_like
 from veil.tabular.predictor import save_preprocessing
 from veil.tabular.preparing import (
-    HOLDOUT,
     Columns,
     Request,
     budget_levels,
@@ -42,6 +41,7 @@ from veil.tabular.preparing import (
     classes_of,
     columns_of,
     group_names,
+    holdout_of,
     make_model,
     model_options,
     open_schema,
@@ -52,9 +52,10 @@ from veil.tabular.preparing import (
     set_rows_apart,
     with_budgets,
 )
+from veil.tabular.splitting import HOLDOUT_KEY, Split, holdout_key, image_identities
 from veil.tabular.table import check_trained, labels_of, table_problem
 from veil.training import Callback, Run, fit
-from veil.training.run_folder import EVALUATION, LEDGER, PREPROCESSING, RunFolder
+from veil.training.run_folder import LEDGER, PREPROCESSING, RunFolder
 
 Say = Callable[[str], None]
 
@@ -130,16 +131,22 @@ def _train(
     say: Say | None,
     charge: Charge | None = None,
 ) -> Run:
-    if columns is None:
-        return _train_images(request, method, settings, folder, callbacks, config)
-    if is_large(request.data):
-        return _train_mapped(request, columns, method, settings, folder, callbacks, config)
     seed = _seed(settings, folder)
+    split = Split(seed, holdout_of(request, holdout_key(seed)), relation_asked(method))
+    if split.holdout.share > 0:
+        config = {**config, HOLDOUT_KEY: split.holdout.key.secret.hex()}
+    if columns is None:
+        return _train_images(request, method, settings, folder, callbacks, config, split)
+    if is_large(request.data):
+        return _train_mapped(request, columns, method, settings, folder, callbacks, config, split)
     table, public = read_and_check(request, columns)
-    apart = set_rows_apart(request, len(table))
+    names, _ = group_names(table, columns)
+    groups = names if _releases_sizes(request, columns, names, method) else None
+    apart = set_rows_apart(split.holdout, columns, table, split.relation, sizes_public=groups is None)
     training, held = table[~apart], table[apart]
-    # All rows are checked before any is trained on or measured: a late error would have cost ε.
-    if apart.any():
+    # All rows are checked before any is trained on or measured: a late error would have cost ε. Where sizes are
+    # declared or released, whether a group has a row to train on decides nothing.
+    if apart.any() and groups is None and not _declares_sizes(columns):
         check_trained(group_names(training, columns)[0], group_names(held, columns)[0])
     training, budgets = with_budgets(request, training)
     allowed = _least_budget(request, columns, held, budgets)
@@ -147,8 +154,8 @@ def _train(
     if request.private_preprocessing is None:
         encoding = plain_encoding(request, columns, training)
     else:
-        settings = _with_one_delta(columns, training, method, settings)
-        found = _privately(request, columns, training, method, settings, budgets, seed, folder, charge)
+        settings = _with_one_delta(columns, training, groups is not None, settings)
+        found = _privately(request, columns, training, method, settings, budgets, seed, folder, charge, groups)
         encoding = found.encoding
         method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
     _say_columns(say, encoding, training, columns, request.ignore)
@@ -163,8 +170,10 @@ def _train(
         group_sizes=_declared(columns, found),
         classes=classes_of(table, columns),
     )
+    if groups is not None:
+        problem = problem.with_sizes_released()
     test = _tested(public, encoding, columns, problem)
-    measured = _like(held, encoding, columns, problem) if apart.any() else None
+    measured = held_out_problem(held, table, encoding, columns, problem) if split.holdout.share > 0 else None
     _hold_to_rows_apart(folder, measured, allowed)
     run = fit(
         make_model(request, problem.public, encoding, seed),
@@ -179,7 +188,7 @@ def _train(
     )
     _keep(run, request, encoding)
     if measured is not None:
-        measure_held_out(run, measured, seed, folder, allowed)
+        _measure(run, measured, split, folder, allowed)
     if request.show_private:
         measure_exactly(run, problem)
     return run
@@ -217,6 +226,7 @@ def _train_mapped(
     folder: RunFolder | None,
     callbacks: Sequence[Callback],
     config: Mapping[str, Any],
+    split: Split,
 ) -> Run:
     """A folder of Parquet files that is larger than memory: converted once, then read through a memory map."""
     require(
@@ -227,13 +237,15 @@ def _train_mapped(
     check_ignored(head, request.ignore)
     encoding = plain_encoding(request, columns, head)
     public = read_public(request)
-    share = min(HOLDOUT, MEASURED_ROWS / table_rows(request.data)) if request.holdout is None else request.holdout
+    holdout = split.holdout
+    if request.holdout is None:
+        holdout = replace(holdout, share=min(holdout.share, MEASURED_ROWS / table_rows(request.data)))
     made = parquet_problem(
-        request.data, encoding, columns.target, columns.groups, cache_folder(), 0.0 if public is not None else share
+        request.data, encoding, columns.target, columns.groups, cache_folder(), holdout, split.relation
     )
     _hold_to_rows_apart(folder, made.held_out)
     run = fit(
-        make_model(request, made.train.public, encoding, _seed(settings, folder)),
+        make_model(request, made.train.public, encoding, split.seed),
         made.train,
         method=method,
         evaluation=_tested(public, encoding, columns, made.train),
@@ -245,7 +257,7 @@ def _train_mapped(
     )
     _keep(run, request, encoding)
     if made.held_out is not None:
-        measure_held_out(run, made.held_out, _seed(settings, folder), folder)
+        _measure(run, made.held_out, split, folder)
     if request.show_private:
         measure_exactly(run, made.train)
     return run
@@ -258,11 +270,14 @@ def _train_images(
     folder: RunFolder | None,
     callbacks: Sequence[Callback],
     config: Mapping[str, Any],
+    split: Split,
 ) -> Run:
     """A folder with one folder of images per class: the class is target and group. Rows are normalised one by one."""
     images, labels = read_image_folder(request.data)
     rows, classes = normalise(torch.from_numpy(images), "per-row"), sorted(set(labels.tolist()))
-    apart = set_rows_apart(request, len(rows))
+    by_place = split.relation is Relation.REPLACE_ONE
+    identities = np.arange(len(rows), dtype=np.uint64) if by_place else image_identities(images, labels.tolist())
+    apart = split.holdout.sparing(identities, labels)
 
     def problem(pixels: Tensor, of: NDArray[Any]) -> Problem:
         return Problem.from_arrays(pixels, of, of, classes=classes).with_classes_read()
@@ -277,7 +292,7 @@ def _train_images(
         public = problem(normalise(torch.from_numpy(test_images), "per-row"), test_labels)
     _hold_to_rows_apart(folder, held)
     run = fit(
-        make_model(request, training.public, None, _seed(settings, folder)),
+        make_model(request, training.public, None, split.seed),
         training,
         method=method,
         evaluation=public,
@@ -287,7 +302,7 @@ def _train_images(
         **settings.model_dump(),
     )
     if held is not None:
-        measure_held_out(run, held, _seed(settings, folder), folder)
+        _measure(run, held, split, folder)
     if request.show_private:
         measure_exactly(run, training)
     return run
@@ -297,6 +312,14 @@ def _hold_to_rows_apart(folder: RunFolder | None, held: Problem | None, allowed:
     """Refuse other held-out rows than the run began with: they are measured with the same noise."""
     if folder is not None:
         folder.hold_to("held-out rows", held_out_identity(held, allowed, folder.seed), before=LEDGER)
+
+
+def _measure(run: Run, held: Problem, split: Split, folder: RunFolder | None, allowed: float = math.inf) -> None:
+    """Figures on held-out rows, if these were chosen for the relation that the plan has."""
+    plan = run.plan
+    if plan.private and plan.relation is not split.relation:
+        raise AccountingError(f"rows were held out for {split.relation}, but {plan.method} has {plan.relation}")
+    measure_held_out(run, held, split.seed, folder, allowed)
 
 
 def _keep(run: Run, request: Request, encoding: Encoding) -> None:
@@ -312,35 +335,34 @@ def _declared(columns: Columns, found: private.Preprocessing | None) -> Mapping[
     return columns.schema.group_sizes if columns.schema is not None else None
 
 
-def _like(table: pd.DataFrame, encoding: Encoding, columns: Columns, problem: Problem) -> Problem:
-    """Rows to measure on, with the classes of the training rows."""
-    return table_problem(table, encoding, columns.target, columns.groups, like=problem.public, schema=columns.schema)
-
-
 def _tested(public: pd.DataFrame | None, encoding: Encoding, columns: Columns, problem: Problem) -> Problem | None:
     """The rows of the test table, if there is one."""
     with about("--test"):
-        return None if public is None else _like(public, encoding, columns, problem)
+        return None if public is None else rows_like(public, encoding, columns, problem)
 
 
 # δ where the number of rows is itself released with noise: 1 / (2 × rows) would tell it.
 DELTA = 1e-6
 
 
-def _with_one_delta(columns: Columns, training: pd.DataFrame, method: Method, settings: Settings) -> Settings:
+def _with_one_delta(columns: Columns, training: pd.DataFrame, released: bool, settings: Settings) -> Settings:
     """One δ for preprocessing, training, certificate and budget, fixed before anything is released."""
     if settings.delta is not None:
         return settings
-    names, _ = group_names(training, columns)
     sizes = columns.schema.group_sizes if columns.schema else None
     counted = 1.0 / (2 * (sum(sizes.values()) if sizes else len(training)))
-    return settings.model_copy(update={"delta": DELTA if _releases_sizes(columns, names, method) else counted})
+    return settings.model_copy(update={"delta": DELTA if released else counted})
 
 
-def _releases_sizes(columns: Columns, names: Sequence[str], method: Method) -> bool:
+def _releases_sizes(request: Request, columns: Columns, names: Sequence[str], method: Method) -> bool:
     """Whether group sizes are released with noise: where a plan can be made for noisy ones, and none are declared."""
-    _, fixed = private.relation_of(method, names)
-    return fixed and columns.owner is None and not (columns.schema and columns.schema.group_sizes)
+    if request.private_preprocessing is None or columns.owner is not None or _declares_sizes(columns):
+        return False
+    return private.relation_of(method, names)[1]
+
+
+def _declares_sizes(columns: Columns) -> bool:
+    return columns.schema is not None and bool(columns.schema.group_sizes)
 
 
 def _privately(
@@ -353,12 +375,16 @@ def _privately(
     seed: Seed,
     folder: RunFolder | None,
     charge: Charge | None,
+    groups: list[str] | None,
 ) -> private.Preprocessing:
+    """Bounds and categories by noisy releases, and the sizes of the named groups where `groups` is given."""
     require(
         request.model not in SEQUENCE_MODELS,
         f"{request.model} reads one text column by fixed public rules: leave out --private-preprocessing",
     )
     names, group_of = group_names(table, columns)
+    # Groups of declared size are charged whether or not they have a row to train on.
+    names = sorted({*names, *(_declared(columns, None) or ())}) if groups is None else groups
     relation, _ = private.relation_of(method, names)
     delta = settings.delta
     assert delta is not None, "fixed before"
@@ -370,7 +396,7 @@ def _privately(
         table,
         open_schema(request, columns, table),
         groups=names,
-        group_of=group_of if _releases_sizes(columns, names, method) else None,
+        group_of=None if groups is None else group_of,
         budget=settings.epsilon if budgets is None else min(budgets.values()),
         share=float(request.private_preprocessing or 0.0),
         delta=delta,
@@ -379,50 +405,6 @@ def _privately(
         noise=GaussianNoise(seed, secure=settings.secure_noise),
         open_ledger=Ledger if folder is None else partial(folder.ledger, name=PREPROCESSING),
     )
-
-
-def measure_held_out(run: Run, apart: Problem, seed: Seed, folder: RunFolder | None, allowed: float = math.inf) -> None:
-    """Put figures on held-out rows into the run, by a noisy release: also where the method itself is not private.
-
-    `allowed` is the smallest ε that one of these rows allows.
-    """
-    plan = run.plan
-    require(
-        DISJOINT not in run.certificate.assumptions,
-        "Cannot measure: held-out rows were measured before, for this run or the one that it continues, and pay once.",
-    )
-    if folder is not None:
-        folder.hold_to("measured", measured_identity(run.model, seed), before=EVALUATION)
-    run.metrics = noisy_metrics(
-        run.model,
-        apart,
-        epsilon=min((allowed, plan.settings.epsilon, *(plan.facts.budgets or ()))),
-        delta=plan.delta,
-        relation=plan.relation or Relation.ADD_REMOVE,
-        accountant=plan.settings.accountant_for(),
-        noise=GaussianNoise(seed, secure=plan.settings.secure_noise),
-        groups=plan.facts.groups,
-        open_ledger=Ledger if folder is None else partial(folder.ledger, name=EVALUATION),
-    )
-    if plan.private:
-        run.certificate = replace(run.certificate, assumptions=(*run.certificate.assumptions, DISJOINT))
-    if run.folder is not None:
-        run.save(run.folder)
-
-
-SHOWN = "Exact figures on the training rows: someone asked for them by --show-private. Do not publish this folder."
-
-
-def measure_exactly(run: Run, problem: Problem) -> None:
-    """Add exact figures on the training rows, marked as not covered: someone asked for them."""
-    shown = evaluate(run.model, problem, run.plan.facts.groups).as_json()
-    names = ("worst_group_accuracy", "average_group_accuracy", "accuracy", "loss")
-    found = {"private": True, **{name: shown.get(name) for name in names}}
-    found |= {f"accuracy of {name}": score["accuracy"] for name, score in shown["by_group"].items()}
-    run.findings = {**run.findings, "Training rows": found}
-    run.certificate = replace(run.certificate, not_covered=(*run.certificate.not_covered, SHOWN))
-    if run.folder is not None:
-        run.save(run.folder)
 
 
 def _config(request: Request, columns: Columns | None) -> dict[str, Any]:

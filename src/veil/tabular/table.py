@@ -10,15 +10,12 @@ from numpy.typing import NDArray
 
 from veil.errors import InputError, require
 from veil.problem import Problem, PublicFacts
-from veil.randomness import Seed
 from veil.tabular.encoding import Encoding, words
 from veil.tabular.reading import ROW_AS_NAMES, looks_like_row
 from veil.tabular.schema import Schema
 
 MAX_CLASSES = 1000
 MAX_GROUPS = 1000
-# Public: whoever knows the position of a row knows whether it is held out.
-_COIN = Seed.from_int(0x5645494C)
 
 
 def require_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
@@ -123,13 +120,3 @@ def check_trained(trained: Sequence[str], measured: Sequence[str]) -> None:
         f'group "{alone[0] if alone else ""}" has no row to train on, because all its rows are held out: merge it with '
         "another group, leave its rows out, or hold no rows out (holdout 0)",
     )
-
-
-def held_out(rows: int, share: float, start: int = 0) -> NDArray[np.bool_]:
-    """Which of the rows from `start` on are held out: a public coin per position, which no row's content changes.
-
-    >>> int(held_out(1000, 0.2).sum())
-    224
-    """
-    require(0 <= share < 1, f"holdout is {share}: it must be at least 0 and below 1")
-    return _COIN.uniforms("holdout", 0, np.arange(start, start + rows)) < share

@@ -264,8 +264,9 @@ def roll_back(
         details[CHARGED] = True
     back = replace(plan, facts=facts, steps=found, rules=rules, details=details, over_budget=False)
     # Figures on held-out rows were of this run's last weights, unless they were carried over from an earlier run.
-    back = _continued(back, run, gone=(DISJOINT,))
-    kept = [name for name in LEDGERS if name != EVALUATION or DISJOINT in plan.assumptions]
+    back = _continued(back, run, gone=tuple(DISJOINT.values()))
+    measured_before = bool(set(DISJOINT.values()) & set(plan.assumptions))
+    kept = [name for name in LEDGERS if name != EVALUATION or measured_before]
     check_budgets(Ledger(back.terms()), back.settings.accountant_for())
     with _folder(out, back, run) as folder:
         ledger = Ledger(back.terms()) if folder is None else folder.ledger(back.terms())
