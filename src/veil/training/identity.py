@@ -146,9 +146,7 @@ def rows_identity(problem: Problem, digest: Digester) -> dict[str, str]:
     return {
         "rows": digest.of(_inputs(problem, digest), facts.input_shape, problem.present),
         "targets": digest.of(problem.targets, facts.task, facts.classes, facts.classes_declared),
-        "groups": digest.of(
-            problem.group_of, facts.groups, facts.group_sizes, facts.sizes_declared, problem.memberships
-        ),
+        "groups": digest.of(problem.group_of, facts.groups, facts.group_sizes, facts.sizes, problem.memberships),
         "owners": digest.of(problem.owner_of, facts.owners, [cell.rows for cell in facts.cells]),
         "budgets": digest.of(facts.budgets),
     }
