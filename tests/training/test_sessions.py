@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,9 @@ import veil
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.gradients import GradientError
+from veil.plan import OWN_LOOP
+from veil.training import sessions
+from veil.training.fitting import row_losses
 from veil.training.sessions import Session
 
 GROUPS = [GroupSpec("large", 300), GroupSpec("small", 60, angle=1.0)]
@@ -125,3 +130,76 @@ def test_a_loop_that_was_left_goes_on_with_the_next_batch() -> None:
     assert (answered(session, parts, 5), answered(session, parts)) == (5, 7)
     assert torch.equal(weights(whole), weights(parts))
     assert session.finish().history["step"].tolist() == list(range(12))
+
+
+def with_losses(change: Callable[[torch.Tensor], torch.Tensor]) -> tuple[nn.Module, Session]:
+    """A session that is answered with changed losses until it is refused."""
+    model = small_model()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    for inputs, targets in session:
+        session.step(change(nn.functional.cross_entropy(model(inputs), targets, reduction="none")))
+    return model, session
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda losses: losses * losses.detach().softmax(0) * len(losses),
+        lambda losses: losses / losses.detach().max(),
+        lambda losses: losses / losses.detach().mean(),
+        lambda losses: losses / losses.mean(),
+    ],
+)
+def test_losses_that_weigh_a_row_by_the_others_are_refused_at_the_first_step(change: Any) -> None:
+    start, model = weights(small_model()), None
+    with pytest.raises(GradientError, match=r"the losses mix rows.*from that row alone"):
+        model, _ = with_losses(change)
+    assert model is None or torch.equal(weights(model), start)
+    assert not torch.overrides._get_current_function_mode_stack()
+
+
+def test_mixup_is_refused_in_a_session() -> None:
+    model = small_model()
+    start = weights(model).clone()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    with pytest.raises(GradientError, match="no mixup"):
+        for inputs, targets in session:
+            mixed = 0.7 * inputs + 0.3 * inputs[torch.randperm(len(inputs))]
+            session.step(nn.functional.cross_entropy(model(mixed), targets, reduction="none"))
+    assert torch.equal(weights(model), start)
+
+
+def test_a_loss_function_of_a_session_is_tried_before_it_is_used() -> None:
+    def of(scale: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            losses = nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+            return losses / scale(losses.detach())
+
+        return loss
+
+    model = small_model()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    apart, mixing = of(lambda losses: 1 + losses), of(lambda losses: losses.mean())
+    with pytest.raises(GradientError, match="of other rows"):
+        for count, _ in enumerate(session):
+            before = weights(model).clone()
+            session.step(apart if count < 3 else mixing)
+    assert torch.equal(weights(model), before)
+
+
+def test_a_loss_function_is_tried_once_and_not_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+    monkeypatch.setattr(sessions, "check_rows_apart", lambda model, problem, loss: tried.append(loss) or [])
+    session = veil.session(small_model(), generate(GROUPS), method="dp-sgd", **SETTINGS)
+    for _ in session:
+        session.step(lambda m, batch: nn.functional.cross_entropy(m(batch[0]), batch[1], reduction="none"))
+    assert len(tried) == 1
+
+
+def test_the_certificate_says_what_was_not_tried_in_a_loop_of_ones_own() -> None:
+    _, session = with_losses(lambda losses: losses)
+    assert OWN_LOOP in session.finish().certificate.not_covered
+    by_function = veil.session(small_model(), generate(GROUPS), method="dp-sgd", **SETTINGS)
+    for _ in by_function:
+        by_function.step(row_losses)
+    assert OWN_LOOP not in by_function.finish().certificate.not_covered

@@ -10,8 +10,9 @@ tensor([1.4142, 1.4142])
 
 from veil.gradients.engine import GradientEngine
 from veil.gradients.fixing import fix
+from veil.gradients.probing import Finding
 from veil.gradients.records import Batch, FallbackWarning, GradientError, GradientSum, LossFn, RowFacts, Weigh
-from veil.gradients.validation import Finding, check, validate
+from veil.gradients.validation import check, validate
 
 __all__ = [
     "Batch",

@@ -1,41 +1,27 @@
-"""Validation: finds what makes one row's gradient depend on other rows, by structure and by a perturbation probe."""
+"""Validation: finds what makes one row's gradient depend on other rows, by structure and by trying made-up rows."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from veil.gradients.batches import count_rows, mapped, sliced, tensors
+from veil.gradients.probing import Finding, probe
 from veil.gradients.records import Batch, GradientError, LossFn
 
 _FIX = "convert the model with veil.gradients.fix(model)"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One reason why a model cannot be trained row by row: where it is, what it is, and what to do."""
-
-    module: str
-    reason: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.module}: {self.reason}: {self.fix}"
-
-
 def validate(model: nn.Module, batch: Batch | None = None, loss: LossFn | None = None) -> list[Finding]:
-    """Everything found that mixes rows; an empty list means that nothing was.
+    """Everything found that mixes rows or stores them; an empty list means that nothing was.
 
-    Without a batch only the modules are looked at. With one, rows of it are changed and removed, on a copy of the
-    model, and the outputs (or the per-row losses, if `loss` is given) of the other rows must stay as they were. Rows
-    are removed in evaluation mode only: the random numbers of dropout depend on how many rows there are.
+    Without a batch only the modules are looked at. With one, its first five rows are changed, removed, repeated, put in
+    another order and joined by more, on a copy of the model, at its weights and at others. The outputs (or the per-row
+    losses, if `loss` is given) of the other rows and their gradients must stay as they were, and so must everything
+    that the model holds. Where random numbers are drawn (dropout), the number and order of rows change in evaluation
+    mode only: the random numbers of a row depend on its place.
 
     >>> [finding.module for finding in validate(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))]
     ['1 (BatchNorm1d)']
@@ -46,7 +32,7 @@ def validate(model: nn.Module, batch: Batch | None = None, loss: LossFn | None =
             Finding("model", "it has no trainable parameter", "set requires_grad on what should be trained")
         )
     if batch is not None and not findings:
-        findings += _probe(model, batch, loss)
+        findings += probe(model, batch, loss)
     return findings
 
 
@@ -78,59 +64,3 @@ def _of_module(name: str, module: nn.Module) -> list[Finding]:
         if module.scale_grad_by_freq:
             return [Finding(where, "scale_grad_by_freq counts entries over the batch", "remove scale_grad_by_freq")]
     return []
-
-
-def _probe(model: nn.Module, batch: Batch, loss: LossFn | None) -> list[Finding]:
-    rows = count_rows(batch)
-    if rows < 2:
-        return []
-    copied = copy.deepcopy(model)
-    run = _runner(copied, loss)
-    before = run(batch)
-    fix = "make each row's output depend on that row alone (reduce over features and positions, never over rows)"
-    findings = []
-    for row in (0, rows - 1):
-        after = run(mapped(batch, lambda tensor, row=row: _changed(tensor, row)))  # type: ignore[misc]
-        others = torch.arange(rows) != row
-        if any(not _same(a, b, others) for a, b in zip(before, after, strict=True)):
-            findings.append(Finding("model", f"changing row {row} of the batch changes the output of other rows", fix))
-            break
-    copied.eval()
-    whole, shorter = run(batch), run(sliced(batch, 0, rows - 1))
-    if any(a.shape[0] != rows or not _same(a[: rows - 1], b, slice(None)) for a, b in zip(whole, shorter, strict=True)):
-        findings.append(Finding("model", "removing a row of the batch changes the output of other rows", fix))
-    return findings
-
-
-def _runner(model: nn.Module, loss: LossFn | None) -> Callable[[Batch], list[Tensor]]:
-    """Outputs of the model, with the same random numbers each time and no trace left in the generator."""
-
-    def run(batch: Batch) -> list[Tensor]:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            outputs = list(tensors(model(batch) if loss is None else loss(model, batch)))
-        wrong = [tuple(output.shape) for output in outputs if output.ndim == 0]
-        if wrong or not outputs:
-            raise GradientError("the outputs have no row dimension: return one value per row")
-        return outputs
-
-    return run
-
-
-def _changed(tensor: Tensor, row: int) -> Tensor:
-    """The tensor with one row replaced: by another row's values, and shifted if they are real numbers."""
-    changed = tensor.clone()
-    changed[row] = tensor[(row + 1) % tensor.shape[0]]
-    if tensor.is_floating_point():
-        changed[row] = 2.0 * changed[row] + 1.0
-    return changed
-
-
-def _same(one: Tensor, other: Tensor, which: Tensor | slice) -> bool:
-    if one.shape != other.shape:
-        return False
-    if not one.is_floating_point():
-        return bool((one[which] == other[which]).all())
-    tolerance = 1e-4 if one.dtype != torch.float64 else 1e-8
-    scale = float(one.nan_to_num().abs().max()) if one.numel() else 0.0
-    return torch.allclose(one[which], other[which], rtol=tolerance, atol=tolerance * scale, equal_nan=True)

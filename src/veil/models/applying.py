@@ -36,7 +36,8 @@ def apply(model: nn.Module, rows: Tensor) -> Tensor:
     model.eval()
     try:
         with torch.no_grad():
-            return torch.cat([model(piece) for piece in torch.split(rows, rows_at_once(rows.shape[1:]))])
+            # Copies: a model whose first layer works in place would write into the rows themselves.
+            return torch.cat([model(piece.clone()) for piece in torch.split(rows, rows_at_once(rows.shape[1:]))])
     finally:
         model.train(training)
 

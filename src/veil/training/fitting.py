@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor, nn
 
-from veil import gradients, methods
+from veil import methods
 from veil.accounting import Ledger
 from veil.accounting.certificate import Certificate, certify, check_budgets, no_certificate
 from veil.errors import InputError, require
 from veil.gradients import GradientSum
 from veil.metrics import evaluate
-from veil.plan import METRICS, TUNING, UNTRIED, LossFunction, Plan, Settings
+from veil.plan import METRICS, TUNING, LossFunction, Plan, Settings
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.teams import Team
@@ -29,6 +28,7 @@ from veil.training.identity import Identity, agree, digester, run_identity, sett
 from veil.training.loop import Loop
 from veil.training.run import Run
 from veil.training.run_folder import CHECKPOINT, LEDGER, RunFolder
+from veil.training.trials import check_evaluation, check_outputs, check_rows_apart, check_savable
 
 
 def row_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -117,10 +117,13 @@ def prepare(
     if evaluation is not None and not isinstance(evaluation, Problem):
         raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
     if loss is row_losses:
-        _check_shapes(model, problem)
+        check_outputs(model, problem, "give a loss of your own")
+    if evaluation is not None:
+        check_evaluation(model, evaluation, plan.facts.groups)
+    check_savable(model)
     if plan.private:
         changed = plan.transform(loss) if plan.transform else loss
-        not_covered = [*not_covered, *_check_rows_apart(model, problem, changed)]
+        not_covered = [*not_covered, *check_rows_apart(model, problem, changed)]
         if plan.solver is not None:
             plan.solver.check(model)
         first = plan.controller.release(plan.controller.start(), 0)
@@ -140,51 +143,6 @@ def prepare(
             folder.close()
         raise
     return Preparation(loop, folder, own, tuple(not_covered), dict(config), time.perf_counter())
-
-
-def _check_shapes(model: nn.Module, problem: Problem) -> None:
-    """Refuse a model that does not fit rows of this shape, tried on rows of zeros."""
-    facts, training = problem.public, model.training
-    kind = problem.inputs.dtype if problem.source is None else torch.float32
-    shape = f"rows of shape {'×'.join(map(str, facts.input_shape))} ({str(kind).removeprefix('torch.')})"
-    model.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            outputs = model(torch.zeros(2, *facts.input_shape, dtype=kind))
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        sentence = str(error).strip().splitlines()[0]
-        raise InputError(f"the model does not take {shape}: {sentence}") from error
-    finally:
-        model.train(training)
-    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    if facts.task == "regression":
-        fits, wanted = isinstance(outputs, Tensor) and outputs.numel() == 2, "one number per row"
-    else:
-        fits = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] >= facts.outputs
-        wanted = f"{facts.outputs} numbers per row, one per class"
-    require(fits, f"the model gives {found} for 2 {shape}: it must give {wanted}, or you give a loss of your own")
-
-
-def _check_rows_apart(model: nn.Module, problem: Problem, loss: LossFunction) -> list[str]:
-    """Refuse a model or a loss that mixes rows, tried on made-up rows; if they take none, the certificate says so."""
-    facts, rows = problem.public, 4
-    generator = torch.Generator().manual_seed(0)
-    kind = problem.inputs.dtype if problem.source is None else torch.float32
-    if kind.is_floating_point:
-        inputs = torch.randn(rows, *facts.input_shape, generator=generator).to(kind)
-    else:
-        inputs = torch.randint(0, 2, (rows, *facts.input_shape), generator=generator).to(kind)
-    if problem.targets.is_floating_point():
-        targets = torch.randn(rows, *problem.targets.shape[1:], generator=generator).to(problem.targets.dtype)
-    else:
-        targets = torch.randint(0, max(1, facts.outputs), (rows,), generator=generator)
-    try:
-        gradients.check(model, (inputs, targets), loss)
-    except gradients.GradientError:
-        raise
-    except Exception:  # whatever a user's own code does with rows that it did not expect
-        return [UNTRIED]
-    return []
 
 
 def _set_up(
@@ -280,7 +238,10 @@ class Preparation:
         loop, plan = self.loop, self.loop.plan
         seconds = time.perf_counter() - self.started
         evaluated = loop.evaluation is not None
-        metrics = evaluate(loop.model, loop.evaluation, plan.facts.groups) if loop.evaluation is not None else None
+        metrics = None
+        if loop.evaluation is not None:
+            with loop.untouched():
+                metrics = evaluate(loop.model, loop.evaluation, plan.facts.groups)
         views = any(callback.private for callback in loop.callbacks)
         run = Run(
             model=loop.model,

@@ -18,6 +18,7 @@ from veil.controllers import State
 from veil.controllers import gate as gates
 from veil.draws import Draw
 from veil.gradients import GradientEngine
+from veil.gradients.model_state import ModelState
 from veil.metrics import GroupMetrics, evaluate
 from veil.models.applying import batches
 from veil.noise import GaussianNoise
@@ -30,6 +31,7 @@ from veil.sampling import Sampler
 from veil.teams import Team
 from veil.training.callbacks import Callback, StepReport, StopTraining
 from veil.training.checkpoints import Progress
+from veil.training.trials import carried
 
 RESERVED_AT_ONCE = 100
 
@@ -62,8 +64,9 @@ class Loop:
     keep: Callable[[Progress], None] | None = None
 
     def __post_init__(self) -> None:
-        loss = self.plan.transform(self.loss) if self.plan.transform else self.loss
-        self.engine = GradientEngine(self.model, loss, micro_batch=self.plan.settings.micro_batch)
+        self._held = ModelState(self.model) if self.plan.private else None
+        self._carried = carried(self.model, self.problem, self.loss) if self.plan.private else None
+        self.engine = GradientEngine(self.model, self._trained_loss(), micro_batch=self.plan.settings.micro_batch)
         self.noise = GaussianNoise(self.seed, secure=self.plan.settings.secure_noise)
         self._strata = self.problem.strata()
         self._parameters = dict(self.model.named_parameters())
@@ -83,9 +86,48 @@ class Loop:
         with self.around(), torch.random.fork_rng(devices=[]):
             for step in range(self.first, self.plan.steps):
                 release, sampler = self.prepare(step)
-                with self._filter.ahead(self.model) if self._filter else nullcontext():
+                with self.untouched(), self._filter.ahead(self.model) if self._filter else nullcontext():
                     released = release.make(self.engine, self.problem, sampler, self.seed, step, self.noise, self.team)
+                self.carry_on()
                 self.absorb(step, released)
+
+    def _trained_loss(self) -> LossFunction:
+        """The loss that gradients are taken of; no micro-batch sees what another one wrote into the model."""
+        loss = self.plan.transform(self.loss) if self.plan.transform else self.loss
+        if self.plan.settings.micro_batch is None:
+            return loss
+
+        def afresh(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            self.undo_writes()
+            return loss(model, batch)
+
+        return afresh
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Undo whatever forward passes write into the model besides its weights: no noise covers that."""
+        self.note_state()
+        try:
+            yield
+        finally:
+            self.undo_writes()
+
+    def carry_on(self) -> None:
+        """Let one pass over made-up rows change what passes change by themselves: it then depends on no row."""
+        if self._carried is not None and self._held is not None:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                self.loss(self.model, self._carried)
+            self._carried = self._carried if self._held.changed() else None
+
+    def note_state(self) -> None:
+        """Remember what the model holds besides its weights."""
+        if self._held is not None:
+            self._held = self._held.renew()
+
+    def undo_writes(self, numbers: bool = True) -> None:
+        """Put back what was noted; without `numbers`, attributes that were set to plain numbers stay."""
+        if self._held is not None:
+            self._held.put_back(numbers=numbers)
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -251,7 +293,7 @@ class Loop:
 
     def _own_losses(self, rows: NDArray[np.int64]) -> Tensor:
         """The loss of each of some rows of this process, in pieces."""
-        with torch.no_grad():
+        with torch.no_grad(), self.untouched():
             return torch.cat([self.loss(self.model, batch) for batch in batches(self.problem, rows)])
 
     def _report(self, step: int, state: Mapping[str, Any], statistics: Mapping[str, Any], view: Any) -> None:
@@ -274,7 +316,7 @@ class Loop:
         every = self.plan.settings.evaluate_every or max(1, self.plan.steps // 20)
         if self.evaluation is None or ((step + 1) % every and step + 1 != self.plan.steps):
             return None
-        with self._average.installed(self.model):
+        with self.untouched(), self._average.installed(self.model):
             return evaluate(self.model, self.evaluation, self.plan.facts.groups)
 
     def _spent(self, step: int) -> dict[str, float]:

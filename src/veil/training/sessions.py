@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import CellType
 from typing import Any
 
 import numpy as np
@@ -22,25 +25,44 @@ from torch import Tensor, nn
 from veil import methods
 from veil.errors import require
 from veil.gradients import GradientEngine
+from veil.gradients.loss_trace import LossTrace
 from veil.gradients.open_pass import OpenPass
-from veil.plan import LossFunction, Settings
+from veil.plan import OWN_LOOP, LossFunction, Settings
 from veil.problem import Problem
 from veil.release import GradientRelease
 from veil.sampling import Sampler
 from veil.training.callbacks import Callback
 from veil.training.fitting import Preparation, prepare, row_losses
 from veil.training.run import Run
+from veil.training.trials import check_rows_apart
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A batch that was handed out and not answered yet, and what watches the pass over it (nothing if it is empty)."""
+
+    step: int
+    release: GradientRelease
+    sampler: Sampler
+    rows: NDArray[np.int64]
+    watched: OpenPass | None
+    trace: LossTrace | None
 
 
 class Session:
-    """An iterator over batches. Every batch must be answered by one `step`; `finish` gives the run."""
+    """An iterator over batches. Every batch must be answered by one `step`; `finish` gives the run.
+
+    What a forward pass writes into the model (buffers, tensors in attributes) is undone by `step`. Make changes of your
+    own to the model after `step` and before the next batch.
+    """
 
     def __init__(self, preparation: Preparation) -> None:
         self._preparation = preparation
         self._loop = preparation.loop
-        self._waiting: tuple[int, GradientRelease, Sampler, NDArray[np.int64], OpenPass | None] | None = None
+        self._waiting: _Waiting | None = None
         self._done = preparation.loop.first
         self._begun = False
+        self._tried = {_mark(preparation.loop.loss)}
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw batch after batch; the cost of each is reserved before its rows are read.
@@ -59,19 +81,27 @@ class Session:
         require(loop.plan.settings.noise_filter == "none", "a noise filter looks ahead of the weights: use veil.fit")
         with loop.around():
             for step in range(self._done, loop.plan.steps):
+                self._undo_writes()
                 release, sampler = loop.prepare(step)
                 rows = sampler.draw(loop.seed, step)
+                batch = loop.problem.batch(rows)
+                loop.note_state()
                 with ExitStack() as stack:
                     watched = stack.enter_context(loop.engine.open(len(rows))) if len(rows) else None
-                    self._waiting = (step, release, sampler, rows, watched)
-                    yield loop.problem.batch(rows)
+                    trace = LossTrace(loop.model, batch, step - loop.first) if len(rows) and loop.plan.private else None
+                    self._waiting = _Waiting(step, release, sampler, rows, watched, trace)
+                    stack.callback(self._undo_writes)
+                    if trace is not None:
+                        stack.enter_context(trace)
+                    yield batch
                 require(self._waiting is None, f"batch {step} was not answered: call session.step(losses) for each")
 
     def step(self, losses: Tensor | LossFunction) -> None:
         """One update from the losses of the rows of the batch: bounded, noisy, and paid for.
 
-        Losses given as a tensor must come from one pass of the model over this batch. Where the model has layers that
-        only the generic path serves, give a function `loss(model, batch)`.
+        Losses given as a tensor must come from one pass of the model over this batch, each from its own row, in the
+        batch's order: no mixup, no weights by what other rows are. Where the model has layers that only the generic
+        path serves, give a function `loss(model, batch)`; it is tried on made-up rows first.
         """
         try:
             self._step(losses)
@@ -82,21 +112,47 @@ class Session:
     def _step(self, losses: Tensor | LossFunction) -> None:
         require(self._waiting is not None, "there is no batch to answer: call step once for each batch")
         assert self._waiting is not None
-        step, release, sampler, rows, watched = self._waiting
-        loop, weigh = self._loop, release.weigh(self._loop.problem, rows)
-        if isinstance(losses, Tensor) and watched is not None:
-            result = loop.engine.total(watched.finish(losses), weigh)
+        now, loop = self._waiting, self._loop
+        weigh = now.release.weigh(loop.problem, now.rows)
+        if now.trace is not None:
+            now.trace.__exit__(None, None, None)
+        if isinstance(losses, Tensor) and now.watched is not None:
+            if now.trace is not None:
+                now.trace.check(losses)
+                self._say_not_covered([OWN_LOOP])
+            result = loop.engine.total(now.watched.finish(losses), weigh)
         else:
-            if watched is not None:
-                watched.__exit__(None, None, None)
+            if now.watched is not None:
+                now.watched.__exit__(None, None, None)
             given = row_losses if isinstance(losses, Tensor) else losses
-            result = GradientEngine(loop.model, given).weighted_sum(loop.problem.batch(rows), weigh, rows=len(rows))
-        self._preparation.hold_to_step(step, result)
-        released = release.complete(result, loop.problem, rows, sampler, loop.seed, step, loop.noise)
+            self._try(given)
+            batch = loop.problem.batch(now.rows)
+            result = GradientEngine(loop.model, given).weighted_sum(batch, weigh, rows=len(now.rows))
+        self._preparation.hold_to_step(now.step, result)
+        released = now.release.complete(result, loop.problem, now.rows, now.sampler, loop.seed, now.step, loop.noise)
+        self._undo_writes()
+        loop.carry_on()
         self._waiting = None
-        self._done = step + 1
+        self._done = now.step + 1
         with torch.no_grad():
-            loop.absorb(step, released)
+            loop.absorb(now.step, released)
+
+    def _try(self, loss: LossFunction) -> None:
+        """Try a loss that was not seen before on made-up rows."""
+        if self._loop.plan.private and _mark(loss) not in self._tried:
+            self._say_not_covered(check_rows_apart(self._loop.model, self._loop.problem, loss))
+            self._tried.add(_mark(loss))
+
+    def _say_not_covered(self, sentences: Sequence[str]) -> None:
+        known = self._preparation.not_covered
+        fresh = tuple(sentence for sentence in sentences if sentence not in known)
+        if fresh:
+            self._preparation = replace(self._preparation, not_covered=(*known, *fresh))
+
+    def _undo_writes(self) -> None:
+        """Undo what passes over a batch that is still waiting wrote into the model."""
+        if self._waiting is not None:
+            self._loop.undo_writes(numbers=False)
 
     def close(self) -> None:
         """Give the run's folder free without finishing; whoever calls `session` with `resume=True` goes on."""
@@ -104,9 +160,20 @@ class Session:
 
     def finish(self) -> Run:
         """The run with its certificate. A session that ended early keeps the guarantee of the whole plan."""
+        self._undo_writes()
         if self._done < self._loop.plan.steps and self._loop.stopped is None:
             self._loop.stopped = f"ended by its user after {self._done} of {self._loop.plan.steps} steps"
         return self._preparation.finish()
+
+
+def _mark(loss: Any) -> Any:
+    """What tells one loss from another: a lambda in a loop is a new object with the same code at every step."""
+    if isinstance(loss, partial):
+        return _mark(loss.func)
+    if not hasattr(loss, "__code__"):
+        return loss
+    held = [cell.cell_contents for cell in loss.__closure__ or () if cell != CellType()]
+    return (loss.__code__, id(getattr(loss, "__self__", None)), *(id(value) for value in held if callable(value)))
 
 
 def session(

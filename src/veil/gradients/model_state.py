@@ -1,0 +1,212 @@
+"""Model state: what a model holds besides its trainable parameters, and whether a forward pass wrote to it.
+
+Buffers, tensors and numbers in attributes, and what lies in lists, dicts and objects that a module holds. A forward
+pass that writes there stores something of the rows it saw, and no noise covers that.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Values: TypeAlias = Tensor | NDArray[Any]
+
+# Longer lists and dicts are tables of constants (a vocabulary): looking at each entry would cost more than the pass.
+MOST_ENTRIES = 10_000
+# Frozen parameters are buffers by another name; larger ones are the weights of a public model, too large to copy.
+MOST_FROZEN = 65_536
+_OWN = frozenset(vars(nn.Module()))
+_CONTAINERS = (dict, list, set, deque)
+_OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module, nn.Parameter)
+
+
+class ModelState:
+    """A copy of what a model holds; `changed` names what is different now, `put_back` undoes it.
+
+    With `parameters`, trainable and large frozen ones are copied too. Modes (`training`) are not part of the state.
+
+    >>> model = nn.BatchNorm1d(2)
+    >>> state = ModelState(model)
+    >>> _ = model(torch.ones(3, 2))
+    >>> state.changed()
+    ['num_batches_tracked', 'running_mean', 'running_var']
+    >>> state.put_back()
+    >>> state.changed()
+    []
+    """
+
+    def __init__(self, model: nn.Module, *, parameters: bool = False) -> None:
+        self._model, self._with_parameters = model, parameters
+        self._spaces: list[tuple[str, Any, Any]] = []
+        self._leaves: list[tuple[str, Values, Values]] = []
+        self._seen: set[int] = set()
+        # What shares memory with a parameter moves with it.
+        trained = (p for p in model.parameters() if p.requires_grad and _has_memory(p))
+        self._trained = {parameter.untyped_storage().data_ptr() for parameter in trained}
+        for name, module in model.named_modules():
+            self._take_module(name, module)
+
+    def changed(self) -> list[str]:
+        """Names of what holds other values than before, or is new or gone, sorted."""
+        found = {name for name, now, before in self._leaves if not _equal(now, before)}
+        for name, now, before in self._spaces:
+            if not _same_entries(now, before):
+                found.update(_different(name, now, before))
+        return sorted(found)
+
+    def put_back(self, *, numbers: bool = True) -> None:
+        """Write the old values back; without `numbers`, attributes that were set to a number, a string or None stay."""
+        for _, now, before in self._spaces:
+            if not _same_entries(now, before):
+                _restore(now, before, numbers)
+        for _, now, before in self._leaves:
+            if not _equal(now, before):
+                _write(now, before)
+
+    def renew(self) -> ModelState:
+        """This, if nothing changed since; else a copy of what the model holds now."""
+        return ModelState(self._model, parameters=self._with_parameters) if self.changed() else self
+
+    def _take_module(self, name: str, module: nn.Module) -> None:
+        prefix = f"{name}." if name else ""
+        own = vars(module)
+        for space in (own, module._buffers, module._parameters):
+            self._spaces.append((name, space, dict(space)))
+        for key, value in [*_visible(own).items(), *module._buffers.items()]:
+            self._take(f"{prefix}{key}", value)
+        for key, parameter in module._parameters.items():
+            if parameter is None or id(parameter) in self._seen or not _has_memory(parameter):
+                continue
+            if self._with_parameters or not (parameter.requires_grad or parameter.numel() > MOST_FROZEN):
+                self._seen.add(id(parameter))
+                self._leaves.append((f"{prefix}{key}", parameter, parameter.detach().clone()))
+
+    def _take(self, name: str, value: Any) -> None:
+        if isinstance(value, _OPAQUE) or id(value) in self._seen:
+            return
+        if isinstance(value, Tensor):
+            if _has_memory(value) and value.untyped_storage().data_ptr() not in self._trained:
+                self._seen.add(id(value))
+                self._leaves.append((name, value, value.detach().clone()))
+        elif isinstance(value, np.ndarray):
+            self._seen.add(id(value))
+            self._leaves.append((name, value, value.copy()))
+        elif isinstance(value, _CONTAINERS):
+            if len(value) <= MOST_ENTRIES:
+                self._seen.add(id(value))
+                self._spaces.append((name, value, copy.copy(value)))
+                for key, entry in _entries(value):
+                    self._take(f"{name}[{key!r}]", entry)
+        elif isinstance(value, tuple):
+            for key, entry in enumerate(value):
+                self._take(f"{name}[{key}]", entry)
+        elif hasattr(value, "__dict__"):
+            self._seen.add(id(value))
+            space = vars(value)
+            self._spaces.append((name, space, dict(space)))
+            for key, entry in self._spaces[-1][2].items():
+                self._take(f"{name}.{key}", entry)
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy, also of a model that holds results of a computation in its attributes."""
+    held = [v for m in model.modules() for v in [*vars(m).values(), *m._buffers.values()] if isinstance(v, Tensor)]
+    memo = {id(value): value.detach().clone() for value in held if not value.is_leaf}
+    return copy.deepcopy(model, memo)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_meta and type(tensor.data).__name__ != "DTensor"
+
+
+def _entries(container: Any) -> Iterator[tuple[Any, Any]]:
+    yield from container.items() if isinstance(container, dict) else enumerate(container)
+
+
+def _visible(space: Any) -> Any:
+    """The entries of a module's `__dict__` that are its user's; any other container as it is."""
+    if isinstance(space, dict) and "_modules" in space:
+        return {key: value for key, value in space.items() if key not in _OWN}
+    return space
+
+
+def _same_entries(now: Any, before: Any) -> bool:
+    """Whether a container holds the very objects, or equal numbers; their contents are looked at elsewhere."""
+    try:
+        return bool(now == before)
+    except (RuntimeError, ValueError, TypeError):  # several values of a tensor are neither equal nor different
+        return False
+
+
+def _different(name: str, now: Any, before: Any) -> Iterator[str]:
+    now, before = _visible(now), _visible(before)
+    if not isinstance(now, dict):
+        if not _equal(now, before):
+            yield name
+        return
+    for key in {**before, **now}:
+        if key not in now or key not in before or not _equal(now[key], before[key]):
+            yield f"{name}.{key}" if name else str(key)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two values are the same, by value."""
+    if one is other:
+        return True
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+            return False
+        if torch.equal(one, other):
+            return True
+        return one.is_floating_point() and bool(torch.isclose(one, other, 0.0, 0.0, equal_nan=True).all())
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple | deque):
+        return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, _OPAQUE) or not hasattr(one, "__dict__"):
+        return bool(one == other)
+    return _equal(vars(one), vars(other))
+
+
+def _restore(now: Any, before: Any, numbers: bool) -> None:
+    if isinstance(now, dict):
+        _restore_entries(now, before, numbers)
+    elif isinstance(now, set):
+        now.clear()
+        now.update(before)
+    else:
+        now.clear()
+        now.extend(before)
+
+
+def _restore_entries(now: dict[Any, Any], before: Mapping[Any, Any], numbers: bool) -> None:
+    plain = (bool, int, float, complex, str, type(None))
+    for key in list(_visible(now)):
+        if key not in before and (numbers or not isinstance(now[key], plain)):
+            del now[key]
+    for key, value in _visible(before).items():
+        if key not in now or (now[key] is not value and (numbers or not isinstance(now[key], plain))):
+            now[key] = value
+
+
+def _write(now: Values, before: Values) -> None:
+    if isinstance(now, Tensor) and isinstance(before, Tensor):
+        with torch.no_grad():
+            if now.shape == before.shape and now.dtype == before.dtype:
+                now.copy_(before)
+            else:
+                now.data = before.clone()
+    elif isinstance(now, np.ndarray):
+        now[...] = before
