@@ -220,6 +220,7 @@ def test_two_columns_of_one_name_are_refused(words: bool) -> None:
         quick().fit(table, labels, sensitive_features=groups.set_axis(["sex", "sex"], axis=1))
 
 
+@pytest.mark.filterwarnings("ignore::veil.estimators.NotCoveredWarning")
 def test_a_group_of_one_row_is_trained_on_and_groups_of_one_row_each_are_refused() -> None:
     table, labels, groups = people()
     sex = groups["sex"].to_numpy(dtype=object)
