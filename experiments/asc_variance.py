@@ -15,10 +15,10 @@ from experiments.runner.findings import open_findings, read_findings
 from experiments.runner.problems import load_pair
 from experiments.runner.store import FOR_ALL
 from veil.files import write_whole
-from veil.metrics.sampling_variance import SamplingVariance
 from veil.models import build_model
 from veil.randomness import Seed
 from veil.training.fitting import row_losses
+from veil.training.sampling_variance import SamplingVariance
 
 WOR = {"sampling": "wor"}
 # Method, options, and which equation of Theorem 2 is its own.

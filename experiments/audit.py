@@ -16,9 +16,9 @@ from experiments.runner import Asked
 from experiments.runner.findings import open_findings, read_findings
 from veil import methods
 from veil.auditing.running import canary_audit, lira_audit
-from veil.datasets.files import cache_folder
 from veil.datasets.mnist import LOW_AND_HIGH, load_mnist
 from veil.datasets.split import shuffled
+from veil.files import cache_folder
 from veil.models import build_model
 from veil.plan import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts

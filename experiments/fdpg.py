@@ -20,10 +20,10 @@ from experiments.runner import Asked
 from experiments.runner.findings import Findings, open_findings, read_findings
 from experiments.runner.problems import load_pair
 from veil.errors import require
-from veil.metrics.gradient_variance import group_gradients
 from veil.metrics.parity import evaluate_parity
 from veil.problem import Problem
 from veil.training.fitting import row_losses
+from veil.training.gradient_variance import group_gradients
 
 METHODS = ("dp-sgd", "dpsur", "dpsgd-f", "dp-is-sgd", "global-adapt", "disk", "fdpg")
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside, flushed to disk, then renamed."""
+"""Files that are whole or not there: written beside, flushed to disk, then renamed; and the folder of caches."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def remove(path: Path) -> None:
     """Delete a file, and what a crash may have left of writing it."""
     for file in (path, _part(path)):
         file.unlink(missing_ok=True)
+
+
+def cache_folder() -> Path:
+    """Where converted data is kept: VEIL_CACHE, or a folder of the user's cache."""
+    named = os.environ.get("VEIL_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = Path(named) if named else (Path(base) if base else Path.home() / ".cache") / "veil"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _part(path: Path) -> Path:

@@ -17,7 +17,7 @@ from veil.accounting.filters import Filter
 from veil.accounting.ledger import Account
 from veil.controllers import Controller
 from veil.controllers.gate import Gate
-from veil.convex.protocol import Solver
+from veil.controllers.solver import Solver
 from veil.errors import InputError, require
 from veil.noise.filters import DiskFilter
 from veil.problem import PublicFacts

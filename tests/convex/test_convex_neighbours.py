@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from veil import methods
 from veil.accounting import Gaussian, Laplace, Ledger, NoisyMax, Relation, Repeated, Tree
+from veil.controllers.solver import Solver
 from veil.convex.online import Game, make_pools
 from veil.convex.phased import PhasedErm, fold_of_rows
-from veil.convex.protocol import Solver
 from veil.convex.reweighting import NoisySgd
 from veil.convex.setting import reach_of
 from veil.convex.sgd_plan import Asked, choice_event

@@ -17,10 +17,10 @@ from veil.accounting.rdp import rdp
 from veil.controllers.group_weights import rounded, shares_within
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
-from veil.metrics.sampling_variance import SamplingVariance, sampling_variances
 from veil.plan import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
 from veil.training.fitting import row_losses
+from veil.training.sampling_variance import SamplingVariance, sampling_variances
 
 
 def facts_of(*sizes: int) -> PublicFacts:

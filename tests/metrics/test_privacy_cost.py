@@ -11,10 +11,10 @@ import torch
 import veil
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
-from veil.metrics.gradient_variance import GradientVariance, group_gradients
 from veil.metrics.groups import GroupMetrics, GroupScore
 from veil.metrics.privacy_cost import metrics_from_json, privacy_cost, twin_metrics
 from veil.training.fitting import row_losses
+from veil.training.gradient_variance import GradientVariance, group_gradients
 
 
 def metrics(total: float, **groups: float) -> GroupMetrics:

@@ -12,13 +12,13 @@ from torch import nn
 from veil import methods
 from veil.accounting import Ledger, Relation
 from veil.auditing.shadow_models import BuildModel
-from veil.datasets.images import holds_images
 from veil.errors import require
 from veil.models import build_model, load_public_weights, train_only
 from veil.plan import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
 from veil.randomness import Seed
 from veil.tabular.encoding import Encoding
+from veil.tabular.images import holds_images
 from veil.tabular.mapped import is_large
 from veil.tabular.preparing import (
     Request,

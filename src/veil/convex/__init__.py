@@ -1,4 +1,4 @@
 """Convex worst-group solvers: losses with certified constants, saddle problems, phased ERM, online play, noisy SGD.
 
-Nothing is imported here: plans know `veil.convex.protocol`, methods know the rest.
+Nothing is imported here: plans know `veil.controllers.solver`, methods know the rest.
 """

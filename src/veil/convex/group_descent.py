@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from veil.accounting import Event, Ledger
-from veil.convex.protocol import Report
+from veil.controllers.solver import Report
 from veil.convex.whitening import MEAN, MOMENTS, WhiteningRelease
 from veil.errors import InputError
 from veil.models.whitened import ImageFeatures, Whitening

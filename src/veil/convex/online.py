@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from veil.accounting import Event, Ledger
-from veil.convex.protocol import Report
+from veil.controllers.solver import Report
 from veil.convex.rows import LinearRows, install, project, weight_shape
 from veil.convex.saddle import bounded_slopes
 from veil.convex.setting import LinearSetting

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from veil.accounting import Event, Ledger, Relation
+from veil.controllers.solver import Report
 from veil.convex.inner import accelerated
 from veil.convex.losses import Constants
-from veil.convex.protocol import Report
 from veil.convex.rows import install, project, weight_shape
 from veil.convex.saddle import SaddleProblem, reach_of_one_row
 from veil.convex.setting import LinearSetting, reach_of

@@ -21,7 +21,7 @@ from veil.accounting import (
     repeated,
 )
 from veil.bounding import Clip
-from veil.convex.protocol import Described
+from veil.controllers.solver import Described
 from veil.convex.reweighting import Choice, NoisySgd, Release, best_rates
 from veil.convex.setting import LinearSetting, excess_risk_line, noise_for_cell, reach_of, tightest_cells
 from veil.draws import OneGroup, Poisson

@@ -12,11 +12,11 @@ import pandas as pd
 import torch
 
 from veil.datasets.files import DataFile, data_folder, locate
-from veil.datasets.images import read_images
 from veil.datasets.split import Split
 from veil.errors import require
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
+from veil.tabular.images import read_images
 
 FILES = (DataFile("celeba/list_attr_celeba.txt"), DataFile("celeba/list_eval_partition.txt"))
 IMAGES = "celeba/img_align_celeba"

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veil.datasets.files import DataFile, cache_folder, verified_path
+from veil.datasets.files import DataFile, verified_path
 from veil.errors import InputError
+from veil.files import cache_folder
 
 Rows = tuple[NDArray[np.uint8], NDArray[np.int64]]
 Arrays = Mapping[str, NDArray[Any]]

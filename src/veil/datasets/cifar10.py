@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from veil.datasets.cifar import Arrays, Rows, kept_arrays, read_pickles, rows_of
 from veil.datasets.files import DataFile, data_folder
-from veil.datasets.images import decode_image
 from veil.datasets.split import Split, shuffled
 from veil.errors import require
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
+from veil.tabular.images import decode_image
 
 OFFICIAL = DataFile(
     "cifar-10-python.tar.gz",

@@ -36,15 +36,6 @@ def data_folder() -> Path:
     return Path(str(named))
 
 
-def cache_folder() -> Path:
-    """Where converted data is kept: VEIL_CACHE, or a folder of the user's cache."""
-    named = os.environ.get("VEIL_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = Path(named) if named else (Path(base) if base else Path.home() / ".cache") / "veil"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def locate(file: DataFile, dataset: str) -> Path:
     """The file's path; a sentence that says what to do where there is none."""
     path = data_folder() / file.path

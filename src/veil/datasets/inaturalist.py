@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from veil.datasets.files import DataFile, locate, read_verified
-from veil.datasets.images import read_images
 from veil.datasets.split import Split
 from veil.errors import InputError
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
+from veil.tabular.images import read_images
 
 FILES = (DataFile("inaturalist/train2017.json"), DataFile("inaturalist/val2017.json"))
 

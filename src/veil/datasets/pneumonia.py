@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from veil.datasets.files import DataFile, data_folder
-from veil.datasets.images import SUFFIXES, read_images
 from veil.datasets.split import Split, shuffled
 from veil.errors import require
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
+from veil.tabular.images import SUFFIXES, read_images
 
 FILES = (DataFile("chest_xray"),)
 DIAGNOSES = ("normal", "bacterial", "viral")

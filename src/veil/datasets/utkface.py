@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from veil.datasets.files import DataFile, data_folder
-from veil.datasets.images import read_images
 from veil.datasets.split import Split, set_apart
 from veil.errors import require
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
+from veil.tabular.images import read_images
 
 FILES = (DataFile("UTKFace"),)
 GENDERS = ("male", "female")

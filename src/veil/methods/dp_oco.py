@@ -24,8 +24,8 @@ from typing import ClassVar, Literal
 
 from veil.accounting import Relation, Repeated, TokenBucket, Tree
 from veil.bounding import Clip
+from veil.controllers.solver import Described
 from veil.convex.online import Game, GameRates, game_rates
-from veil.convex.protocol import Described
 from veil.convex.setting import LinearSetting, excess_risk_line, linear_setting, noise_for_cell, tightest_cells
 from veil.draws import Poisson
 from veil.errors import require

@@ -25,8 +25,8 @@ from typing import ClassVar, Literal
 from veil.accounting import Relation, Repeated, TokenBucket
 from veil.accounting.events import repeated
 from veil.bounding import Clip
+from veil.controllers.solver import Described
 from veil.convex.group_descent import GroupDescent, group_bounds, group_margins
-from veil.convex.protocol import Described
 from veil.convex.setting import neighbours_of, noise_for_cell
 from veil.convex.whitening import WhiteningRelease
 from veil.draws import Poisson

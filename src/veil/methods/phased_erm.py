@@ -24,8 +24,8 @@ import numpy as np
 
 from veil.accounting import Gaussian, Repeated, TokenBucket
 from veil.bounding import Clip
+from veil.controllers.solver import Described
 from veil.convex.phased import PhasedErm, best_regularisers, excess_risk, make_phases, paper_regularisers
-from veil.convex.protocol import Described
 from veil.convex.setting import excess_risk_line, linear_setting, neighbours_of, noise_for_cell
 from veil.draws import Poisson
 from veil.errors import require

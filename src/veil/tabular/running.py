@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.accounting import AccountingError, Ledger, Relation
-from veil.datasets.files import cache_folder
-from veil.datasets.images import holds_images, read_image_folder
 from veil.errors import about, require
+from veil.files import cache_folder
 from veil.methods import Method, relation_asked
 from veil.models import SEQUENCE_MODELS, normalise
 from veil.noise import GaussianNoise
@@ -30,6 +29,7 @@ from veil.tabular.charging import Charge, ChargedMethod
 from veil.tabular.encoding import Encoding
 from veil.tabular.guessing import why_not_learned
 from veil.tabular.identity import held_out_identity, request_identity, table_identity
+from veil.tabular.images import holds_images, read_image_folder
 from veil.tabular.mapped import first_rows, is_large, parquet_problem, table_rows
 from veil.tabular.measuring import held_out_problem, measure_exactly, measure_held_out, rows_like
 from veil.tabular.predictor import save_preprocessing
