@@ -17,9 +17,10 @@ import pandas as pd
 import pytest
 
 from veil import datasets
-from veil.datasets import bank_fraud, cifar10, files, images, texts
+from veil.datasets import bank_fraud, cifar10, files, texts
 from veil.datasets.files import DataFile, fetch
 from veil.errors import InputError
+from veil.tabular import images
 
 
 @pytest.fixture(autouse=True)

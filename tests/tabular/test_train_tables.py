@@ -262,7 +262,7 @@ def test_wrong_words_get_one_sentence(case: str, train: Any, tmp_path: Path) -> 
 def test_a_folder_of_images_trains_with_its_classes_as_groups(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from veil.datasets import images
+    from veil.tabular import images
 
     def decode(content: bytes, name: str, size: Any = None, grey: bool = False) -> Any:
         return np.random.default_rng(int(content)).integers(0, 256, (3, 12, 12)).astype(np.uint8)
