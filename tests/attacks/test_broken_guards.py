@@ -180,14 +180,14 @@ def forgotten_releases(_: Path) -> str | None:
     from veil.accounting import Gaussian, Relation, Repeated
     from veil.plan import Settings
     from veil.tabular.private import WithPreprocessing
-    from veil.training.fitting import execute, row_losses
+    from veil.training.fitting import Job, execute, row_losses
 
     rows, chosen = problem(), Settings.checked(**settings(steps=8, epsilon=2.0))
     before = Repeated(Gaussian(6.0, Relation.ADD_REMOVE, one_sided=True), 2)
     method = WithPreprocessing(methods.create("dp-sgd"), (before,), 0.3)
     plan = methods.planned(method, rows.public, chosen)  # type: ignore[arg-type]
     kept = CheckpointEvery(1)
-    run = execute(plan, nn.Linear(4, 2), rows, None, row_losses, [kept], (), None, {})
+    run = execute(Job(nn.Linear(4, 2), rows, None, row_losses, [kept], ()), plan, None)
     back = roll_back(run, kept.kept, {"everybody": 1.6})
     step = plan.controller.release(plan.controller.start(), 0).events(rows.public)[0]
     cost = chosen.accountant_for().epsilon([before, Repeated(step, back.plan.steps)], plan.delta)

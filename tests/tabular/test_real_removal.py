@@ -26,7 +26,7 @@ from veil.noise import GaussianNoise
 from veil.plan import Settings
 from veil.randomness import Seed
 from veil.sampling import PoissonSampler
-from veil.tabular import running
+from veil.tabular import opening, running
 from veil.tabular.preparing import Request
 from veil.tabular.splitting import Holdout, holdout_key, row_identities
 
@@ -127,7 +127,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(GaussianNoise, "add", noisy_sum)
     monkeypatch.setattr(Ledger, "reserve", reserved)
-    monkeypatch.setattr(running, "set_rows_apart", set_apart)
+    monkeypatch.setattr(opening, "set_rows_apart", set_apart)
     monkeypatch.setattr(PoissonSampler, "slots", slots)
     monkeypatch.setattr("veil.training.fitting.time", SimpleNamespace(perf_counter=lambda: 0.0))
     return here

@@ -21,7 +21,7 @@ from veil.cli.app import main
 from veil.errors import InputError
 from veil.methods import Method
 from veil.plan import Settings
-from veil.tabular import mapped, running
+from veil.tabular import mapped, measuring, opening, running
 from veil.tabular.preparing import Request
 from veil.tabular.running import train_table
 from veil.training import Callback, Run, StepReport
@@ -249,7 +249,7 @@ def test_private_preprocessing_is_not_repeated_on_another_table(
 ) -> None:
     """It is cut short after its releases, before there is a checkpoint or an encoded row to compare."""
     request = asked(place, private_preprocessing=0.2, holdout=0.0)
-    monkeypatch.setattr(running, "table_problem", _crash)
+    monkeypatch.setattr(opening, "table_problem", _crash)
     with pytest.raises(Crash):
         train(place, request)
     monkeypatch.undo()
@@ -271,13 +271,13 @@ def _crash(*_: Any, **__: Any) -> None:
 @pytest.fixture
 def measured(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that was cut short after its held-out rows were measured."""
-    made = running.noisy_metrics
+    made = measuring.noisy_metrics
 
     def then_crash(*given: Any, **more: Any) -> None:
         made(*given, **more)
         raise Crash
 
-    monkeypatch.setattr(running, "noisy_metrics", then_crash)
+    monkeypatch.setattr(measuring, "noisy_metrics", then_crash)
     with pytest.raises(Crash):
         train(place, asked(place))
     monkeypatch.undo()

@@ -22,7 +22,7 @@ from veil.problem import Problem, PublicFacts
 from veil.release import GradientRelease
 from veil.tabular.private import WithPreprocessing, _ledger
 from veil.training.callbacks import Callback
-from veil.training.fitting import execute, row_losses
+from veil.training.fitting import Job, execute, row_losses
 from veil.training.run import Run
 from veil.training.run_folder import RunFolder
 
@@ -58,14 +58,14 @@ def trained(plan: Plan, problem: Problem, *callbacks: Callback, out: Path | None
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     if out is None or not plan.earlier:
-        return execute(plan, model, problem, None, row_losses, callbacks, (), out, {})
+        return execute(Job(model, problem, None, row_losses, callbacks, ()), plan, out)
     folder = RunFolder.start(out, plan.settings)
     event = plan.earlier[0].events[0]
     _ledger(
         plan.facts.groups, SMALLEST, DELTA, Relation.ADD_REMOVE, plan.settings.accountant, event,
         lambda terms: folder.ledger(terms, "preprocessing.jsonl"),
     ).reserve("preprocessing", 0, 2, dict.fromkeys(range(len(plan.facts.groups)), event))  # fmt: skip
-    run = execute(plan, model, problem, None, row_losses, callbacks, (), folder, {})
+    run = execute(Job(model, problem, None, row_losses, callbacks, ()), plan, folder)
     folder.complete()
     return run
 

@@ -25,7 +25,7 @@ from veil.problem import Problem
 from veil.randomness import Seed
 from veil.release import LossRelease
 from veil.tabular.measuring import measure_held_out
-from veil.training.fitting import execute, row_losses
+from veil.training.fitting import Job, execute, row_losses
 from veil.training.progression import (
     LATER_IS_GONE,
     OTHER_BRANCHES,
@@ -51,7 +51,7 @@ class Mixing(nn.Module):
 
 def test_a_loss_or_model_that_mixes_rows_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
     problem = small_problem()
-    run = execute(plan_of("dp-sgd", problem), Mixing(), problem, None, row_losses, (), (), None, {})
+    run = execute(Job(Mixing(), problem, None, row_losses, (), ()), plan_of("dp-sgd", problem), None)
 
     def mixing(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         losses = row_losses(model, batch)
@@ -75,7 +75,7 @@ def test_other_rows_are_refused() -> None:
 def test_a_model_that_was_trained_on_after_the_run_is_refused() -> None:
     problem = small_problem()
     run = trained(plan_of("dp-sgd", problem), problem)
-    execute(plan_of("dp-sgd", problem, seed=6), run.model, problem, None, row_losses, (), (), None, {})
+    execute(Job(run.model, problem, None, row_losses, (), ()), plan_of("dp-sgd", problem, seed=6), None)
     with pytest.raises(InputError, match="changed after the run"):
         raise_budgets(run, problem, {"careful": 1.0}, 5)
 
@@ -172,7 +172,7 @@ def test_whatever_else_the_rules_pay_for_is_carried_over() -> None:
 def test_what_the_earlier_certificate_rests_on_and_leaves_out_stays_said() -> None:
     problem, points = small_problem(), CheckpointEvery(1)
     plan = replace(plan_of("dp-sgd", problem), assumptions=("It rains.",))
-    run = execute(plan, nn.Linear(4, 2), problem, problem, row_losses, (points,), ("The moon.",), None, {})
+    run = execute(Job(nn.Linear(4, 2), problem, problem, row_losses, (points,), ("The moon.",)), plan, None)
     back = roll_back(run, points.kept, LOWERED)
     more = raise_budgets(back, problem, {"careful": 1.0}, 5)
     for certificate in (back.certificate, more.certificate):
@@ -188,7 +188,7 @@ def test_held_out_rows_are_measured_once(tmp_path: Path) -> None:
     apart = Problem.from_arrays(problem.inputs, problem.targets, ["majority", "minority"] * 120, classes=[0, 1])
     plan = plan_of("dp-sgd", problem)
     folder = RunFolder.start(tmp_path / "run", plan.settings)
-    run = execute(plan, nn.Linear(4, 2), problem, None, row_losses, (points,), (), folder, {})
+    run = execute(Job(nn.Linear(4, 2), problem, None, row_losses, (points,), ()), plan, folder)
     measure_held_out(run, apart, folder.seed, folder)
     folder.complete()
     more = raise_budgets(run, problem, {"careful": 1.0}, 5, out=tmp_path / "more", callbacks=[points])

@@ -13,26 +13,15 @@ from veil import methods
 from veil.accounting import Ledger, Relation
 from veil.auditing.shadow_models import BuildModel
 from veil.errors import require
-from veil.models import build_model, load_public_weights, train_only
 from veil.plan import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
 from veil.randomness import Seed
 from veil.tabular.encoding import Encoding
 from veil.tabular.images import holds_images
 from veil.tabular.mapped import is_large
-from veil.tabular.preparing import (
-    Request,
-    classes_of,
-    columns_of,
-    holdout_of,
-    model_options,
-    plain_encoding,
-    read_and_check,
-    set_rows_apart,
-    with_budgets,
-)
-from veil.tabular.splitting import HOLDOUT_KEY, Holdout
-from veil.tabular.table import table_problem
+from veil.tabular.opening import Opening, open_rows
+from veil.tabular.preparing import Request, columns_of, holdout_of, make_model
+from veil.tabular.splitting import HOLDOUT_KEY, Holdout, Split
 from veil.training.run import LoadedRun, load
 
 
@@ -41,17 +30,11 @@ class SameModel:
     """Builds the run's kind of model with a fresh start; a class, so that other processes can receive it."""
 
     request: Request
-    encoding: Encoding
+    encoding: Encoding | None
 
     def __call__(self, problem: Problem, seed: Seed) -> nn.Module:
         """A model for the problem whose weights follow from the seed."""
-        options = model_options(self.request, self.encoding)
-        model = build_model(self.request.model, problem.public, seed, **options)
-        if self.request.init is not None:
-            load_public_weights(model, self.request.init)
-        if self.request.train_only:
-            train_only(model, self.request.train_only)
-        return model
+        return make_model(self.request, problem.public, self.encoding, seed)
 
 
 @dataclass(frozen=True)
@@ -80,30 +63,12 @@ def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) 
         plain and request.private_preprocessing is None,
         "this attack takes tables in memory without private preprocessing: call veil.audit with your own problem",
     )
-    columns = columns_of(request)
-    table, public = read_and_check(request, columns)
     relation = Relation(run.certificate.relation) if run.certificate.relation else None
-    apart = set_rows_apart(_holdout(request, config), columns, table, relation)
-    training, budgets = with_budgets(request, table[~apart])
-    encoding = plain_encoding(request, columns, training)
-    problem = table_problem(
-        training,
-        encoding,
-        columns.target,
-        columns.groups,
-        owner=columns.owner,
-        budgets=budgets,
-        schema=columns.schema,
-        group_sizes=columns.schema.group_sizes if columns.schema is not None else None,
-        classes=classes_of(table, columns),
-    )
-    rest = public if public is not None else table[apart]
-    others = None
-    if len(rest) > 0:
-        others = table_problem(
-            rest, encoding, columns.target, columns.groups, like=problem.public, schema=columns.schema
-        )
-    return RunRows(problem, others, SameModel(request, encoding))
+    split = Split(Seed.from_int(0), _holdout(request, config), relation)
+    by = Opening(methods.create(str(run.facts["method"])), Settings.checked(), split)
+    opened = open_rows(request, columns_of(request), by)
+    others = opened.held_out if opened.test is None else opened.test
+    return RunRows(opened.problem, others, SameModel(request, opened.encoding))
 
 
 def _holdout(request: Request, config: Mapping[str, Any]) -> Holdout:

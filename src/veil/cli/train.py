@@ -41,8 +41,7 @@ from veil.errors import require
 
 if TYPE_CHECKING:
     from veil.methods import Method as PrivateMethod
-    from veil.plan import Plan, Settings
-    from veil.problem import PublicFacts
+    from veil.plan import Settings
     from veil.tabular.preparing import Request
     from veil.training import Run
 
@@ -278,32 +277,15 @@ def _request(asked: Mapping[str, Any]) -> Request:
     )
 
 
-class _Planned(Exception):
-    """Carries a plan out of the call that would have gone on to train."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan.method)
-        self.plan = plan
-
-
 def _show_plan(request: Request, method: PrivateMethod, settings: Settings, json: bool) -> None:
     from veil.cli.plan_table import plan_json, plan_table
-    from veil.methods import relation_asked
-    from veil.tabular.running import train_table
+    from veil.tabular.running import plan_of
 
-    class PlanOnly:
-        relation = relation_asked(method)
-
-        def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
-            raise _Planned(method.plan(facts, settings))
-
-    try:
-        train_table(request, PlanOnly(), settings)  # type: ignore[arg-type]
-    except _Planned as found:
-        if json:
-            print_json(plan_json(found.plan))
-        else:
-            stdout.print(plan_table(found.plan))
+    plan = plan_of(request, method, settings)
+    if json:
+        print_json(plan_json(plan))
+    else:
+        stdout.print(plan_table(plan))
 
 
 def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:

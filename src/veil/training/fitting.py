@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,23 +70,30 @@ def fit(
     chosen = methods.create(method, options) if isinstance(method, str) else method
     given = Settings.checked(**settings)
     plan = methods.planned(chosen, problem.public, given)
-    return execute(plan, model, problem, evaluation, loss, callbacks, not_covered, out, config or {}, resume)
+    job = Job(model, problem, evaluation, loss, callbacks, not_covered, config or {})
+    return execute(job, plan, out, resume)
 
 
-def execute(
-    plan: Plan,
-    model: nn.Module,
-    problem: Problem,
-    evaluation: Problem | None,
-    loss: LossFunction,
-    callbacks: Sequence[Callback],
-    not_covered: Sequence[str],
-    out: Path | str | RunFolder | None,
-    config: Mapping[str, Any],
-    resume: bool = False,
-) -> Run:
-    """Carry out a plan."""
-    with prepare(plan, model, problem, evaluation, loss, callbacks, not_covered, out, config, resume) as preparation:
+@dataclass(frozen=True)
+class Job:
+    """What a run works on besides its plan: the model, the rows, the loss, and who watches.
+
+    `evaluation` holds rows that were declared public; `not_covered` are sentences for the certificate; `config` is what
+    was asked for, as the run's folder keeps it.
+    """
+
+    model: nn.Module
+    problem: Problem
+    evaluation: Problem | None = None
+    loss: LossFunction = row_losses
+    callbacks: Sequence[Callback] = ()
+    not_covered: Sequence[str] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def execute(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Run:
+    """Carry out a plan: check and set up, train, measure, certify, save."""
+    with prepare(job, plan, out, resume) as preparation:
         _train(preparation.loop)
         return preparation.finish()
 
@@ -101,64 +108,52 @@ def _train(loop: Loop) -> None:
         solver.solve(loop.model, loop.problem, loop.seed, loop.ledger, loop.hear_of)
 
 
-def prepare(
-    plan: Plan,
-    model: nn.Module,
-    problem: Problem,
-    evaluation: Problem | None,
-    loss: LossFunction,
-    callbacks: Sequence[Callback],
-    not_covered: Sequence[str],
-    out: Path | str | RunFolder | None,
-    config: Mapping[str, Any],
-    resume: bool = False,
-) -> Preparation:
+def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Preparation:
     """Check the model, open the ledger and set up the loop; no row is read yet."""
-    if evaluation is not None and not isinstance(evaluation, Problem):
-        raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
-    if loss is row_losses:
-        check_outputs(model, problem, "give a loss of your own")
-    if evaluation is not None:
-        check_evaluation(model, evaluation, plan.facts.groups)
-    check_savable(model)
-    if plan.private:
-        changed = plan.transform(loss) if plan.transform else loss
-        not_covered = [*not_covered, *check_rows_apart(model, problem, changed)]
-        if plan.solver is not None:
-            plan.solver.check(model)
-        first = plan.controller.release(plan.controller.start(), 0)
-        first.check_rows(len(plan.facts.cells))
-        if not plan.over_budget:
-            check_budgets(Ledger(plan.terms()), plan.settings.accountant_for())
-    given = {"method": plan.method, **config, "settings": plan.settings.model_dump(exclude_none=True)}
+    job = replace(job, not_covered=(*job.not_covered, *_tried(job, plan)))
+    given = {"method": plan.method, **job.config, "settings": plan.settings.model_dump(exclude_none=True)}
     folder = out if isinstance(out, RunFolder) or out is None else RunFolder.open(out, plan.settings, resume, given)
     own = folder is not None and folder is not out
     try:
         if own and folder is not None:
             folder.hold_to("request", Identity(settings_of(given)))
-        loop = _set_up(plan, model, problem, evaluation, loss, callbacks, folder)
+        loop = _set_up(job, plan, folder)
     except BaseException:
         if own and folder is not None:
             folder.abandon()
             folder.close()
         raise
-    return Preparation(loop, folder, own, tuple(not_covered), dict(config), time.perf_counter())
+    return Preparation(loop, folder, own, tuple(job.not_covered), dict(job.config), time.perf_counter())
 
 
-def _set_up(
-    plan: Plan,
-    model: nn.Module,
-    problem: Problem,
-    evaluation: Problem | None,
-    loss: LossFunction,
-    callbacks: Sequence[Callback],
-    folder: RunFolder | None,
-) -> Loop:
+def _tried(job: Job, plan: Plan) -> list[str]:
+    """Try on made-up rows all that the run will need; what could not be tried is not covered."""
+    model, problem, evaluation = job.model, job.problem, job.evaluation
+    if evaluation is not None and not isinstance(evaluation, Problem):
+        raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
+    if job.loss is row_losses:
+        check_outputs(model, problem, "give a loss of your own")
+    if evaluation is not None:
+        check_evaluation(model, evaluation, plan.facts.groups)
+    check_savable(model)
+    if not plan.private:
+        return []
+    said = check_rows_apart(model, problem, plan.transform(job.loss) if plan.transform else job.loss)
+    if plan.solver is not None:
+        plan.solver.check(model)
+    first = plan.controller.release(plan.controller.start(), 0)
+    first.check_rows(len(plan.facts.cells))
+    if not plan.over_budget:
+        check_budgets(Ledger(plan.terms()), plan.settings.accountant_for())
+    return said
+
+
+def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     """The loop with its ledger and, in a run that goes on, with what was done before."""
     team = Team.joined()
     require(team is None or plan.solver is None, f"{plan.method} trains in one process: start it without torchrun")
     seed = _seed(plan, team) if folder is None else folder.seed
-    loop = Loop(model, problem, plan, loss, seed, None, evaluation, callbacks, team=team)
+    loop = Loop(job.model, job.problem, plan, job.loss, seed, None, job.evaluation, job.callbacks, team=team)
     _take_up(loop, folder)
     # In a team the first process keeps the ledger: no release is whole without it, so none is made unreserved.
     if not plan.private or (team is not None and not team.leads):

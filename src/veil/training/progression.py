@@ -40,7 +40,7 @@ from veil.release import GradientRelease
 from veil.teams import Team
 from veil.training.callbacks import Callback, StepReport
 from veil.training.carrying import GRADIENT, StepReleases
-from veil.training.fitting import execute, row_losses
+from veil.training.fitting import Job, execute, row_losses
 from veil.training.run import Run, weights_check
 from veil.training.run_folder import EVALUATION, LEDGER, LEDGERS, RunFolder
 
@@ -201,9 +201,9 @@ def raise_budgets(
     )
     plan = _continued(raised_plan(run.plan, budgets, steps), run)
     missing = (*run.certificate.not_covered, OTHER_BRANCHES)
-    model = copy.deepcopy(run.model)
+    job = Job(copy.deepcopy(run.model), problem, evaluation, loss, callbacks, missing, run.config)
     with _folder(out, plan, run) as folder:
-        more = execute(plan, model, problem, evaluation, loss, callbacks, missing, folder, run.config)
+        more = execute(job, plan, folder)
         _copy_ledgers(run, folder, LEDGERS)
     return more
 

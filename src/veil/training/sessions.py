@@ -32,7 +32,7 @@ from veil.problem import Problem
 from veil.release import GradientRelease
 from veil.sampling import Sampler
 from veil.training.callbacks import Callback
-from veil.training.fitting import Preparation, prepare, row_losses
+from veil.training.fitting import Job, Preparation, prepare, row_losses
 from veil.training.run import Run
 from veil.training.trials import check_rows_apart
 
@@ -195,4 +195,4 @@ def session(
     """
     chosen = methods.create(method, options) if isinstance(method, str) else method
     plan = methods.planned(chosen, problem.public, Settings.checked(**settings))
-    return Session(prepare(plan, model, problem, evaluation, loss, callbacks, (), out, {}, resume))
+    return Session(prepare(Job(model, problem, evaluation, loss, callbacks), plan, out, resume))
