@@ -116,14 +116,25 @@ def large_positions(*grams: Tensor) -> bool:
 
 
 def doubtful(gram: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Squared norms from (rows, T, T) products whose sum they are, and the rows where cancellation ate the digits.
-
-    A bound needs those digits: the rows named here must be computed in another way.
-    """
+    """Squared norms from (rows, T, T) products whose sum they are, and the rows where cancellation ate the digits."""
     squares = gram.sum((1, 2))
-    reach = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(1).square_()
-    lost = squares * GRAM_LOSS < reach * torch.finfo(reach.dtype).eps
-    return squares, lost.nonzero().flatten() if bool(lost.any()) else None
+    return squares, cancelling(squares, gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(1))
+
+
+def cancelling(squares: Tensor, reach: Tensor) -> Tensor | None:
+    """The rows whose gradient is far shorter than its terms, the lengths of which add up to `reach`; None if none is.
+
+    A bound needs the digits that are lost then, and such terms must meet no other row's in one sum: they are as long
+    as they like, and what is added to them is rounded away.
+    """
+    lost = squares * GRAM_LOSS < reach.square() * torch.finfo(reach.dtype).eps
+    return lost.nonzero().flatten() if bool(lost.any()) else None
+
+
+def taken_apart(whole: Contribution, squares: Tensor, index: Tensor, exact: Tensor) -> tuple[Tensor, Contribution]:
+    """Squared norms and form of a contribution some of whose rows had to be written out (`exact`)."""
+    others = torch.ones(squares.shape[0], dtype=torch.bool, device=squares.device).index_fill(0, index, False)
+    return squares.index_copy(0, index, squared_norms(exact)), Apart(whole.kept(others), index, exact)
 
 
 @dataclass(slots=True)
@@ -203,22 +214,21 @@ class Outer(Contribution):
         if positions == 1:
             return product_squares(self.left.flatten(1), self.right.flatten(1)), self
         if costs.by_gram(positions, p, d) < costs.by_values(rows, positions, p, d):
-            return self.gram_norms(), self
+            return self.by_gram()
         if take is None:
             return Rowwise(self.values()).settle()
         values = torch.bmm(self.left.transpose(1, 2), self.right, out=take((rows, p, d), self.left))
         return Rowwise(values.view(rows, *self.shape)).settle()
 
-    def gram_norms(self) -> Tensor:
-        """Squared norms from inner products of positions, exact where those would cancel."""
+    def by_gram(self) -> tuple[Tensor, Contribution]:
+        """Squared norms from inner products of positions; rows in which those would cancel are written out."""
         lefts, rights = self.left @ self.left.transpose(1, 2), self.right @ self.right.transpose(1, 2)
         if large_positions(lefts, rights):
-            return squared_norms(self.values())
+            return Rowwise(self.values()).settle()
         squares, index = doubtful(lefts.mul_(rights))
-        if index is not None:
-            exact = Outer(self.left[index], self.right[index], self.shape).values()
-            squares = squares.index_copy(0, index, squared_norms(exact))
-        return squares
+        if index is None:
+            return squares, self
+        return taken_apart(self, squares, index, Outer(self.left[index], self.right[index], self.shape).values())
 
     def values(self) -> Tensor:
         return torch.bmm(self.left.transpose(1, 2), self.right).view(self.left.shape[0], *self.shape)
@@ -237,6 +247,27 @@ class Outer(Contribution):
 
     def kept(self, keep: Tensor) -> Contribution:
         return Outer(zeroed(self.left, keep), zeroed(self.right, keep), self.shape)
+
+
+@dataclass(slots=True)
+class Apart(Contribution):
+    """Most rows in one form, and those at `index` (zero there) as they are."""
+
+    most: Contribution
+    index: Tensor
+    exact: Tensor
+
+    def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
+        return self.most.settle(take)[0].index_copy(0, self.index, squared_norms(self.exact)), self
+
+    def values(self) -> Tensor:
+        return self.most.values().index_copy(0, self.index, self.exact)
+
+    def total(self, weights: Tensor) -> Tensor:
+        return self.most.total(weights) + Rowwise(self.exact).total(weights[:, self.index])
+
+    def kept(self, keep: Tensor) -> Contribution:
+        return Apart(self.most.kept(keep), self.index, zeroed(self.exact, keep[self.index]))
 
 
 @dataclass(slots=True)
@@ -260,7 +291,15 @@ class Gathered(Contribution):
         sums = self.right.new_zeros(entries.shape[0], d).index_add_(0, where, self.right.flatten(0, 1))
         squares = squared_norms(sums)
         owners = torch.div(entries, self.shape[0], rounding_mode="floor")
-        return squares.new_zeros(rows).index_add_(0, owners, squares), self
+        squares = squares.new_zeros(rows).index_add_(0, owners, squares)
+        if cancelling(squares, self.reach()) is None:
+            return squares, self
+        return squares, Entries(entries % self.shape[0], owners, sums, rows, self.shape)
+
+    def reach(self) -> Tensor:
+        """The lengths of the terms of each row, added up."""
+        lengths: Tensor = torch.linalg.vector_norm(self.right, dim=2)
+        return lengths.sum(1)
 
     def values(self) -> Tensor:
         rows, positions, d = self.right.shape
@@ -281,6 +320,32 @@ class Gathered(Contribution):
 
 
 @dataclass(slots=True)
+class Entries(Contribution):
+    """Gradient of a table with every pair of row and entry once: entry `index` of row `owners` has slope `sums`."""
+
+    index: Tensor
+    owners: Tensor
+    sums: Tensor
+    rows: int
+    shape: torch.Size
+
+    def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
+        return self.sums.new_zeros(self.rows).index_add_(0, self.owners, squared_norms(self.sums)), self
+
+    def values(self) -> Tensor:
+        result = self.sums.new_zeros(self.rows, *self.shape)
+        result[self.owners, self.index] = self.sums
+        return result
+
+    def total(self, weights: Tensor) -> Tensor:
+        scales = weights.to(self.sums.dtype)[:, self.owners]
+        return self.sums.new_zeros(len(scales), *self.shape).index_add_(1, self.index, scales.unsqueeze(2) * self.sums)
+
+    def kept(self, keep: Tensor) -> Contribution:
+        return Entries(self.index, self.owners, zeroed(self.sums, keep[self.owners]), self.rows, self.shape)
+
+
+@dataclass(slots=True)
 class Tied(Contribution):
     """One parameter used as a table and as a matrix: the sum of a `Gathered` and an `Outer`, never materialised."""
 
@@ -289,13 +354,23 @@ class Tied(Contribution):
 
     def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
         table_squares, _ = self.table.settle()
-        matrix_squares = self.matrix.gram_norms()
+        matrix_squares, _ = self.matrix.by_gram()
         # ⟨onehot(i_t) ⊗ r_t, l_s ⊗ q_s⟩ = l_s[i_t] · ⟨r_t, q_s⟩
         entries = self.table.index.unsqueeze(1).expand(-1, self.matrix.left.shape[1], -1)
         picked = self.matrix.left.gather(2, entries)
         inner = self.matrix.right @ self.table.right.transpose(1, 2)
         crossed = (picked * inner).sum((1, 2))
-        return (table_squares + matrix_squares + 2 * crossed).clamp_min(0), self
+        squares = (table_squares + matrix_squares + 2 * crossed).clamp_min(0)
+        lengths = [torch.linalg.vector_norm(side, dim=2) for side in (self.matrix.left, self.matrix.right)]
+        index = cancelling(squares, self.table.reach() + (lengths[0] * lengths[1]).sum(1))
+        if index is None:
+            return squares, self
+        return taken_apart(self, squares, index, self._of(index).values())
+
+    def _of(self, index: Tensor) -> Tied:
+        """Some rows of it."""
+        table = Gathered(self.table.index[index], self.table.right[index], self.table.shape)
+        return Tied(table, Outer(self.matrix.left[index], self.matrix.right[index], self.matrix.shape))
 
     def values(self) -> Tensor:
         return self.table.values() + self.matrix.values()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from veil.gradients import costs
 from veil.gradients.batches import zeroed
-from veil.gradients.contributions import Contribution, Rowwise, Take, doubtful, large_positions, squared_norms
+from veil.gradients.contributions import Contribution, Rowwise, Take, doubtful, large_positions, taken_apart
 from veil.gradients.recording import Parts, Recorder, Rows, rule
 
 # Patches are copied out a few rows at a time, so that they stay in the processor's cache.
@@ -101,7 +101,7 @@ class Convolved(Contribution):
     def settle(self, take: Take | None = None) -> tuple[Tensor, Contribution]:
         ways = self._costs()
         if min(ways, key=lambda way: ways[way]) == "gram":
-            return self._gram_norms(), self
+            return self._by_gram()
         return Rowwise(self.values()).settle()
 
     def _costs(self) -> dict[str, float]:
@@ -145,34 +145,33 @@ class Convolved(Contribution):
             for place in product(*(range(k) for k in self.shape.kernel))
         ]
 
-    def _gram_norms(self) -> Tensor:
+    def _by_gram(self) -> tuple[Tensor, Contribution]:
         """Inner products of patches are sums of inner products of pixels, shifted: no patch is ever written out."""
         count, positions, size = self.images.shape[0], prod(self.gradients.shape[2:]), self._padded_size()
         step = max(1, GRAM_VALUES // max(1, prod(size) ** 2))
-        norms = []
+        found, lost = [], []
         for start in range(0, count, step):
             images = self._padded(self.images[start : start + step]).flatten(2)
             products = torch.bmm(images.transpose(1, 2), images)
             outputs = self.gradients[start : start + step].flatten(2)
             inner = torch.bmm(outputs.transpose(1, 2), outputs)
             if large_positions(products, inner):
-                return squared_norms(self.values())
+                return Rowwise(self.values()).settle()
             pixels = products.view(-1, *size, *size)
             windows = self._windows()
             patches = pixels[(slice(None), *windows[0], *windows[0])].contiguous()
             for window in windows[1:]:
                 patches += pixels[(slice(None), *window, *window)]
             gram = patches.reshape(-1, positions * positions).mul_(inner.flatten(1))
-            norms.append(self._exact_where_needed(gram.view(-1, positions, positions), start))
-        return torch.cat(norms)
-
-    def _exact_where_needed(self, gram: Tensor, start: int) -> Tensor:
-        squares, index = doubtful(gram)
-        if index is not None:
-            chosen = index + start
-            few = replace(self, images=self.images[chosen], gradients=self.gradients[chosen], rows=chosen.shape[0])
-            squares = squares.index_copy(0, index, squared_norms(few.values()))
-        return squares
+            squares, index = doubtful(gram.view(-1, positions, positions))
+            found.append(squares)
+            if index is not None:
+                lost.append(index + start)
+        if not lost:
+            return torch.cat(found), self
+        rows = torch.cat(lost)
+        few = replace(self, images=self.images[rows], gradients=self.gradients[rows], rows=rows.shape[0])
+        return taken_apart(self, torch.cat(found), rows, few.values())
 
     def values(self) -> Tensor:
         if self.images.shape[0] == 0:
