@@ -67,10 +67,11 @@ class Watch:
         given = [(tensor.detach(), tensor._version) for tensor in tensors((args, options))]
         plain = mapped((args, options), lambda tensor: tensor.detach())
         call = Call(plain[0], plain[1], [version for _, version in given], [], set())
-        for place, tensor in enumerate(outputs):
-            call.outputs.append(tensor.detach().clone())
-            call.nodes.add(tensor.grad_fn)
-            call.uses.append(self._recorder.follow("module", tensor, 1, partial(_keep, call, place)))
+        with torch._C.DisableTorchFunction():  # it is not the model that looks at nodes here
+            for place, tensor in enumerate(outputs):
+                call.outputs.append(tensor.detach().clone())
+                call.nodes.add(tensor.grad_fn)
+                call.uses.append(self._recorder.follow("module", tensor, 1, partial(_keep, call, place)))
         self.calls[name].append(call)
 
 

@@ -17,7 +17,7 @@ from veil.gradients.contributions import Contribution, Rowwise, Space, merged
 from veil.gradients.fallback import per_row_gradients
 from veil.gradients.graphs import leaves_before, read_graph, reject_checkpoints
 from veil.gradients.local import Watch, draws_random_numbers, owners, per_row_of_module
-from veil.gradients.recording import Recorder, Structures
+from veil.gradients.recording import HookWatch, Recorder, Structures
 from veil.gradients.records import Batch, FallbackWarning, GradientError, LossFn, RowFacts
 from veil.gradients.replay import Plain, plain_maps, read, replay
 
@@ -121,9 +121,10 @@ def run_again(
     if not torch.is_grad_enabled():
         with torch.enable_grad():
             return run_again(model, loss, batch, rows, memory, keep)
-    losses = loss(model, detached(batch))
+    with HookWatch() as hooks:
+        losses = loss(model, detached(batch))
     check_losses(losses, rows)
-    nodes = read(losses, plain, rows)
+    nodes = None if hooks.exposed else read(losses, plain, rows)
     if nodes is None:
         return None
     result = replay(losses, plain.maps, nodes, keep)

@@ -30,6 +30,8 @@ Rule: TypeAlias = Callable[..., Any]
 
 _RULES: dict[Any, Rule] = {}
 _HOOKS = {Tensor.register_hook, Tensor.register_post_accumulate_grad_hook}
+# Whoever has a node of the graph can put a hook on it, which the graph does not show.
+_NODE = vars(torch._C.TensorBase)["grad_fn"].__get__
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
@@ -101,6 +103,27 @@ class Structures:
 _REMEMBERED = 4096
 
 
+class HookWatch(TorchFunctionMode):
+    """Sees one forward pass that is not recorded: rejects hooks on tensors, notes whether nodes were handed out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exposed = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _HOOKS:
+            raise _hooked()
+        self.exposed = self.exposed or func == _NODE
+        return func(*args, **(kwargs or {}))
+
+
+def _hooked() -> GradientError:
+    return GradientError(
+        "the model changes gradients by a hook on a tensor, which may mix rows unseen: write it as a "
+        "torch.autograd.Function instead"
+    )
+
+
 class Recorder(TorchFunctionMode):
     """Sees one forward pass over `rows` rows and calls `arrived` with each contribution of the backward pass."""
 
@@ -122,23 +145,19 @@ class Recorder(TorchFunctionMode):
         self.roots: list[GradientEdge] = []
         self.probed: list[dict[int, Tensor]] | None = None
         self.pulling = False
+        self.exposed = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         handler = _RULES.get(func)
         if handler is None or not torch.is_grad_enabled():
-            if func in _HOOKS and not self._own(*args):
-                raise GradientError(
-                    "the model changes gradients by a hook on a tensor, which may mix rows unseen: write it as a "
-                    "torch.autograd.Function instead"
-                )
+            if func in _HOOKS:
+                raise _hooked()
+            self.exposed = self.exposed or func == _NODE
             return func(*args, **(kwargs or {}))
         result = handler(self, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if result is NotImplemented else result
-
-    def _own(self, tensor: Any = None, hook: Any = None) -> bool:
-        return isinstance(hook, partial) and hook.func == self._gradient
 
     def close(self) -> None:
         """Let go of everything: hooks hold the recorder, which holds their nodes, a cycle that nothing else cuts."""
@@ -265,7 +284,8 @@ class Recorder(TorchFunctionMode):
         """Give every use its layout: traced through the graph of this pass, or probed where the graph does not tell.
 
         What was traced is remembered by the graph's key and holds for every pass with that key; what had to be probed
-        holds for this pass only. The first time that operations come in some order, tracing is compared with a probe.
+        holds for this pass only. The first time that operations come in some order, tracing is compared with a probe,
+        and always if nodes of the graph were handed out.
         """
         for use in self.uses:
             use.place = graph.places.get(use.edge[0])
@@ -281,9 +301,12 @@ class Recorder(TorchFunctionMode):
         for use, layout in zip(self.uses, known, strict=True):
             use.layout = layout
         order = (tuple(kind.number for kind in graph.kinds), key[1:])
-        unsure = any(use.layout is None and use.place is not None for use in self.uses)
+        unsure = self.exposed or any(use.layout is None and use.place is not None for use in self.uses)
         if (unsure or order not in self.structures.compared) and self._probe(losses, inputs):
             self.structures.compared.add(order)
+            # What a probe refutes once is never believed again.
+            believed = tuple(was if use.layout == was else None for use, was in zip(self.uses, known, strict=True))
+            self.structures.layouts[key] = believed
 
     def _traced(self, graph: Graph) -> tuple[Layout | None, ...]:
         pitches = traced(graph, self.rows)
