@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
@@ -24,8 +24,37 @@ MOST_ENTRIES = 10_000
 # Frozen parameters are buffers by another name; larger ones are the weights of a public model, too large to copy.
 MOST_FROZEN = 65_536
 _OWN = frozenset(vars(nn.Module()))
-_CONTAINERS = (dict, list, set, deque)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (dict, list, set, deque, bytearray)
 _OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module, nn.Parameter)
+
+
+class _Slots(MutableMapping[str, Any]):
+    """The attributes of an object that keeps them in slots, as a mapping."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+        declared = [vars(kind).get("__slots__", ()) for kind in type(held).__mro__]
+        names = [name for given in declared for name in ((given,) if isinstance(given, str) else given)]
+        self.names = [name for name in names if name not in ("__dict__", "__weakref__")]
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self._held, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        object.__setattr__(self._held, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        object.__delattr__(self._held, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.names if hasattr(self._held, name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class ModelState:
@@ -51,6 +80,7 @@ class ModelState:
         # What shares memory with a parameter moves with it.
         trained = (p for p in model.parameters() if p.requires_grad and _has_memory(p))
         self._trained = {parameter.untyped_storage().data_ptr() for parameter in trained}
+        self._modules = set(model.modules())
         for name, module in model.named_modules():
             self._take_module(name, module)
 
@@ -90,6 +120,11 @@ class ModelState:
                 self._leaves.append((f"{prefix}{key}", parameter, parameter.detach().clone()))
 
     def _take(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module) and value not in self._modules:
+            # In a list or an object: torch does not know that it belongs to the model.
+            self._modules.update(value.modules())
+            for inner, module in value.named_modules(prefix=name):
+                self._take_module(inner, module)
         if isinstance(value, _OPAQUE) or id(value) in self._seen:
             return
         if isinstance(value, Tensor):
@@ -108,9 +143,14 @@ class ModelState:
         elif isinstance(value, tuple):
             for key, entry in enumerate(value):
                 self._take(f"{name}[{key}]", entry)
-        elif hasattr(value, "__dict__"):
+        elif not isinstance(value, _PLAIN):
+            self._take_object(name, value)
+
+    def _take_object(self, name: str, value: Any) -> None:
+        slots = _Slots(value)
+        spaces = [vars(value)] if hasattr(value, "__dict__") else []
+        for space in [*spaces, slots] if slots.names else spaces:
             self._seen.add(id(value))
-            space = vars(value)
             self._spaces.append((name, space, dict(space)))
             for key, entry in self._spaces[-1][2].items():
                 self._take(f"{name}.{key}", entry)
@@ -148,7 +188,7 @@ def _same_entries(now: Any, before: Any) -> bool:
 
 def _different(name: str, now: Any, before: Any) -> Iterator[str]:
     now, before = _visible(now), _visible(before)
-    if not isinstance(now, dict):
+    if not isinstance(now, MutableMapping):
         if not _equal(now, before):
             yield name
         return
@@ -181,7 +221,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _restore(now: Any, before: Any, numbers: bool) -> None:
-    if isinstance(now, dict):
+    if isinstance(now, MutableMapping):
         _restore_entries(now, before, numbers)
     elif isinstance(now, set):
         now.clear()
@@ -191,13 +231,12 @@ def _restore(now: Any, before: Any, numbers: bool) -> None:
         now.extend(before)
 
 
-def _restore_entries(now: dict[Any, Any], before: Mapping[Any, Any], numbers: bool) -> None:
-    plain = (bool, int, float, complex, str, type(None))
+def _restore_entries(now: MutableMapping[Any, Any], before: Mapping[Any, Any], numbers: bool) -> None:
     for key in list(_visible(now)):
-        if key not in before and (numbers or not isinstance(now[key], plain)):
+        if key not in before and (numbers or not isinstance(now[key], _PLAIN)):
             del now[key]
     for key, value in _visible(before).items():
-        if key not in now or (now[key] is not value and (numbers or not isinstance(now[key], plain))):
+        if key not in now or (now[key] is not value and (numbers or not isinstance(now[key], _PLAIN))):
             now[key] = value
 
 

@@ -17,7 +17,7 @@ from veil.accounting import AccountingError, Event, Ledger
 from veil.controllers import State
 from veil.controllers import gate as gates
 from veil.draws import Draw
-from veil.gradients import GradientEngine
+from veil.gradients import GradientEngine, GradientError
 from veil.gradients.model_state import ModelState
 from veil.metrics import GroupMetrics, evaluate
 from veil.models.applying import batches
@@ -65,6 +65,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._held = ModelState(self.model) if self.plan.private else None
+        self._weights: dict[str, Tensor] = {}
         self._carried = carried(self.model, self.problem, self.loss) if self.plan.private else None
         self.engine = GradientEngine(self.model, self._trained_loss(), micro_batch=self.plan.settings.micro_batch)
         self.noise = GaussianNoise(self.seed, secure=self.plan.settings.secure_noise)
@@ -111,6 +112,8 @@ class Loop:
             yield
         finally:
             self.undo_writes()
+            written = self.undo_weights()
+        refuse_written(written)
 
     def carry_on(self) -> None:
         """Let one pass over made-up rows change what passes change by themselves: it then depends on no row."""
@@ -120,9 +123,21 @@ class Loop:
             self._carried = self._carried if self._held.changed() else None
 
     def note_state(self) -> None:
-        """Remember what the model holds besides its weights."""
+        """Remember what the model holds."""
         if self._held is not None:
             self._held = self._held.renew()
+            self._weights = {name: parameter.detach().clone() for name, parameter in self._trained()}
+
+    def undo_weights(self) -> list[str]:
+        """Put back the weights that passes changed since they were noted; returns their names."""
+        written = [] if self._held is None else [n for n, p in self._trained() if not _same(p, self._weights.get(n))]
+        with torch.no_grad():
+            for name in written:
+                self._parameters[name].copy_(self._weights[name])
+        return written
+
+    def _trained(self) -> list[tuple[str, Tensor]]:
+        return [(name, parameter) for name, parameter in self._parameters.items() if parameter.requires_grad]
 
     def undo_writes(self, numbers: bool = True) -> None:
         """Put back what was noted; without `numbers`, attributes that were set to plain numbers stay."""
@@ -343,6 +358,22 @@ def spent_by_group(ledger: Ledger, plan: Plan) -> dict[str, float]:
             known[key] = account.rule.reading(ledger.spent(cell), ledger.terms.delta, accountant)
         largest[account.group] = max(largest.get(account.group, 0.0), known[key])
     return largest
+
+
+def refuse_written(weights: Sequence[str]) -> None:
+    """Refuse what passes over rows gave that changed weights: rows would leave in them, and in it, without noise."""
+    if weights:
+        raise GradientError(
+            f"the forward pass changes the parameter {weights[0]}, so it would hold private rows without noise: use a "
+            "changed copy of it in forward"
+        )
+
+
+def _same(one: Tensor, other: Tensor | None) -> bool:
+    """Whether two tensors hold the same values; NaN is the same as NaN."""
+    if other is None or torch.equal(one, other):
+        return True
+    return bool(torch.isclose(one, other, 0.0, 0.0, equal_nan=True).all())
 
 
 def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:

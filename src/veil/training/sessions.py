@@ -33,6 +33,7 @@ from veil.release import GradientRelease
 from veil.sampling import Sampler
 from veil.training.callbacks import Callback
 from veil.training.fitting import Job, Preparation, prepare, row_losses
+from veil.training.loop import refuse_written
 from veil.training.run import Run
 from veil.training.trials import check_rows_apart
 
@@ -128,6 +129,7 @@ class Session:
             self._try(given)
             batch = loop.problem.batch(now.rows)
             result = GradientEngine(loop.model, given).weighted_sum(batch, weigh, rows=len(now.rows))
+        refuse_written(loop.undo_weights())
         self._preparation.hold_to_step(now.step, result)
         released = now.release.complete(result, loop.problem, now.rows, now.sampler, loop.seed, now.step, loop.noise)
         self._undo_writes()

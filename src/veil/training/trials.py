@@ -118,9 +118,9 @@ def check_savable(model: nn.Module) -> None:
     """Refuse a model whose state a run cannot keep: something that is no plain tensor of a kind that files hold."""
     for name, value in model.state_dict().items():
         require(
-            isinstance(value, Tensor),
-            f'the model cannot be saved: "{name}" of its state_dict is a {type(value).__name__}, not a tensor: remove '
-            "get_extra_state",
+            isinstance(value, Tensor) and name.rpartition(".")[2] != "_extra_state",
+            f'the model cannot be saved: "{name}" of its state_dict is a {type(value).__name__}, neither parameter nor '
+            "buffer: remove get_extra_state",
         )
         try:
             fits = value.layout == torch.strided and bool(save({name: value.new_zeros(1)}))
