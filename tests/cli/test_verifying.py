@@ -127,3 +127,8 @@ def test_a_run_that_is_not_private_has_nothing_to_verify(
     code, _, err = veil(capsys, monkeypatch, "verify", out)
     assert code == 2
     assert "erm is not private: there is no guarantee to verify" in err
+
+
+def test_a_run_whose_seed_is_still_there_does_not_hold(run: Path) -> None:
+    (run / "seed.key").write_text("{}")
+    assert "seed.key is still there" in faults(run)

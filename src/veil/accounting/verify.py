@@ -88,15 +88,17 @@ class Verdict:
 def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
     """Check a certificate against the ledgers beside it.
 
-    Looks at: the ledgers' checksums; that the certificate was made from this ledger, field by field; that what was
-    spent stays within each rule, also where preprocessing and evaluation have ledgers of their own; and each rule's ε
-    by dp-accounting, which may exceed ours by its own error of 1 %.
+    Looks at: whether the run is finished and its seed destroyed; the ledgers' checksums; that the certificate was
+    made from this ledger, field by field; that what was spent stays within each rule, also where preprocessing and
+    evaluation have ledgers of their own; and each rule's ε by dp-accounting, which may exceed ours by its own error
+    of 1 %.
     """
     certificate = Certificate.load(certificate_path)
     if not certificate.private:
         raise AccountingError(f"{certificate.method} is not private: there is no guarantee to verify")
     ledger = _opened(ledger_path or certificate_path.with_name("ledger.jsonl"))
     faults = [
+        *_faults_of_folder(certificate_path.parent),
         *_faults(certificate, ledger),
         *_faults_of_words(certificate, ledger, certificate_path.with_name("run.json")),
         *_faults_before(ledger, certificate_path.with_name("preprocessing.jsonl")),
@@ -127,6 +129,12 @@ def _opened(path: Path) -> Ledger:
         return Ledger.open(path)
     except LedgerDamaged as error:
         raise LedgerDamaged(f"{path.name}: {error}") from error
+
+
+def _faults_of_folder(folder: Path) -> Iterable[str]:
+    """The seed of a run that is under way, or was cut short: with it anybody can subtract the noise."""
+    if (folder / "seed.key").exists():
+        yield "seed.key is still there: the run is not finished, and must not be published; resume it first"
 
 
 def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
