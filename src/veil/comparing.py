@@ -29,6 +29,7 @@ from veil.training.run import load
 from veil.training.run_folder import CHECKPOINT, finished_in, reserved_in
 
 Finished = Callable[[str, int, int], None]
+SEEDS_PUBLIC = "The noise: the seeds 1, 2, … are public, so that anybody can subtract it. Train anew what you publish."
 OTHER_RUNS = "The other runs of the comparison on the same rows: each has its own ε, and their ε add up."
 
 
@@ -130,7 +131,7 @@ def compare(
     """Train every method with seeds 1 … `seeds` at every budget; methods that are not private run at one budget only.
 
     `model` builds a fresh model from the problem and a seed, so that a seed gives every method the same start.
-    `not_covered` are sentences for every certificate, beside the one that the runs of the comparison add up.
+    `not_covered` are sentences for every certificate, beside those that runs add up and that their seeds are public.
     `finished` is told each label with how many of how many runs are done.
     """
     require(len(methods) > 0, "name at least one method to compare")
@@ -145,7 +146,8 @@ def compare(
         for epsilon in (dict.fromkeys(epsilons) if private[name] else epsilons[:1])
         for seed in range(1, seeds + 1)
     ]
-    missing = (OTHER_RUNS, *not_covered) if len(trials) > 1 else tuple(not_covered)
+    # Also where there is one run: the same folder may get more of them later.
+    missing = (OTHER_RUNS, SEEDS_PUBLIC, *not_covered)
     work = Work(problem, evaluation, model, Path(out), dict(settings), dict(config or {}), missing)
     for trial in trials:
         _check_stored(trial, work)

@@ -14,7 +14,7 @@ from torch import nn
 
 import veil.comparing
 import veil.parallel
-from veil.comparing import Comparison, compare
+from veil.comparing import OTHER_RUNS, SEEDS_PUBLIC, Comparison, compare
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.parallel import WORKER_DIED
@@ -144,3 +144,11 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(tmp_path: Path, monkeypat
     found = compared(tmp_path / "cut", methods=["dp-sgd"], seeds=1, steps=230)
     assert found.rows[0]["metrics"] == whole.rows[0]["metrics"]
     assert found.rows[0]["privacy"] == whole.rows[0]["privacy"]
+
+
+def test_a_run_that_was_alone_says_that_more_may_follow_and_that_its_noise_is_known(tmp_path: Path) -> None:
+    compared(tmp_path, methods=["dp-sgd"], seeds=1)
+    compared(tmp_path, methods=["dp-sgd"], seeds=2)
+    for number in (1, 2):
+        certificate = json.loads((tmp_path / f"dp-sgd-eps1-seed{number}" / "certificate.json").read_text())
+        assert {OTHER_RUNS, SEEDS_PUBLIC} <= set(certificate["not_covered"])

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from veil.randomness import Seed
 
 ADULT = {"target": "income", "group": "sex,income", "ignore": "fnlwgt"}
-SEEDS_PUBLIC = "The noise: the seeds 1, 2, … are public, so that anybody can subtract it. Train anew what you publish."
 Data = Annotated[str, typer.Argument(help="The table to train on (CSV or Parquet), or adult for the bundled one.")]
 Seeds = Annotated[int, typer.Option(help="Runs per method, with seeds 1, 2, …")]
 Epsilons = Annotated[str, typer.Option(help="Budget ε, or several: 0.5,1,2.")]
@@ -190,7 +189,7 @@ def _require_data(data: str) -> None:
 
 
 def _show(found: Comparison, not_covered: list[str], out: Path, json: bool, wanted: list[Any]) -> None:
-    from veil.comparing import OTHER_RUNS
+    from veil.comparing import OTHER_RUNS, SEEDS_PUBLIC
     from veil.report import write_report
 
     page = write_report(found.facts, out / "report.html", requirements=wanted) if found.facts else None
