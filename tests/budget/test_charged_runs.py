@@ -20,6 +20,7 @@ from veil.plan import Plan, Settings
 from veil.tabular.preparing import Request
 from veil.tabular.running import train_table
 from veil.training import Callback, StepReport
+from veil.training.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -113,3 +114,27 @@ def test_a_run_with_a_schema_or_private_preprocessing_is_charged_for_all_that_it
     (entry,) = BudgetStore.open(str(place / "budget.sqlite")).history("people")
     assert entry.note == ""
     assert not entry.reads_more
+
+
+def test_a_new_run_does_not_pay_by_the_charge_of_one_that_was_cut_short(place: Path) -> None:
+    with pytest.raises(RuntimeError, match="cut short"):
+        train(place, "run", callbacks=[Crash()])
+    for name in ("ledger.jsonl", "seed.key", "checkpoint.safetensors"):
+        (place / "run" / name).unlink()
+    with pytest.raises(InputError, match="charge of another run"):
+        train(place, "run")
+    assert spent(place) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_run_that_is_killed_before_its_seed_is_destroyed_can_still_be_completed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(folder: RunFolder) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(RunFolder, "complete", killed)
+        train(place, "run")
+    train(place, "run", resume=True)
+    assert not (place / "run" / "seed.key").exists()
+    assert spent(place) == pytest.approx(1.0, rel=1e-3)

@@ -14,7 +14,7 @@ from veil.accounting.calibration import noise_multiplier
 from veil.accounting.events import Gaussian, Relation, Repeated
 from veil.accounting.filters import TokenBucket
 from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of, largest
-from veil.budget_store.records import Request
+from veil.budget_store.records import Request, State
 from veil.budget_store.store import BudgetStore, new_claim
 from veil.errors import InputError, require
 from veil.files import write_whole
@@ -27,13 +27,17 @@ SNAPSHOT = "budget.json"
 
 @dataclass(frozen=True)
 class RunReservation:
-    """A run's own reservation: `begin` before the first row is read, `finish` at the end, `cancel` if none was read."""
+    """A run's own reservation: `begin` before the first row is read, `finish` at the end, `cancel` if none was read.
+
+    `state` is the one that it was found in: an earlier attempt of a run in the same folder may have begun already.
+    """
 
     store: BudgetStore
     dataset: str
     request: Request
     claim: str
     folder: Path | None = None
+    state: State = "reserved"
 
     def begin(self) -> None:
         """Rows are read from now on: what was reserved stays charged, whatever happens."""
@@ -148,8 +152,9 @@ def _reserved(store: BudgetStore, dataset: str, request: Request, folder: Path |
     if folder is not None:
         mark, name = _mark(folder, request.run)
         request = replace(request, run=name)
-    reservation = RunReservation(store, dataset, request, mark, folder)
-    reservation.keep(store.reserve(dataset, request, mark).state)
+    state = store.reserve(dataset, request, mark).state
+    reservation = RunReservation(store, dataset, request, mark, folder, state)
+    reservation.keep(state)
     return reservation
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
 from veil.accounting import Relation
 from veil.budget_store import NOT_CHARGED, RunReservation, reserve_amount, reserve_for
+from veil.budget_store.runs import SNAPSHOT
 from veil.errors import InputError, require
 from veil.methods import Method, relation_asked
 from veil.plan import Plan, Settings
 from veil.problem import PublicFacts
 from veil.training import Callback
+from veil.training.run_folder import RunFolder
 
 
 class Charge(Callback):
@@ -26,13 +27,13 @@ class Charge(Callback):
         self,
         store: str,
         dataset: str,
-        folder: Path,
+        folder: RunFolder,
         groups: Sequence[str],
         owner: str | None,
         held_out: bool,
         reads_more: Sequence[str] = (),
     ) -> None:
-        self._store, self._dataset, self._folder = store, dataset, folder
+        self._store, self._dataset, self._folder, self._resumed = store, dataset, folder.path, folder.resumed
         self._groups, self._owner, self._held_out = tuple(groups), owner, held_out
         self._reads_more = tuple(reads_more)
         self._reservation: RunReservation | None = None
@@ -40,7 +41,7 @@ class Charge(Callback):
 
     def reserve_whole(self, epsilon: float, delta: float, relation: Relation, method: str) -> None:
         """For a run that reads rows before it has a plan (private preprocessing): all that it may ever spend."""
-        self._reservation = reserve_amount(
+        found = reserve_amount(
             self._store,
             self._dataset,
             self._name(),
@@ -50,12 +51,13 @@ class Charge(Callback):
             method=method,
             folder=self._folder,
         )
+        self._take(found)
         self.on_start()
 
     def reserve(self, plan: Plan) -> None:
         """What a plan may spend, unless everything was reserved before."""
         if self._reservation is None:
-            self._reservation = reserve_for(
+            found = reserve_for(
                 plan,
                 self._store,
                 self._dataset,
@@ -65,6 +67,15 @@ class Charge(Callback):
                 held_out=self._held_out,
                 folder=self._folder,
             )
+            self._take(found)
+
+    def _take(self, found: RunReservation) -> None:
+        """A run that is resumed repeats its releases; any other makes new ones, which an old charge does not pay."""
+        require(
+            self._resumed or found.state == "reserved",
+            f"{self._folder / SNAPSHOT} is the charge of another run, which has read rows: use a new --out.",
+        )
+        self._reservation = found
 
     def on_start(self, plan: Plan | None = None) -> None:
         """Rows are read from now on."""
@@ -72,7 +83,8 @@ class Charge(Callback):
             if self._reads_more:
                 note = NOT_CHARGED + ", ".join(self._reads_more)
                 self._reservation.store.remark(self._dataset, self._reservation.claim, note)
-            self._reservation.begin()
+            if self._reservation.state != "finished":  # a run that was cut short after its very last step
+                self._reservation.begin()
             self._begun = True
 
     def finish(self) -> None:

@@ -136,7 +136,7 @@ def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Cha
         return None
     groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
     more = _reads_more(request, columns)
-    return Charge(request.store, request.dataset, folder.path, groups, owner, request.test is None, more)
+    return Charge(request.store, request.dataset, folder, groups, owner, request.test is None, more)
 
 
 def _reads_more(request: Request, columns: Columns | None) -> list[str]:
