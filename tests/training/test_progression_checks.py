@@ -237,3 +237,16 @@ def test_the_checkpoint_keeps_its_weights_when_the_run_goes_on() -> None:
     kept: Mapping[str, Tensor] = points.kept[back.plan.steps - 1].weights
     assert torch.equal(back.model.weight, before)  # type: ignore[arg-type]
     assert torch.equal(kept["weight"], before)
+
+
+def test_a_run_whose_folder_is_out_of_sight_is_not_raised_past_its_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    problem = small_problem()
+    run = trained(plan_of("dp-sgd", problem), problem, CheckpointEvery(1), out=Path("run"))
+    (tmp_path / "run" / "budget.json").write_text("{}")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="folder of the earlier run, is not there"):
+        raise_budgets(run, problem, {"careful": 1.0}, 5)

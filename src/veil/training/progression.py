@@ -357,7 +357,12 @@ def _check_alone() -> None:
 
 
 def _charged(run: Run) -> bool:
-    """Whether the run, or one that it continues, was charged to the budget of a data set."""
+    """Whether the run, or one that it continues, was charged to the budget of a data set: its folder says so."""
+    require(
+        run.folder is None or run.folder.is_dir(),
+        f"Cannot continue: {run.folder}, the folder of the earlier run, is not there. Put it back, or work from where "
+        "the run was started.",
+    )
     return CHARGED in run.plan.details or (run.folder is not None and (run.folder / SNAPSHOT).exists())
 
 
