@@ -109,7 +109,11 @@ EMPTY_PLACE = (
 )
 CLASSES_READ = "Which classes there are was read off the rows and is treated as public."
 WITHIN_CELL = "A row is replaced by a row of the same group and owner."
-SEED_GIVEN = "The seed was given by a person: whoever knows it can subtract the noise. Use it for tests only."
+SEED_GIVEN = (
+    "The seed was given by a person: whoever knows it can subtract the noise, and so can whoever sees two runs with "
+    "the same seed. Use it for tests only."
+)
+START = "The weights that training began with owe nothing to these rows, except by releases that this ledger records."
 FAST_NOISE = (
     "Noise is Gaussian up to the rounding of floating-point numbers: secure_noise protects against attacks on that."
 )
@@ -118,6 +122,10 @@ UNTRIED = "Whether model and loss keep rows apart: they take no made-up rows, so
 OWN_LOOP = (
     "Whether the losses of the session's own loop keep rows apart: its torch calls outside of the model were tried "
     "again with other rows; numbers taken out of torch (.item(), numpy) and anything kept from step to step were not."
+)
+TRAINED = (
+    "What the starting weights were trained on: another training of this process left the model with them. If it read "
+    "these rows too, the ε of both add up: begin with a fresh model, or continue a run by raise_budgets."
 )
 TUNING = "The choice of method, model and settings, if it looked at these rows before."
 
@@ -197,7 +205,7 @@ class Plan:
 
     def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
         """What the guarantee rests on, in sentences."""
-        found = [NAMES_PUBLIC, SIZES[self.facts.sizes]]
+        found = [START, NAMES_PUBLIC, SIZES[self.facts.sizes]]
         if self.relation is Relation.ADD_REMOVE and self.facts.sizes == "counted":
             found.append(EMPTY_PLACE)
         if self.facts.task == "classification" and not self.facts.classes_declared:

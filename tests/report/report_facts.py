@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from veil.plan import SEED_GIVEN
+
 SEX_INCOME = ("Female × <=50K", "Female × >50K", "Male × <=50K", "Male × >50K")
 LEVELS = {"erm": 0.72, "dp-sgd": 0.36, "dp-is-sgd": 0.52, "asc": 0.61}
 
@@ -150,7 +152,7 @@ def _certificate(method: str, groups: Any, budgets: dict[str, float], rows: int,
         ),
         "assumptions": [
             "Group sizes were counted in the rows and are treated as public; they were not released with noise.",
-            "The seed was given by a person: whoever knows it can subtract the noise. Use it for tests only.",
+            SEED_GIVEN,
         ],
         "not_covered": [
             "The choice of method, model and settings, if it looked at these rows before.",

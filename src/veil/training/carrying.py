@@ -27,6 +27,11 @@ GRADIENT = "gradient"
 _BEFORE = "earlier "
 
 
+def continues(plan: Plan) -> bool:
+    """Whether a plan pays for the steps of a run that it continues."""
+    return any(part.purpose.startswith(_BEFORE) for part in plan.earlier)
+
+
 @dataclass(frozen=True)
 class StepReleases:
     """What every step of a plan releases, by purpose and cell."""

@@ -18,15 +18,16 @@ from veil.accounting.certificate import Certificate, certify, check_budgets, no_
 from veil.errors import InputError, require
 from veil.gradients import GradientSum
 from veil.metrics import evaluate
-from veil.plan import METRICS, TUNING, LossFunction, Plan, Settings
+from veil.plan import METRICS, TRAINED, TUNING, LossFunction, Plan, Settings
 from veil.problem import Problem
 from veil.randomness import Seed
 from veil.teams import Team
 from veil.training.callbacks import Callback
+from veil.training.carrying import continues
 from veil.training.checkpoints import packed, save_checkpoint, sealing_key, unpacked
 from veil.training.identity import Identity, agree, digester, run_identity, settings_of
 from veil.training.loop import Loop
-from veil.training.run import Run
+from veil.training.run import Run, note_trained, trained_before, weights_check
 from veil.training.run_folder import CHECKPOINT, LEDGER, RunFolder
 from veil.training.trials import check_evaluation, check_outputs, check_rows_apart, check_savable
 
@@ -117,13 +118,18 @@ def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, res
     try:
         if own and folder is not None:
             folder.hold_to("request", Identity(settings_of(given)))
+        began = weights_check(job.model)
+        # A resumed run begins with the weights of its checkpoint, a continued one pays for those that it begins with.
+        fresh = folder is None or not folder.resumed
+        if plan.private and fresh and trained_before(job.model) and not continues(plan):
+            job = replace(job, not_covered=(*job.not_covered, TRAINED))
         loop = _set_up(job, plan, folder)
     except BaseException:
         if own and folder is not None:
             folder.abandon()
             folder.close()
         raise
-    return Preparation(loop, folder, own, tuple(job.not_covered), dict(job.config), time.perf_counter())
+    return Preparation(loop, folder, own, tuple(job.not_covered), dict(job.config), time.perf_counter(), began)
 
 
 def _tried(job: Job, plan: Plan) -> list[str]:
@@ -214,12 +220,15 @@ class Preparation:
     not_covered: tuple[str, ...]
     config: Mapping[str, Any]
     started: float
+    began: str
 
     def __enter__(self) -> Preparation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the folder free for whoever goes on with the run."""
+        """Give the folder free for whoever goes on with the run; weights that were cut short count as trained."""
+        if weights_check(self.loop.model) != self.began:
+            note_trained(self.loop.model)
         if self.own and self.folder is not None:
             self.folder.close()
 

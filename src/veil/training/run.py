@@ -45,7 +45,7 @@ class Run:
 
     def __post_init__(self) -> None:
         """Remember which weights the run ended with: whatever continues it must begin with these."""
-        self.trained = weights_check(self.model)
+        self.trained = note_trained(self.model)
 
     def summary(self) -> dict[str, Any]:
         """What `veil train --json` prints."""
@@ -115,6 +115,11 @@ class Run:
         """Write model, certificate, history, metrics, configuration, report and model card into a folder."""
         from veil.report import read_audits, write_card
 
+        require(
+            weights_check(self.model) == self.trained,
+            "Cannot save: the model was changed after the run, which the certificate does not cover. Load the weights "
+            "that the run ended with.",
+        )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         began_here = self.folder == folder and (folder / "config.toml").exists()
@@ -172,6 +177,22 @@ def weights_check(model: nn.Module) -> str:
         if isinstance(value, torch.Tensor):
             check.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return check.hexdigest()
+
+
+# Checksums of the weights that trainings of this process ended with, or were interrupted at.
+_TRAINED: set[str] = set()
+
+
+def note_trained(model: nn.Module) -> str:
+    """Remember a model's weights as those of a training, so that another one which begins with them is noticed."""
+    check = weights_check(model)
+    _TRAINED.add(check)
+    return check
+
+
+def trained_before(model: nn.Module) -> bool:
+    """Whether a training of this process left a model with these weights."""
+    return weights_check(model) in _TRAINED
 
 
 def load(folder: Path | str) -> LoadedRun:
