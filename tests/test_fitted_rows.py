@@ -124,6 +124,18 @@ def test_an_exact_repetition_with_a_given_seed_costs_nothing_more_but_other_sett
     assert len(warned(lambda: quick(random_state=1).fit(X, 1 - y))) == 1
 
 
+def test_a_fit_that_only_names_columns_otherwise_is_no_repetition() -> None:
+    X, y = rows()
+    first, second = (pd.DataFrame(X, columns=list(names)) for names in ("abcd", "dcba"))
+    one = quick(random_state=1).fit(first, y)
+    two = quick(random_state=1)
+    said = warned(lambda: two.fit(second, y))
+    assert not np.allclose(one.predict_proba(first), two.predict_proba(second))
+    assert len(said) == 1
+    assert len(warned(lambda: quick(random_state=1).fit(second, y, sensitive_features={"sex": y}))) == 1
+    assert len(warned(lambda: quick(random_state=1).fit(second, y, sensitive_features={"race": y}))) == 1
+
+
 def test_a_warning_made_an_error_stops_a_second_fit_before_it_reads_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = rows()
     quick().fit(X, y)

@@ -220,7 +220,9 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         if given is not None:
             labels = {"target": targets, "owner": owners, **{f"group {k}": v for k, v in (groups or {}).items()}}
             of_rows = rows_of(pd.DataFrame({name: column for name, column in labels.items() if column is not None}))
-            mark = mark_of(type(self), self.get_params(), given, found.whole, of_rows.whole)
+            # Which rows are held out, and what a schema says of them, follows from the names of columns too.
+            named = [*table.columns, *labels]
+            mark = mark_of(type(self), self.get_params(), given, named, found.whole, of_rows.whole)
         settings = Settings.checked(epsilon=self.epsilon, delta=self.delta)
         epsilon = max((settings.epsilon, *(facts.budgets or ()))) if chosen.private else 0.0
         relation = Relation(chosen.relation or Relation.ADD_REMOVE)
