@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -276,6 +277,21 @@ def test_a_second_process_is_told_that_the_folder_is_in_use(tmp_path: Path) -> N
     held = RunFolder.start(tmp_path / "run", plan_settings)
     with pytest.raises(InputError, match="another process is using"):
         fit(small_model(), small_problem(), out=tmp_path / "run", **BASE)
+    held.close()
+
+
+def test_a_lock_that_its_holder_deletes_locks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock, deleted = fcntl.flock, []
+
+    def deletes_first(file: Any, how: int) -> None:
+        if not deleted:
+            deleted.append((tmp_path / "run" / ".lock").unlink())
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", deletes_first)
+    held = RunFolder.start(tmp_path / "run", _settings())
+    with pytest.raises(InputError, match="another process is using"):
+        RunFolder.start(tmp_path / "run", _settings())
     held.close()
 
 

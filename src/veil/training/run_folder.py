@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -236,10 +237,15 @@ def _checking(path: Path) -> Iterator[IO[str]]:
 
 def _locked(folder: Path) -> IO[str]:
     """The open lock file, which nobody else holds."""
-    file = (folder / _LOCK).open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
-        raise InputError(f"another process is using {folder}: wait until it ends, or choose another folder") from error
-    return file
+    while True:
+        file = (folder / _LOCK).open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise InputError(
+                f"another process is using {folder}: wait until it ends, or choose another folder"
+            ) from error
+        if os.fstat(file.fileno()).st_nlink > 0:
+            return file
+        file.close()  # whoever held it before has deleted it: the next process would lock another file
