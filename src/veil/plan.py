@@ -114,6 +114,10 @@ SEED_GIVEN = (
     "the same seed. Use it for tests only."
 )
 START = "The weights that training began with owe nothing to these rows, except by releases that this ledger records."
+ROW_BY_ROW = (
+    "The guarantee takes every row's numbers as made from that row alone, by public rules. What was computed over "
+    "several rows before (scaling, filling in, selecting columns or rows) is not covered, unless the ledger records it."
+)
 FAST_NOISE = (
     "Noise is Gaussian up to the rounding of floating-point numbers: secure_noise protects against attacks on that."
 )
@@ -205,7 +209,7 @@ class Plan:
 
     def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
         """What the guarantee rests on, in sentences."""
-        found = [START, NAMES_PUBLIC, SIZES[self.facts.sizes]]
+        found = [START, ROW_BY_ROW, NAMES_PUBLIC, SIZES[self.facts.sizes]]
         if self.relation is Relation.ADD_REMOVE and self.facts.sizes == "counted":
             found.append(EMPTY_PLACE)
         if self.facts.task == "classification" and not self.facts.classes_declared:

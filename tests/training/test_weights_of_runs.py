@@ -10,7 +10,7 @@ from torch import nn
 
 import veil
 from veil.errors import InputError
-from veil.plan import SEED_GIVEN, START, TRAINED
+from veil.plan import ROW_BY_ROW, SEED_GIVEN, START, TRAINED
 from veil.training import Callback, StepReport
 
 
@@ -80,3 +80,7 @@ def test_a_certificate_says_that_two_runs_with_one_seed_show_what_differs(proble
     # Noise is gone from the difference: it is what one row gave, no more than its bound over the batch.
     assert 0 < (weights[None] - weights[0]).norm() <= 1.0 / 200 + 1e-6
     assert "two runs with the same seed" in SEED_GIVEN
+
+
+def test_a_certificate_says_that_scaling_by_all_rows_is_not_covered(problem: veil.Problem) -> None:
+    assert ROW_BY_ROW in fit(nn.Linear(3, 2), problem).certificate.assumptions
