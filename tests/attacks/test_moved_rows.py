@@ -69,7 +69,7 @@ def test_no_row_moves_the_sum_by_more_than_its_bound(steps: list[str], seed: int
     try:
         assert largest_move(model, batches, bound=0.05) <= 1.0 + SLACK
     except GradientError:
-        assert any(name.startswith(REJECTED) for name in steps)
+        assert any(name.startswith((*REJECTED, "checkpointed")) for name in steps)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,7 @@ from veil.gradients.batches import count_rows, sliced
 from veil.gradients.contributions import Contribution
 from veil.gradients.memory import affordable_rows
 from veil.gradients.open_pass import OpenPass
-from veil.gradients.passes import Memory, Outcome, run, run_again
+from veil.gradients.passes import Memory, Outcome, in_words, run, run_again
 from veil.gradients.records import Batch, GradientError, GradientSum, LossFn, RowFacts, Weigh
 
 
@@ -113,11 +113,10 @@ class GradientEngine:
                 self._trained = self._parameters()
                 outcome = run(self.model, self.loss, batch, rows, self._trained, self._memory, keep)
         except RuntimeError as error:
-            if "modified by an inplace operation" not in str(error):
+            said = in_words(error)
+            if said is None:
                 raise
-            raise GradientError(
-                "the model changes a tensor in place that its backward pass needs: change a copy (x = x.clone())"
-            ) from error
+            raise said from error
         return outcome
 
     def _rows_at_once(self, batch: Batch, rows: int) -> int:

@@ -7,7 +7,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from veil.gradients.passes import Memory, Outcome, begin, conclude
+from veil.gradients.passes import Memory, Outcome, begin, conclude, in_words
 from veil.gradients.records import GradientError
 
 
@@ -46,6 +46,11 @@ class OpenPass:
         try:
             with torch.enable_grad():
                 outcome, left = conclude(losses, self._rows, self._recorder, self._gathering)
+        except RuntimeError as error:
+            said = in_words(error)
+            if said is None:
+                raise
+            raise said from error
         finally:
             self._recorder.close()
         if left:

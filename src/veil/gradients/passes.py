@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
+from torch.utils.hooks import RemovableHandle
 
 from veil.gradients.batches import detached
 from veil.gradients.contributions import Contribution, Rowwise, Space, merged
 from veil.gradients.fallback import per_row_gradients
 from veil.gradients.graphs import leaves_before, read_graph, reject_checkpoints
 from veil.gradients.local import Watch, draws_random_numbers, owners, per_row_of_module
-from veil.gradients.recording import HookWatch, Recorder, Structures
+from veil.gradients.recording import Recorder, Structures
 from veil.gradients.records import Batch, FallbackWarning, GradientError, LossFn, RowFacts
 from veil.gradients.replay import Plain, plain_maps, read, replay
 
@@ -121,10 +123,11 @@ def run_again(
     if not torch.is_grad_enabled():
         with torch.enable_grad():
             return run_again(model, loss, batch, rows, memory, keep)
-    with HookWatch() as hooks:
-        losses = loss(model, detached(batch))
+    hooks = RemovableHandle.next_id
+    losses = loss(model, detached(batch))
     check_losses(losses, rows)
-    nodes = None if hooks.exposed else read(losses, plain, rows)
+    # Every hook that is set, on a tensor or on a node, takes the next number. The graph does not show them.
+    nodes = read(losses, plain, rows) if RemovableHandle.next_id == hooks else None
     if nodes is None:
         return None
     result = replay(losses, plain.maps, nodes, keep)
@@ -233,6 +236,20 @@ def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering) -> list
     torch.autograd.grad(losses, inputs, torch.ones_like(losses), allow_unused=True)
     gathering.finish()
     return left
+
+
+def in_words(error: RuntimeError) -> GradientError | None:
+    """What torch says of a pass, as a sentence with the fix; None for what needs none."""
+    if isinstance(error, CheckpointError):
+        return GradientError(
+            "the model recomputes activations (gradient checkpointing), which cannot be watched: switch it off and bound "
+            "memory with micro_batch or max_memory instead"
+        )
+    if "modified by an inplace operation" in str(error):
+        return GradientError(
+            "the model changes a tensor in place that its backward pass needs: change a copy (x = x.clone())"
+        )
+    return None
 
 
 def check_losses(losses: Any, rows: int) -> None:

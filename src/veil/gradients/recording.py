@@ -103,20 +103,6 @@ class Structures:
 _REMEMBERED = 4096
 
 
-class HookWatch(TorchFunctionMode):
-    """Sees one forward pass that is not recorded: rejects hooks on tensors, notes whether nodes were handed out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.exposed = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _HOOKS:
-            raise _hooked()
-        self.exposed = self.exposed or func == _NODE
-        return func(*args, **(kwargs or {}))
-
-
 def _hooked() -> GradientError:
     return GradientError(
         "the model changes gradients by a hook on a tensor, which may mix rows unseen: write it as a "
