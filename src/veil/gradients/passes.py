@@ -242,8 +242,8 @@ def in_words(error: RuntimeError) -> GradientError | None:
     """What torch says of a pass, as a sentence with the fix; None for what needs none."""
     if isinstance(error, CheckpointError):
         return GradientError(
-            "the model recomputes activations (gradient checkpointing), which cannot be watched: switch it off and bound "
-            "memory with micro_batch or max_memory instead"
+            "the model recomputes activations (gradient checkpointing), which cannot be watched: switch it off, and "
+            "bound memory with micro_batch or max_memory"
         )
     if "modified by an inplace operation" in str(error):
         return GradientError(
