@@ -35,7 +35,7 @@ def test_an_interrupted_run_goes_on_from_its_own_configuration(tmp_path: Path, n
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == code, said
-    assert "--resume goes on with a run that has begun" in said
+    assert "continue a run that has begun with --resume" in said
     assert "Traceback" not in said
     assert not (out / "certificate.json").exists()
     again = start("--config", str(out / "config.toml"), "--out", str(out), "--resume", "--quiet")

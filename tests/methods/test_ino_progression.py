@@ -107,7 +107,7 @@ def test_the_tail_keeps_its_share_of_the_new_line() -> None:
     ("budgets", "message"),
     [
         ({"careful": 0.4}, "roll back"),
-        ({"careful": 0.5}, "nothing to go on with"),
+        ({"careful": 0.5}, "nothing to continue"),
         ({"stranger": 3.0}, "not one of the run"),
         ({"careful": -1.0}, "above 0"),
     ],

@@ -71,7 +71,7 @@ def test_a_loss_given_as_a_function_serves_layers_without_a_rule() -> None:
 
 def test_a_batch_that_is_not_answered_is_named() -> None:
     session = veil.session(small_model(), generate(GROUPS), method="dp-sgd", **SETTINGS)
-    with pytest.raises(InputError, match="batch 0 was not answered"):
+    with pytest.raises(InputError, match="Batch 0 has no matching"):
         for _ in session:
             pass
     assert not torch.overrides._get_current_function_mode_stack()

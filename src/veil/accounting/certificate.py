@@ -90,7 +90,7 @@ def _check_kinds(record: Any) -> None:
     for name in ("by_group", "by_owner", "budgets", "spent_by_group"):
         values = record[name]
         if not isinstance(values, dict) or not all(_is_number(value) for value in values.values()):
-            raise AccountingError(f"{name} is no table of numbers")
+            raise AccountingError(f"`{name}` must map names to numbers")
     for name in ("epsilon", "delta"):
         if record[name] is not None and not _is_number(record[name]):
             raise AccountingError(f"{name} is no number")

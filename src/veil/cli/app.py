@@ -72,7 +72,7 @@ class Stopped(BaseException):
     """A signal asked the program to end. The command framework would catch a KeyboardInterrupt on its way."""
 
     def __init__(self, number: int) -> None:
-        super().__init__("interrupted" if number == signal.SIGINT else "asked to end")
+        super().__init__("Interrupted" if number == signal.SIGINT else "Terminated")
         self.code = 128 + number
 
 
@@ -95,17 +95,17 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Stopped as reason:
-        say_error(f"{reason}: what was reserved stands in the ledger; --resume goes on with a run that has begun")
+        say_error(f"{reason}. The reserved budget stays charged; continue a run that has begun with --resume.")
         sys.exit(reason.code)
     except (MemoryError, RuntimeError) as error:
         # torch reports a failed allocation as a RuntimeError; anything else is a fault that must be seen whole.
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
-        say_error("memory ran out: set micro_batch in a --config file, and go on with the run by --resume")
+        say_error("memory ran out: set micro_batch in a --config file, and continue with --resume")
         sys.exit(2)
     except OSError as error:
         said = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror or error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            said += "; what was reserved stands in the ledger: make room, then --resume goes on with the run"
+            said += ". The reserved budget stays charged: make room, then continue with --resume"
         say_error(said)
         sys.exit(2)

@@ -31,7 +31,7 @@ def create(
     dataset: Name,
     epsilon: Annotated[float, typer.Option(help="ε that one row may lose to the releases of all runs together.")],
     delta: Annotated[float, typer.Option(help="δ in all runs together.")],
-    group: Annotated[str, typer.Option(help="Columns that make the groups, by commas: charged group by group.")] = "",
+    group: Annotated[str, typer.Option(help="Group columns, comma-separated: charged group by group.")] = "",
     owner: Annotated[str, typer.Option(help="Column that names the owner of each row.")] = "",
     relation: Annotated[str, typer.Option(help="add-remove, or replace-one: takes runs of both.")] = "add-remove",
     compose: Annotated[str, typer.Option(help="sum, or renyi: tighter for many runs, private plans only.")] = "sum",

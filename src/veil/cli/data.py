@@ -71,7 +71,7 @@ def fetch(name: Annotated[str, typer.Argument(help="A data set; see `veil data l
 def schema(
     table: Annotated[Path, typer.Argument(help="The table to draft a schema for.")],
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
-    group: Annotated[str, typer.Option(help="Columns that make the groups, by commas.")] = "",
+    group: Annotated[str, typer.Option(help="Group columns, comma-separated.")] = "",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; else standard output.")] = None,
     json: Json = False,
 ) -> None:

@@ -17,16 +17,16 @@ PrintConfig = Annotated[
     bool, typer.Option("--print-config", help="Write a TOML file with every option to standard output, and stop.")
 ]
 Target = Annotated[str | None, typer.Option(help="Column to predict.")]
-Group = Annotated[str | None, typer.Option(help="Column or columns that make the groups, by commas.")]
+Group = Annotated[str | None, typer.Option(help="Group columns, comma-separated.")]
 Method = Annotated[str, typer.Option(help="See `veil methods`.", autocompletion=complete_method)]
 Methods = Annotated[
-    str, typer.Option(help="Methods, separated by commas; see `veil methods`.", autocompletion=complete_methods)
+    str, typer.Option(help="Methods, comma-separated; see `veil methods`.", autocompletion=complete_methods)
 ]
 Delta = Annotated[str, typer.Option(help="δ, or auto for 1 / (2 × training rows).")]
 Model = Annotated[str, typer.Option(help="A built-in model, or my_module:factory.", autocompletion=complete_model)]
 Test = Annotated[Path | None, typer.Option(help="A table whose rows are public, for evaluation.")]
 SchemaFile = Annotated[Path | None, typer.Option(help="Public knowledge about the columns; see `veil data schema`.")]
-Ignore = Annotated[str, typer.Option(help="Columns to leave out, by commas.")]
+Ignore = Annotated[str, typer.Option(help="Columns to leave out, comma-separated.")]
 Epochs = Annotated[float, typer.Option(help="Expected passes over the rows.")]
 BatchSize = Annotated[int, typer.Option(help="Expected rows per step.")]
 LearningRate = Annotated[float, typer.Option(help="Step size.")]
@@ -45,4 +45,4 @@ ShowPrivate = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on the way: no progress, no remarks.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress and messages.")]

@@ -62,7 +62,7 @@ Budgets = Annotated[
 ]
 RowBudgets = Annotated[str | None, typer.Option(help="Column with every row's own ε, cut into at most eight levels.")]
 Init = Annotated[Path | None, typer.Option(help="Public weights to start from (safetensors).")]
-TrainOnly = Annotated[str, typer.Option(help="Train only parameters of these names, by commas: 2.*")]
+TrainOnly = Annotated[str, typer.Option(help="Train only parameters of these names, comma-separated: 2.*")]
 Out = Annotated[Path, typer.Option(help="Folder for the run.")]
 MethodOptions = Annotated[list[str] | None, typer.Option(help="An option of the method, as name=value.")]
 Tail = Annotated[float | None, typer.Option(help="ino-sgd: length of the tail in percent.")]
@@ -79,7 +79,7 @@ DataSetName = Annotated[
     str | None,
     typer.Option(help="Charge the run to this data set's budget; see `veil budget`. Refused if it overruns."),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out that was cut short.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the interrupted run in --out.")]
 DryRun = Annotated[
     bool,
     typer.Option(

@@ -38,7 +38,7 @@ def train_table(
 ) -> Run:
     """Read, set rows apart, preprocess, train, measure; the run's folder holds what each of these cost.
 
-    With `resume`, the same call goes on with a run that was cut short at any of these.
+    With `resume`, the same call resumes a run that was interrupted at any of these.
     """
     columns = _columns(request)
     whole = {**(config or {}), **_config(request, columns)}

@@ -60,7 +60,7 @@ def fit(
 
     `settings` are the fields of `veil.plan.Settings` (epsilon, delta, epochs, batch_size, …), `options` those of the
     method. `evaluation` holds rows that were declared public. With `out`, the ledger is on disk before any row is read,
-    and checkpoints are kept: the same call with `resume=True` goes on with a run that was cut short, bit by bit.
+    and checkpoints are kept: the same call with `resume=True` resumes a run that was interrupted, bit by bit.
 
     >>> import veil, torch
     >>> problem = veil.Problem.from_arrays([[0.0], [1.0]] * 50, [0, 1] * 50, ["a", "b"] * 50)
@@ -167,7 +167,7 @@ def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     loop.ledger = Ledger(plan.terms()) if folder is None else folder.ledger(plan.terms())
     require(
         len(loop.ledger.entries) >= loop.entries,
-        "the ledger of this run is behind its checkpoint: lines were taken from it, so the run cannot go on",
+        "the ledger of this run is behind its checkpoint: lines were taken from it, so the run cannot be resumed",
     )
     for earlier in plan.earlier:
         loop.ledger.reserve(earlier.purpose, earlier.first, earlier.count, earlier.events)
@@ -202,7 +202,7 @@ def _take_up(loop: Loop, folder: RunFolder | None) -> None:
         if folder.resumed and path.exists():
             content = path.read_bytes()
         else:
-            require(not (folder.path / LEDGER).exists(), f"{path} is missing: this run cannot go on, and stays charged")
+            require(not (folder.path / LEDGER).exists(), f"Cannot resume: {path} is missing. The run stays charged.")
             loop.keep(loop.progress(0))
     if team is not None:
         content = team.told(content or packed(loop.progress(0), key) if team.leads else None)
@@ -226,7 +226,7 @@ class Preparation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the folder free for whoever goes on with the run; weights that were cut short count as trained."""
+        """Give the folder free for whoever resumes the run; interrupted weights count as trained."""
         if weights_check(self.loop.model) != self.began:
             note_trained(self.loop.model)
         if self.own and self.folder is not None:

@@ -114,16 +114,14 @@ def raised_plan(plan: Plan, budgets: Mapping[str, float], steps: int) -> Plan:
     raised = [new > spent for new, spent in zip(_given(facts), before, strict=True)]
     lowered = [new < spent for new, spent in zip(_given(facts), before, strict=True)]
     require(not any(lowered), "a budget is below the one that was spent: roll back to a checkpoint instead")
-    require(any(raised), "no budget is above the one that was spent: there is nothing to go on with")
+    require(any(raised), "no budget is above the one that was spent: there is nothing to continue")
     require(
         plan.gate is None or all(raised),
         f"{plan.method} tests every update on rows of all owners: raise the budget of every owner",
     )
     rates = _rates(old, facts, raised, steps)
     draw, release = Poisson(rates), old.gradient
-    require(
-        draw.expected_batch(facts) > 0, "no row of the owners who raised takes part: there is nothing to go on with"
-    )
+    require(draw.expected_batch(facts) > 0, "no row of the owners who raised takes part: there is nothing to continue")
     further = replace(
         release,
         draw=draw,
@@ -331,7 +329,7 @@ def _rates(old: StepReleases, facts: PublicFacts, raised: Sequence[bool], steps:
             found.append(rate(cell))
         except AccountingError as error:
             owner, budget = facts.owners[own.owner], facts.budget_of(cell, plan.settings.epsilon)
-            raise InputError(f'owner "{owner}" cannot go on at ε = {budget:g}: {error}') from error
+            raise InputError(f'owner "{owner}" cannot continue at ε = {budget:g}: {error}') from error
     return tuple(found)
 
 

@@ -199,7 +199,7 @@ def load(folder: Path | str) -> LoadedRun:
     """Read a run folder. The module itself is yours to build: weights come by `load_weights`."""
     folder = Path(folder)
     require((folder / "certificate.json").exists(), f"{folder} holds no finished run: certificate.json is missing")
-    require(not under_way(folder), f"the run in {folder} is not finished: go on with it by --resume")
+    require(not under_way(folder), f"the run in {folder} is not finished: continue it with --resume")
     try:
         facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         history = pd.read_parquet(folder / "history.parquet")

@@ -75,7 +75,7 @@ class RunFolder:
     def resume(cls, path: Path | str) -> RunFolder:
         """A run that was cut short, with the seed it began with."""
         path = Path(path)
-        require(path.is_dir(), f"there is no run to go on with in {path}")
+        require(path.is_dir(), f"There is no run to resume in {path}")
         with _checking(path) as lock:
             if not (path / _SEED).exists():
                 finished = (path / "certificate.json").exists()
@@ -87,7 +87,7 @@ class RunFolder:
                 seed = Seed(bytes.fromhex(record["secret"]), bool(record["given"]))
                 meaning, noted = record.get("meaning"), dict(record.get("noted", {}))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise InputError(f"{path / _SEED} is damaged: this run cannot go on, and stays charged") from error
+                raise InputError(f"{path / _SEED} is damaged: this run cannot be resumed, and stays charged") from error
             require(
                 meaning == checkpoints.MEANING,
                 "Cannot resume: the run was started by a version of Veil that draws or updates differently. "

@@ -95,7 +95,9 @@ class Session:
                     if trace is not None:
                         stack.enter_context(trace)
                     yield batch
-                require(self._waiting is None, f"batch {step} was not answered: call session.step(losses) for each")
+                require(
+                    self._waiting is None, f"Batch {step} has no matching `session.step()`: call it for each batch."
+                )
 
     def step(self, losses: Tensor | LossFunction) -> None:
         """One update from the losses of the rows of the batch: bounded, noisy, and paid for.
@@ -193,7 +195,7 @@ def session(
 ) -> Session:
     """Plan a run and hand out its batches. `loss` is used where a method looks at losses on the side (asc, azb).
 
-    With `out`, checkpoints are kept; the same call with `resume=True` goes on with a session that was cut short.
+    With `out`, checkpoints are kept; the same call with `resume=True` resumes a session that was interrupted.
     """
     chosen = methods.create(method, options) if isinstance(method, str) else method
     plan = methods.planned(chosen, problem.public, Settings.checked(**settings))
