@@ -23,7 +23,7 @@ from veil.models.tables import mlp
 from veil.models.text import char_lstm
 from veil.plan import Plan, Settings
 from veil.problem import Problem, PublicFacts
-from veil.training.fitting import execute, row_losses
+from veil.training.fitting import Job, execute, row_losses
 
 Keep = Callable[[str, int, dict[str, Any]], None]
 
@@ -101,7 +101,7 @@ def train(setting: Setting, plan: Plan, seed: int, problem: Problem, evaluation:
     """One run: the curve of every owner and of the balanced accuracy, and what every owner has spent."""
     model = _model(setting.model, problem.public, seed)
     untrained = evaluate(model, evaluation, problem.public.groups)
-    run = execute(plan, model, problem, evaluation, row_losses, (), (), None, {})
+    run = execute(Job(model, problem, evaluation, row_losses, (), ()), plan, None)
     if run.metrics is None:
         raise RuntimeError("a run with evaluation rows has no metrics")
     history = run.history.dropna(subset=["accuracy"])

@@ -14,7 +14,7 @@ from veil.errors import InputError
 from veil.plan import Plan
 from veil.problem import Problem
 from veil.randomness import Seed
-from veil.training.fitting import execute, row_losses
+from veil.training.fitting import Job, execute, row_losses
 from veil.training.progression import (
     LATER_IS_GONE,
     CheckpointEvery,
@@ -30,7 +30,7 @@ def finished(problem: Problem, name: str = "ino-sgd", callbacks: tuple[object, .
     plan = plan_for(name, dict(options), problem, accountant="rdp")
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 2)
-    return execute(plan, model, problem, None, row_losses, callbacks, (), None, {})  # type: ignore[arg-type]
+    return execute(Job(model, problem, None, row_losses, callbacks, ()), plan, None)  # type: ignore[arg-type]
 
 
 @cache

@@ -18,7 +18,7 @@ from veil.methods.idp_sgd import owner_shares
 from veil.plan import Plan, Settings
 from veil.problem import Cell, PublicFacts
 from veil.randomness import Seed
-from veil.training.fitting import execute, row_losses
+from veil.training.fitting import Job, execute, row_losses
 
 VARIANTS = ("sample", "scale", "both")
 UNDERNEATH = ("clip", "adaptive-clip", "normalise")
@@ -143,7 +143,7 @@ def test_easy_rows_weigh_less_and_hard_rows_fully() -> None:
 def test_a_run_ends_with_every_budget_kept_in_the_ledger(bound: str) -> None:
     problem = small_problem()
     plan = planned(OPTIONS.index({"variant": "scale", "bound": bound}))
-    run = execute(plan, torch.nn.Linear(4, 2), problem, None, row_losses, (), (), None, {})
+    run = execute(Job(torch.nn.Linear(4, 2), problem, None, row_losses, (), ()), plan, None)
     for owner, spent in run.certificate.by_owner.items():
         assert 0.99 * run.certificate.budgets[owner] <= spent <= run.certificate.budgets[owner]
 
@@ -157,7 +157,7 @@ def test_micro_batches_give_the_same_release() -> None:
             torch.manual_seed(0)
             model = torch.nn.Linear(4, 2)
         plan = plan_for("ino-sgd", {}, problem, micro_batch=micro, steps=5)
-        execute(plan, model, problem, None, row_losses, (), (), None, {})
+        execute(Job(model, problem, None, row_losses, (), ()), plan, None)
         models.append(model.weight.detach())
     assert torch.allclose(models[0], models[1], atol=1e-5)
 
