@@ -106,7 +106,7 @@ class Transcript:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Noise, reservations and coins go through `current`, a transcript."""
     here = SimpleNamespace(current=Transcript())
-    add, reserve, apart = GaussianNoise.add, Ledger.reserve, running.set_rows_apart
+    add, reserve, apart = GaussianNoise.add, Ledger.reserve, opening.set_rows_apart
 
     def noisy_sum(self: Any, step: int, values: Any, std: float, purpose: str = "gradient") -> dict[str, Tensor]:
         return here.current.add(step, values, std, purpose, lambda: add(self, step, values, std, purpose))

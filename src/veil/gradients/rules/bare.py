@@ -78,10 +78,22 @@ def _reduced(gradient: Tensor, layout: Layout, rows: int, aligned: tuple[int, ..
         return gradient.sum_to_size(aligned).unsqueeze(0)
     axis = layout.axis
     folds = gradient.shape[axis] // rows
+    if aligned[axis] != 1:
+        return _by_place(gradient, layout, rows).sum_to_size((rows, *aligned))
     sizes = (folds, rows) if layout.kind == "inner" else (rows, folds)
     gradient = gradient.reshape(*gradient.shape[:axis], *sizes, *gradient.shape[axis + 1 :])
     moved = gradient.movedim(axis + 1 if layout.kind == "inner" else axis, 0)
     return moved.sum_to_size((rows, *aligned))
+
+
+def _by_place(gradient: Tensor, layout: Layout, rows: int) -> Tensor:
+    """(rows, *gradient) with zeros where other rows stand, for rows along an axis of the parameter itself."""
+    places = torch.arange(gradient.shape[layout.axis], device=gradient.device)
+    owners = places % rows if layout.kind == "inner" else places // (len(places) // rows)
+    own = owners == torch.arange(rows, device=gradient.device).unsqueeze(1)
+    shape = [rows] + [1] * gradient.ndim
+    shape[layout.axis + 1] = len(places)
+    return torch.where(own.view(shape), gradient, gradient.new_zeros(()))
 
 
 def _expansion(function: Any, recorder: Recorder, parameter: Any = None, *sizes: Any, **options: Any) -> Any:
