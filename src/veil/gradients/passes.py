@@ -226,6 +226,7 @@ def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering) -> list
     if not inputs:
         return []
     recorder.settle_layouts(losses, graph, inputs)
+    del graph  # its nodes, and what they hold, go as the backward pass is done with them
     left = _without_rule(recorder, leaves, gathering.parameters)
     expected = gathering.expected
     gathering.space.limit = int(HELD_SHARE * sum(use.size for use in recorder.uses))

@@ -250,7 +250,8 @@ class Recorder(TorchFunctionMode):
                 "change a copy (x = x.clone())"
             )
         if use.layout is not None and use.build is not None:
-            build, use.build = use.build, None
+            # Let go of the activation with the rule: memory that is free again is what the next layer takes.
+            build, use.build, use.source = use.build, None, None
             for parameter, contribution in build(gradient, Rows(self.rows, use.layout, use.lead)):
                 held = self.views.get(id(parameter))
                 if held is None:
