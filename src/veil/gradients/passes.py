@@ -226,7 +226,10 @@ def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering) -> list
     if not inputs:
         return []
     recorder.settle_layouts(losses, graph, inputs)
-    del graph  # its nodes, and what they hold, go as the backward pass is done with them
+    # Let go of the nodes: what they hold is free again as soon as the backward pass is done with them.
+    del graph
+    for use in recorder.uses:
+        use.edge = (None, 0)
     left = _without_rule(recorder, leaves, gathering.parameters)
     expected = gathering.expected
     gathering.space.limit = int(HELD_SHARE * sum(use.size for use in recorder.uses))
