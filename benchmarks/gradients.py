@@ -2,7 +2,8 @@
 
 A step is forward, backward, bounding, noise and `optimizer.step()`; plain SGD has no bounding and no noise. Times
 are medians over interleaved repeats on two threads. Peak memory is read from the allocator: the largest sum of
-live bytes during one step, as the profiler's allocation events tell it, plus parameters and batch.
+live bytes during one step, as the profiler's allocation events tell it, plus parameters and batch. What it costs to
+know in every pass where its rows stand is the step against one that believes the first pass.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from veil.gradients import GradientEngine, RowFacts
+from veil.gradients import GradientEngine, RowFacts, passes, replay
+from veil.gradients.graphs import _KINDS, Graph, Kind, kind_of
+from veil.gradients.recording import Recorder
 
 THREADS = 2
 BOUND = 1.0
@@ -170,6 +173,11 @@ def sgd_step(workload: Workload) -> Step:
 
 def veil_step(workload: Workload) -> Step:
     """A private step by Veil's engine."""
+    return private_step(workload)[0]
+
+
+def private_step(workload: Workload) -> tuple[Step, GradientEngine]:
+    """A private step and the engine that makes it."""
     torch.manual_seed(0)
     model, batch = workload.model(), workload.batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -184,7 +192,7 @@ def veil_step(workload: Workload) -> Step:
         optimizer.step()
 
     step.held_bytes = lambda: engine.held_bytes  # type: ignore[attr-defined]
-    return step
+    return step, engine
 
 
 def opacus_step(workload: Workload, mode: str) -> Step:
@@ -273,6 +281,53 @@ def peak_memory(step: Step) -> int:
     return peak + held()
 
 
+def walk(losses: Tensor, rows: int, past_products: bool = True) -> Graph:
+    """The graph of a pass without a look at where its rows stand: no shape, no constant, no key."""
+    nodes: list[Any] = [losses.grad_fn]
+    kinds: list[Kind] = []
+    leaves: list[Tensor] = []
+    seen = set(nodes)
+    for node in nodes:  # grows on the way
+        kind = _KINDS.get(type(node)) or kind_of(node)
+        kinds.append(kind)
+        if kind.leaf:
+            leaves.append(node.variable)
+            continue
+        edges = node.next_functions[-2:-1] if kind.product and not past_products else node.next_functions
+        for after, _ in edges:
+            if after is not None and after not in seen:
+                seen.add(after)
+                nodes.append(after)
+    return Graph(nodes, kinds, {}, leaves, 0, None)
+
+
+def believing_step(workload: Workload) -> Step:
+    """A private step that believes rows to stand where they stood in the first pass: what the check is measured by."""
+    step, engine = private_step(workload)
+    checked, read, layouts = Recorder.settle_layouts, passes.read_graph, list[Any]()
+
+    def first(recorder: Recorder, *args: Any) -> None:
+        checked(recorder, *args)
+        layouts[:] = [use.layout for use in recorder.uses]
+
+    def believe(recorder: Recorder, *_: Any) -> None:
+        for use, layout in zip(recorder.uses, layouts, strict=True):
+            use.layout, use.place = layout, 0
+
+    Recorder.settle_layouts = first  # type: ignore[method-assign]
+    step()
+    Recorder.settle_layouts = checked  # type: ignore[method-assign]
+    if engine._memory.plain is not None:
+        engine._memory.plain.traced.add(None)
+
+    def believing() -> None:
+        Recorder.settle_layouts, passes.read_graph, replay.read_graph = believe, walk, walk  # type: ignore
+        step()
+        Recorder.settle_layouts, passes.read_graph, replay.read_graph = checked, read, read  # type: ignore
+
+    return believing
+
+
 def measured(workload: Workload, repeats: int, seconds: float) -> dict[str, Any]:
     """One row of the table."""
     with warnings.catch_warnings():
@@ -281,6 +336,9 @@ def measured(workload: Workload, repeats: int, seconds: float) -> dict[str, Any]
         times = medians(steps, repeats, seconds)
         model, batch = workload.model(), workload.batch()
         fixed = sum(t.numel() * t.element_size() for t in [*model.parameters(), *batch])
+        pair = {"veil": steps["veil"], "believing": believing_step(workload)}
+        turns = max(repeats, min(20 * repeats, int(250 * seconds / times["veil"])))
+        check = medians(pair, turns, seconds)
         memory = {name: fixed + peak_memory(steps[name]) for name in ("sgd", "veil")}
     peers = {name: value for name, value in times.items() if name.startswith("opacus")}
     best = min(peers, key=lambda name: peers[name]) if peers else None
@@ -289,6 +347,7 @@ def measured(workload: Workload, repeats: int, seconds: float) -> dict[str, Any]
         "ratio_to_sgd": round(times["veil"] / times["sgd"], 3),
         "ratio_to_best_opacus": round(times["veil"] / peers[best], 3) if best else None,
         "peak_memory_ratio": round(memory["veil"] / memory["sgd"], 3),
+        "row_check_percent": round(100 * (check["veil"] / check["believing"] - 1), 2),
         "target": workload.target,
         "sgd_ms": round(1e3 * times["sgd"], 3),
         "veil_ms": round(1e3 * times["veil"], 3),

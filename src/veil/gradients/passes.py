@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from veil.gradients.batches import detached
 from veil.gradients.contributions import Contribution, Rowwise, Space, merged
 from veil.gradients.fallback import per_row_gradients
-from veil.gradients.graphs import leaves_before, read_graph, reject_checkpoints
+from veil.gradients.graphs import backward, leaves_before, read_graph, reject_checkpoints
 from veil.gradients.local import Watch, draws_random_numbers, owners, per_row_of_module
 from veil.gradients.recording import Recorder, Structures
 from veil.gradients.records import Batch, FallbackWarning, GradientError, LossFn, RowFacts
@@ -237,7 +237,7 @@ def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering) -> list
         for name in recorder.trained(use):
             if name not in left:
                 expected[name] = expected.get(name, 0) + 1
-    torch.autograd.grad(losses, inputs, torch.ones_like(losses), allow_unused=True)
+    backward(losses, inputs)
     gathering.finish()
     return left
 

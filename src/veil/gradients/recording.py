@@ -287,7 +287,7 @@ class Recorder(TorchFunctionMode):
             self.structures.layouts[key] = known
         for use, layout in zip(self.uses, known, strict=True):
             use.layout = layout
-        order = (tuple(kind.number for kind in graph.kinds), key[1:])
+        order = (tuple(graph.kinds), key[1:])
         unsure = self.exposed or any(use.layout is None and use.place is not None for use in self.uses)
         if (unsure or order not in self.structures.compared) and self._probe(losses, inputs):
             self.structures.compared.add(order)

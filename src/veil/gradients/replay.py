@@ -12,18 +12,17 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from veil.gradients.contributions import Contribution, Rowwise, Single, product_squares, squared_norms
-from veil.gradients.graphs import read_graph
+from veil.gradients.graphs import backward, read_graph
 from veil.gradients.layouts import FIRST
 from veil.gradients.recording import Use
 from veil.gradients.tracing import traced
 
-Maps: TypeAlias = tuple[tuple[str, str | None], ...]
-"""Names of weight and bias of every linear map, sorted."""
+Maps: TypeAlias = tuple[tuple[str, str | None, int], ...]
+"""Names of weight and bias of every linear map and the width of what it gives, sorted."""
 
 
 @dataclass(slots=True)
@@ -33,20 +32,24 @@ class Plain:
     maps: Maps
     names: dict[int, str]
     traced: set[Hashable] = field(default_factory=set)
+    pairs: list[tuple[str, str | None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pairs = [(weight, bias) for weight, bias, _ in self.maps]
 
 
 def plain_maps(uses: list[Use], names: dict[int, str], rows: int) -> Maps | None:
     """The linear maps that the uses consist of, if they are nothing else and hold all parameters once."""
-    maps: list[tuple[str, str | None]] = []
+    maps: list[tuple[str, str | None, int]] = []
     for use in uses:
         if use.label != "linear" or use.layout != FIRST or use.shape[: use.lead] != (rows,):
             return None
         found = [names.get(id(parameter)) for parameter in use.parameters]
         if use.parameters[0].ndim != 2 or len(found) > 2 or found[0] is None or found[-1] is None:
             return None
-        maps.append((found[0], found[1] if len(found) == 2 else None))
-    used = [name for pair in maps for name in pair if name is not None]
-    return tuple(sorted(maps, key=str)) if len(set(used)) == len(used) == len(names) else None
+        maps.append((found[0], found[1] if len(found) == 2 else None, use.shape[-1]))
+    used = [name for weight, bias, _ in maps for name in (weight, bias) if name is not None]
+    return tuple(sorted(maps, key=lambda linear: linear[0])) if len(set(used)) == len(used) == len(names) else None
 
 
 def read(losses: Tensor, plain: Plain, rows: int) -> list[Any] | None:
@@ -64,9 +67,9 @@ def read(losses: Tensor, plain: Plain, rows: int) -> list[Any] | None:
             maps.append(pair)
             nodes.append(node)
     if len(maps) > 1:
-        order = sorted(range(len(maps)), key=lambda place: str(maps[place]))
+        order = sorted(range(len(maps)), key=lambda place: maps[place][0])
         maps, nodes = [maps[place] for place in order], [nodes[place] for place in order]
-    if tuple(maps) != plain.maps:
+    if maps != plain.pairs:
         return None
     if graph.key not in plain.traced:
         pitches = traced(graph, rows)
@@ -96,17 +99,22 @@ def _map_of(kind: str, following: Any, names: dict[int, str]) -> tuple[str, str 
 def replay(
     losses: Tensor, maps: Maps, nodes: list[Any], keep: bool
 ) -> tuple[dict[str, Tensor], dict[str, Contribution]] | None:
-    """Squared norms and contributions of a graph that `read` understood; None if its inputs were not kept."""
+    """Squared norms and contributions of a graph that `read` understood.
+
+    None if the inputs of its maps were not kept, or if a map has another shape than it had when it was recorded.
+    """
     inputs = [_input_of(node) for node in nodes]
-    if any(input is None or input.shape[0] != losses.shape[0] for input in inputs):
+    rows = losses.shape[0]
+    if any(input is None or input.shape[0] != rows for input in inputs):
         return None
-    edges: Any = [GradientEdge(node, 0) for node in nodes]
-    gradients = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
+    gradients = backward(losses, [GradientEdge(node, 0) for node in nodes])
     squares: dict[str, Tensor] = {}
     parts: dict[str, Contribution] = {}
-    for (weight, bias), gradient, input in zip(maps, gradients, inputs, strict=True):
+    for (weight, bias, width), gradient, input in zip(maps, gradients, inputs, strict=True):
         if gradient is None:
             continue
+        if gradient.shape != (rows, width):
+            return None
         input = input.detach() if input.requires_grad else input
         own = squared_norms(gradient)
         squares[weight] = product_squares(gradient, input, own)

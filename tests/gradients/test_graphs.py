@@ -1,0 +1,68 @@
+"""The key of a graph: equal keys mean equal operations on equal shapes; what it leaves out is compared elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from veil.gradients import GradientEngine
+from veil.gradients.graphs import _ALIKE, read_graph
+
+ALIKE = (F.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, torch.exp, torch.log, torch.neg)
+
+
+@pytest.mark.parametrize("function", [*ALIKE, lambda x: x.softmax(1), lambda x: x.log_softmax(0)])
+def test_operations_whose_shape_the_key_leaves_out_have_the_shape_of_their_input(function):
+    values = torch.rand(4, 3, requires_grad=True) + 1
+    node = function(values).grad_fn
+    assert node.name() in _ALIKE
+    (output,), ((before, number),) = node._input_metadata, node.next_functions
+    assert tuple(output.shape) == tuple(before._input_metadata[number].shape) == (4, 3)
+
+
+def test_every_operation_whose_shape_is_left_out_is_compared_with_its_input():
+    values = torch.rand(2, 2, requires_grad=True)
+    tried = {function(values).grad_fn.name() for function in ALIKE}
+    assert tried | {"SoftmaxBackward0", "LogSoftmaxBackward0"} == _ALIKE
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x: x.relu().sum(1), lambda x: x.tanh().sum(1)),
+        (lambda x: x.relu().sum(1), lambda x: x.relu()[:, :2].sum(1)),
+        (lambda x: x.relu()[:, 0], lambda x: x.relu()[:, 1]),
+        (lambda x: x.sum(1), lambda x: x.sum(0)),
+        (lambda x: x.flip(0).sum(1), lambda x: x.sum(1).flip(0)),
+        (lambda x: torch.cat([x, x], 1).sum(1), lambda x: torch.cat([x, x, x], 1).sum(1)),
+        (lambda x: x.unbind(1)[0], lambda x: x.unbind(1)[1]),
+    ],
+)
+def test_graphs_that_differ_in_anything_but_values_have_different_keys(one, other):
+    values = torch.rand(3, 3, requires_grad=True) + 0.0
+    assert read_graph(one(values), 3).key != read_graph(other(values), 3).key
+    assert read_graph(one(values), 3).key == read_graph(one(torch.rand(3, 3, requires_grad=True) + 0.0), 3).key
+
+
+def test_shapes_behind_operations_that_keep_them_are_in_the_key():
+    wide, narrow = (torch.rand(4, width, requires_grad=True) + 0.0 for width in (3, 2))
+    assert read_graph(wide.relu().sum(1), 4).key != read_graph(narrow.relu().sum(1), 4).key
+
+
+def test_a_linear_map_of_another_width_is_recorded_again():
+    model = nn.Linear(3, 2)
+
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).relu().sum(1)
+
+    engine, batch = GradientEngine(model, loss), torch.randn(5, 3)
+    engine.facts(batch)
+    assert engine._memory.plain is not None
+    model.weight.data, model.bias.data = torch.randn(6, 3), torch.randn(6)
+    found = engine.per_row(batch)
+    expected = GradientEngine(model, loss).per_row(batch)
+    assert found["weight"].shape == (5, 6, 3)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert engine._memory.plain.maps == (("weight", "bias", 6),)
