@@ -72,8 +72,8 @@ def _train_mapped(folder: Path, cache: Path) -> dict[str, Any]:
     import resource
 
     import veil
-    from veil.tabular.encoding import Encoding, Numeric
-    from veil.tabular.mapped import parquet_problem
+    from veil.tables.encoding import Encoding, Numeric
+    from veil.tables.mapped import parquet_problem
 
     torch.set_num_threads(1)
     encoding = Encoding(tuple(Numeric(f"x{i}", -4.0, 4.0, "middle") for i in range(FEATURES)), from_rows=False)

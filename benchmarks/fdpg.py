@@ -12,9 +12,9 @@ from torch import nn
 from veil import methods
 from veil.accounting import Ledger
 from veil.datasets import GroupSpec, generate
-from veil.plan import Settings
+from veil.foundation.randomness import Seed
+from veil.plans import Settings
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training.fitting import row_losses
 from veil.training.loop import Loop
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from veil import methods
+from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
 from veil.noise import GaussianNoise
-from veil.plan import Settings
+from veil.plans import Settings
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training.fitting import row_losses
 
 BOUNDS_AT_ONCE = 20

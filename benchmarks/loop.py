@@ -11,10 +11,10 @@ from benchmarks._timing import interleaved
 from veil import methods
 from veil.accounting import Ledger
 from veil.datasets import GroupSpec, generate
+from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
 from veil.noise import GaussianNoise
-from veil.plan import Settings
-from veil.randomness import Seed
+from veil.plans import Settings
 from veil.training.fitting import row_losses
 from veil.training.loop import Loop
 

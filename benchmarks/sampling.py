@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from benchmarks._timing import interleaved
+from veil.foundation.randomness import Seed
 from veil.noise import GaussianNoise, TreeNoise
-from veil.randomness import Seed
-from veil.sampling import OneGroupSampler, PoissonSampler, Strata, SubsetSampler
+from veil.problem import Strata
+from veil.sampling import OneGroupSampler, PoissonSampler, SubsetSampler
 
 SEED = Seed.from_int(0)
 

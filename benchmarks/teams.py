@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from veil.datasets import GroupSpec, generate
-from veil.teams import Team
+from veil.releases.process_group import Team
 from veil.training import fit
 
 BATCH = 4000

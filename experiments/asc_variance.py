@@ -14,9 +14,9 @@ from experiments.runner.figure import Line, Panel, line_chart
 from experiments.runner.findings import open_findings, read_findings
 from experiments.runner.problems import load_pair
 from experiments.runner.store import FOR_ALL
-from veil.files import write_whole
+from veil.foundation.files import write_whole
+from veil.foundation.randomness import Seed
 from veil.models import build_model
-from veil.randomness import Seed
 from veil.training.fitting import row_losses
 from veil.training.sampling_variance import SamplingVariance
 

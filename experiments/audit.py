@@ -18,11 +18,11 @@ from veil import methods
 from veil.auditing.running import canary_audit, lira_audit
 from veil.datasets.mnist import LOW_AND_HIGH, load_mnist
 from veil.datasets.split import shuffled
-from veil.files import cache_folder
+from veil.foundation.files import cache_folder
+from veil.foundation.randomness import Seed
 from veil.models import build_model
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
-from veil.randomness import Seed
 
 Options = Mapping[str, Any]
 WANTED = {1.0: 0.7, 2.0: 1.5, 4.0: 3.0, 8.0: 6.0}

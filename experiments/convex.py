@@ -23,14 +23,14 @@ from experiments import convex_page
 from experiments.runner import Asked
 from experiments.runner.findings import open_findings, read_findings
 from experiments.runner.problems import load_pair
-from veil.convex.inner import accelerated, by_best_response
-from veil.convex.losses import Logistic, Loss, SmoothedHinge, Squared
-from veil.convex.rows import LinearRows, into_ball
-from veil.convex.saddle import SaddleProblem, reach_of_one_row
+from veil.foundation.randomness import Seed
+from veil.methods.convex.inner import accelerated, by_best_response
+from veil.methods.convex.losses import Logistic, Loss, SmoothedHinge, Squared
+from veil.methods.convex.rows import LinearRows, into_ball
+from veil.methods.convex.saddle import SaddleProblem, reach_of_one_row
 from veil.models import build_model
 from veil.noise import TreeNoise
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training import fit
 
 Keep = Callable[[str, Callable[[], Any]], None]

@@ -21,7 +21,7 @@ from veil.metrics import evaluate
 from veil.models.images import papernot_mnist
 from veil.models.tables import mlp
 from veil.models.text import char_lstm
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
 from veil.problem import Problem, PublicFacts
 from veil.training.fitting import Job, execute, row_losses
 

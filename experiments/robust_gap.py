@@ -17,11 +17,11 @@ from experiments.runner.figure import Line, Panel, line_chart
 from experiments.runner.findings import open_findings, read_findings
 from experiments.runner.problems import load_pair
 from experiments.runner.store import FOR_ALL
-from veil.files import write_whole
+from veil.foundation.files import write_whole
+from veil.foundation.randomness import Seed
 from veil.methods.adversarial import Adversarial
 from veil.metrics.generalisation import correct, property_gap
 from veil.models import build_model
-from veil.randomness import Seed
 from veil.training.fitting import row_losses
 
 TITLE = "CIFAR-10: gradient noise in adversarial training"

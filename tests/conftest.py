@@ -20,5 +20,5 @@ os.environ.setdefault("VEIL_DATA", str(Path(__file__).parents[2] / "shared" / "d
 def _no_rows_of_other_tests() -> Iterator[None]:
     """Tests fit on the same made-up rows: what one has fitted is none of the next one's business."""
     yield
-    if "veil.fitted_rows" in sys.modules:
-        sys.modules["veil.fitted_rows"].forget()
+    if "veil.tables.fitted_rows" in sys.modules:
+        sys.modules["veil.tables.fitted_rows"].forget()

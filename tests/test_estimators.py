@@ -21,8 +21,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from veil.errors import InputError
 from veil.estimators import SEARCH, FairPrivateClassifier, FairPrivateRegressor, NotCoveredWarning
-from veil.tabular.preparing import DRAFTED, FITTED_ON_ROWS
-from veil.tabular.schema import ColumnFacts, Schema, draft_schema
+from veil.tables.preparing import DRAFTED, FITTED_ON_ROWS
+from veil.tables.schema import ColumnFacts, Schema, draft_schema
 
 CHECKED = [
     # A large ε, because the suite's tables have 30 to 300 rows; the suite's deterministic checks set random_state.

@@ -11,7 +11,7 @@ from typing import Any
 from experiments.runner.asking import Asked
 from experiments.runner.store import machine, versions
 from veil.errors import InputError, require
-from veil.files import FOR_ALL, write_whole
+from veil.foundation.files import FOR_ALL, write_whole
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from veil.datasets import (
 from veil.datasets.split import shuffled
 from veil.errors import InputError, require
 from veil.problem import Problem
-from veil.tabular import fit_encoding, table_problem
+from veil.tables import fit_encoding, table_problem
 
 Pair = tuple[Problem, Problem]
 # A group that is cut down keeps so many rows at least, where it has them.

@@ -20,12 +20,12 @@ from experiments.runner.problems import load_pair
 from experiments.runner.spec import Spec, Study, Task, tasks
 from experiments.runner.store import add_run, find, read_store
 from veil.errors import InputError, require
-from veil.files import FOR_ALL, write_whole
+from veil.foundation.files import FOR_ALL, write_whole
+from veil.foundation.parallel import WORKER_DIED, in_order
+from veil.foundation.randomness import Seed
 from veil.metrics import GroupMetrics, evaluate
 from veil.models import build_model
-from veil.parallel import WORKER_DIED, in_order
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training import Run, fit
 
 Told = Callable[[str], None]

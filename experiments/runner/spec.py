@@ -16,9 +16,9 @@ from experiments.runner.columns import TWIN, column
 from experiments.runner.problems import source
 from veil import methods
 from veil.errors import InputError, require
+from veil.foundation.toml import read_toml
 from veil.models.building import MODELS
-from veil.plan import Settings
-from veil.toml import read_toml
+from veil.plans import Settings
 
 ScaleName = Literal["small", "paper"]
 X = float | int | str

@@ -16,7 +16,7 @@ import torch
 import veil
 from experiments.runner.spec import Task
 from veil.errors import InputError, require
-from veil.files import FOR_ALL, write_whole
+from veil.foundation.files import FOR_ALL, write_whole
 
 Stored = dict[str, Any]
 

@@ -16,10 +16,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from veil import accounting, methods
     from veil.auditing import audit
-    from veil.comparing import compare
-    from veil.presets import fit_preset
     from veil.problem import Problem
     from veil.training import Run, fit, load, session
+    from veil.training.comparing import compare
+    from veil.training.presets import fit_preset
 
 _HOMES = {
     "Problem": "veil.problem",
@@ -27,8 +27,8 @@ _HOMES = {
     "fit": "veil.training",
     "load": "veil.training",
     "session": "veil.training",
-    "compare": "veil.comparing",
-    "fit_preset": "veil.presets",
+    "compare": "veil.training.comparing",
+    "fit_preset": "veil.training.presets",
     "audit": "veil.auditing",
     "accounting": "veil.accounting",
     "methods": "veil.methods",

@@ -29,21 +29,21 @@ from torch import Tensor
 from veil import methods
 from veil.accounting import Certificate, Relation
 from veil.errors import InputError, require
-from veil.fitted_rows import Fitted, added_up, fitted_before, mark_of, remember, rows_of
+from veil.foundation.randomness import Seed
 from veil.methods import relation_asked
 from veil.metrics.noisy_confusion import DISJOINT, NoisyGroupMetrics, noisy_metrics
 from veil.models import build_model
 from veil.models.applying import apply
 from veil.noise import GaussianNoise
-from veil.plan import Settings
+from veil.plans import Settings
 from veil.problem import Problem, PublicFacts, cross
-from veil.randomness import Seed
-from veil.tabular.guessing import fit_encoding
-from veil.tabular.preparing import read_off_rows
-from veil.tabular.reading import refuse_twice
-from veil.tabular.schema import Schema
-from veil.tabular.splitting import Holdout, holdout_key, identities_for
-from veil.tabular.table import check_groups, check_trained
+from veil.tables.fitted_rows import Fitted, added_up, fitted_before, mark_of, remember, rows_of
+from veil.tables.guessing import fit_encoding
+from veil.tables.preparing import read_off_rows
+from veil.tables.reading import refuse_twice
+from veil.tables.schema import Schema
+from veil.tables.splitting import Holdout, holdout_key, identities_for
+from veil.tables.table import check_groups, check_trained
 from veil.training import Run, fit
 
 TARGET_BOUNDS = "Bounds of the target: they were read off the training rows."

@@ -17,11 +17,11 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import Program
-from test_moved_rows import SLACK, largest_move, losses, rows_of
 from torch import Tensor, nn
 
 import veil
+from tests.attacks.programs import Program
+from tests.attacks.test_moved_rows import SLACK, largest_move, losses, rows_of
 from veil import estimators
 from veil.accounting import Ledger
 from veil.errors import InputError
@@ -30,7 +30,7 @@ from veil.gradients.layouts import FIRST
 from veil.gradients.model_state import ModelState
 from veil.gradients.recording import Recorder
 from veil.noise import gaussian
-from veil.tabular import splitting
+from veil.tables import splitting
 from veil.training.callbacks import Callback, StepReport
 from veil.training.carrying import StepReleases
 from veil.training.progression import CheckpointEvery, roll_back
@@ -178,8 +178,8 @@ def evaluation_at_the_end(folder: Path) -> str | None:
 def forgotten_releases(_: Path) -> str | None:
     from veil import methods
     from veil.accounting import Gaussian, Relation, Repeated
-    from veil.plan import Settings
-    from veil.tabular.private import WithPreprocessing
+    from veil.plans import Settings
+    from veil.tables.private import WithPreprocessing
     from veil.training.fitting import Job, execute, row_losses
 
     rows, chosen = problem(), Settings.checked(**settings(steps=8, epsilon=2.0))
@@ -203,7 +203,7 @@ def cut_tail(_: Path) -> str | None:
 
 def removed_row(_: Path) -> str | None:
     table = pd.DataFrame({"a": np.arange(500), "b": np.arange(500) % 7})
-    holdout = splitting.Holdout(0.3, veil.randomness.Seed.from_int(1))
+    holdout = splitting.Holdout(0.3, veil.foundation.randomness.Seed.from_int(1))
     whole = holdout.chosen(splitting.identities_for(veil.accounting.Relation.ADD_REMOVE, table))
     shorter = table.iloc[1:].reset_index(drop=True)
     rest = holdout.chosen(splitting.identities_for(veil.accounting.Relation.ADD_REMOVE, shorter))

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import INNER, NAMES, WIDTH, WRAPPERS, Program, programs
 from torch import Tensor, nn
 
+from tests.attacks.programs import INNER, NAMES, WIDTH, WRAPPERS, Program, programs
 from veil.gradients import GradientEngine, GradientError, RowFacts
 from veil.gradients.batches import mapped, sliced
 

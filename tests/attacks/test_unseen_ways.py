@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_broken_guards import ROWS, problem, settings
-from test_moved_rows import SLACK, largest_move, rows_of
 from torch import Tensor, nn
 
 import veil
+from tests.attacks.test_broken_guards import ROWS, problem, settings
+from tests.attacks.test_moved_rows import SLACK, largest_move, rows_of
 from veil.errors import InputError
 from veil.gradients import GradientEngine, GradientError, RowFacts
 from veil.gradients.model_state import ModelState
-from veil.release import clamp_to_limits
+from veil.releases import clamp_to_limits
 
 Loss = Callable[[nn.Module, Any], Tensor]
 

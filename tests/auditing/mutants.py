@@ -14,12 +14,12 @@ from torch import Tensor
 from veil.accounting import Event, Ledger, PoissonGaussian, Repeated, TokenBucket
 from veil.auditing.self_test import SelfTest, self_test, small_plan
 from veil.bounding import ordered
-from veil.controllers import Controller
+from veil.foundation.randomness import Seed
 from veil.noise import GaussianNoise
-from veil.plan import Plan
+from veil.plans import Plan
+from veil.plans.controllers import Controller
 from veil.problem import Problem, PublicFacts
-from veil.randomness import Seed
-from veil.release import GradientRelease, Released
+from veil.releases import GradientRelease, Released
 from veil.sampling import Sampler, ShuffledSampler
 from veil.training.loop import Loop
 

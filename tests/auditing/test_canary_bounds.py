@@ -26,9 +26,9 @@ from veil.auditing.lower_bounds import (
 )
 from veil.auditing.running import canary_audit, judged
 from veil.errors import InputError
-from veil.plan import Plan, Settings
+from veil.foundation.randomness import Seed
+from veil.plans import Plan, Settings
 from veil.problem import Cell, PublicFacts
-from veil.randomness import Seed
 
 WANTED = {1.0: 0.7, 2.0: 1.5, 4.0: 3.0, 8.0: 6.0}
 

@@ -6,8 +6,8 @@ False alarms: a healthy method fails with a probability of at most 1e-4 per run 
 from __future__ import annotations
 
 import pytest
-from mutants import MUTANTS, SEED, Mutant
 
+from tests.auditing.mutants import MUTANTS, SEED, Mutant
 from veil import methods
 from veil.auditing.self_test import FALSE_ALARMS, self_test, small_plan
 

@@ -18,13 +18,13 @@ from veil.auditing.lira import lira
 from veil.auditing.replay import NoNoise
 from veil.auditing.running import lira_audit
 from veil.auditing.shadow_models import log_odds, train_shadows
-from veil.controllers import Constant
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
 from veil.models import build_model
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import Constant
 from veil.problem import Problem
-from veil.randomness import Seed
-from veil.release import GradientRelease, Released
+from veil.releases import GradientRelease, Released
 
 
 def noisy_labels(rows: int = 120, features: int = 60) -> Problem:

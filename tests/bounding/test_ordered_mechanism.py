@@ -8,8 +8,8 @@ import pytest
 from veil.accounting import Gaussian, PoissonGaussian
 from veil.bounding import BetaTail, StepTail
 from veil.errors import InputError
-from veil.mechanisms import ordered_event, ordered_sum
-from veil.randomness import Seed
+from veil.foundation.randomness import Seed
+from veil.releases.mechanisms import ordered_event, ordered_sum
 
 
 def test_the_hardest_rows_count_fully_and_the_last_one_least() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from veil.bounding import BetaTail, Clip, LinearTail, Normalise, Ordered, StepTail
 from veil.bounding.ordered import ORDERS, Tail, UnitClipByCell, descending, importance
 from veil.gradients import RowFacts
-from veil.mechanisms import ordered_sum
+from veil.releases.mechanisms import ordered_sum
 
 SLACK = 1 + 1e-9
 ROWS = st.integers(1, 12)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_commands import judged, people, veil  # noqa: F401  (the fixture is used by name)
+
+from tests.cli.test_commands import judged, people, veil  # noqa: F401  (the fixture is used by name)
 
 
 def compared(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, dict]:  # type: ignore[type-arg]

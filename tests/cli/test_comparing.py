@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-import veil.comparing
-import veil.parallel
-from veil.comparing import OTHER_RUNS, SEEDS_PUBLIC, Comparison, compare
+import veil.foundation.parallel
+import veil.training.comparing
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
-from veil.parallel import WORKER_DIED
+from veil.foundation.parallel import WORKER_DIED
+from veil.foundation.randomness import Seed
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.report import build_facts
+from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC, Comparison, compare
 from veil.training.fitting import fit
 
 GROUPS = [GroupSpec("large", 300), GroupSpec("small", 80, angle=1.0)]
@@ -72,7 +72,7 @@ def test_a_stored_run_is_taken_when_its_settings_are_equal_and_refused_when_not(
         trained.append(Path(asked["out"]).name)
         return fit(model, problem, **asked)
 
-    monkeypatch.setattr(veil.comparing, "fit", watched)
+    monkeypatch.setattr(veil.training.comparing, "fit", watched)
     again = compared(tmp_path, methods=["erm", "dp-sgd", "dp-is-sgd"], seeds=2)
     assert trained == ["dp-is-sgd-eps1-seed1", "dp-is-sgd-eps1-seed2"]
     assert len(again.rows) == 6
@@ -88,7 +88,7 @@ def test_any_error_of_a_run_is_told_and_the_others_go_on(tmp_path: Path, monkeyp
             raise KeyError("nobody expects this")
         return fit(model, problem, **asked)
 
-    monkeypatch.setattr(veil.comparing, "fit", broken)
+    monkeypatch.setattr(veil.training.comparing, "fit", broken)
     found = compared(tmp_path, seeds=1)
     assert found.failures == {"erm-eps1-seed1": "KeyError: 'nobody expects this'"}
     assert [row["method"] for row in found.rows] == ["dp-sgd"]
@@ -109,7 +109,7 @@ class Dying:
 
 
 def test_work_of_a_worker_that_dies_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(veil.parallel.joblib, "Parallel", Dying)
+    monkeypatch.setattr(veil.foundation.parallel.joblib, "Parallel", Dying)
     found = compared(tmp_path)
     assert len(found.rows) == 4
     assert found.failures == {}
@@ -117,7 +117,7 @@ def test_work_of_a_worker_that_dies_is_done_again(tmp_path: Path, monkeypatch: p
 
 def test_work_that_kills_its_workers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dying, "before_death", 0)
-    monkeypatch.setattr(veil.parallel.joblib, "Parallel", Dying)
+    monkeypatch.setattr(veil.foundation.parallel.joblib, "Parallel", Dying)
     found = compared(tmp_path)
     assert found.rows == []
     assert set(found.failures.values()) == {WORKER_DIED}

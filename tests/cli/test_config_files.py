@@ -11,10 +11,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from test_commands import TRAIN, judged, people, veil  # noqa: F401  (the fixture is used by name)
 
+from tests.cli.test_commands import TRAIN, judged, people, veil  # noqa: F401  (the fixture is used by name)
 from veil.cli.app import app
-from veil.plan import Settings
+from veil.plans import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
 

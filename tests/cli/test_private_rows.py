@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from test_commands import TRAIN, people, veil  # noqa: F401  (the fixture is used by name)
+
+from tests.cli.test_commands import TRAIN, people, veil  # noqa: F401  (the fixture is used by name)
 
 MARKS = (b"8675309", b"Zanzibar", b"xylograph")
 SHOWN = b"asked for them by --show-private"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from test_commands import TRAIN, judged, people, veil  # noqa: F401  (the fixture is used by name)
 
+from tests.cli.test_commands import TRAIN, judged, people, veil  # noqa: F401  (the fixture is used by name)
 from veil.errors import InputError
 from veil.report import parse_requirement
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_commands import TRAIN, people, veil
 from typer.testing import CliRunner
 
+from tests.cli.test_commands import TRAIN, people, veil
 from veil.accounting import Gaussian, Ledger, Repeated, TokenBucket
 from veil.accounting.ledger import Account, Terms
 from veil.accounting.verify import verify

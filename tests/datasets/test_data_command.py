@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from veil.cli.data import data_app
 from veil.datasets import DATASETS
 from veil.errors import InputError
-from veil.tabular import read_schema
-from veil.tabular.schema import PRIVATE_NOTE
+from veil.tables import read_schema
+from veil.tables.schema import PRIVATE_NOTE
 
 RUNNER = CliRunner()
 

@@ -20,7 +20,7 @@ from veil import datasets
 from veil.datasets import bank_fraud, cifar10, files, texts
 from veil.datasets.files import DataFile, fetch
 from veil.errors import InputError
-from veil.tabular import images
+from veil.tables import images
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from veil import datasets
 from veil.datasets import files, mnist, surnames
 from veil.datasets.files import data_folder
 from veil.errors import InputError
-from veil.tabular.text import VOCABULARY
+from veil.tables.text import VOCABULARY
 
 
 def needs(name: str) -> pytest.MarkDecorator:

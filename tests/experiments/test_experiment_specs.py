@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from experiment_cases import NAMES, ROOT, SPECS, needs_data
 
 from experiments.runner import Spec, read_spec
 from experiments.runner.problems import cut_down, dropped, load_pair, lowered
 from experiments.runner.spec import Task, tasks
+from tests.experiments.experiment_cases import NAMES, ROOT, SPECS, needs_data
 from veil import methods
 from veil.errors import InputError
 from veil.problem import Problem

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from experiment_cases import NAMES, ROOT, SPECS, needs_data
-from test_experiment_specs import GOOD, written
 
 from experiments.runner import Spec, read_spec
 from experiments.runner.spec import tasks
+from tests.experiments.experiment_cases import NAMES, ROOT, SPECS, needs_data
+from tests.experiments.test_experiment_specs import GOOD, written
 from veil.cli.app import main
 
 

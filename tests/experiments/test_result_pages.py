@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from experiment_cases import NAMES, RESULTS, ROOT, SPECS
 
 from experiments.runner import Asked, index, read_spec, rewrite_page
 from experiments.runner.findings import open_findings
+from tests.experiments.experiment_cases import NAMES, RESULTS, ROOT, SPECS
 from veil.errors import InputError
 
 STORED = [name for name in NAMES if (RESULTS / f"{name}.json").exists()]

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_experiment_specs import GOOD, written
 
 from experiments.runner import Asked, Spec, read_spec, reproduce, running
 from experiments.runner.claims import judge
 from experiments.runner.page import page_of, svg_of
 from experiments.runner.results import Results
 from experiments.runner.spec import tasks
+from tests.experiments.test_experiment_specs import GOOD, written
 from veil.errors import InputError
 
 

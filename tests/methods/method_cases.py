@@ -7,7 +7,7 @@ from torch import Tensor
 
 from veil import methods
 from veil.gradients import GradientEngine
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
 from veil.problem import Problem
 from veil.training.fitting import row_losses
 
@@ -31,7 +31,7 @@ VARIANTS = [
     ("azb", {"neighbours": "replace-one"}),
 ]
 NEEDED = {"azb-weak": {"allow_weaker_minority_privacy": True}}
-# Convex solvers train a linear model as a whole and have no batches of gradients: tests/convex replays them.
+# Convex solvers train a linear model as a whole and have no batches of gradients: tests/methods/convex replays them.
 SOLVED = [row["name"] for row in methods.table() if row["family"] == "convex, with proofs"] + ["group-gd"]
 CASES = [(name, NEEDED.get(name, {})) for name in PRIVATE if name not in SOLVED] + VARIANTS
 

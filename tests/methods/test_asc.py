@@ -14,10 +14,10 @@ import veil
 from veil import methods
 from veil.accounting import Ledger, RenyiFilter, Repeated, TokenBucket
 from veil.accounting.rdp import rdp
-from veil.controllers.group_weights import rounded, shares_within
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers.group_weights import rounded, shares_within
 from veil.problem import Cell, Problem, PublicFacts
 from veil.training.fitting import row_losses
 from veil.training.sampling_variance import SamplingVariance, sampling_variances
@@ -206,9 +206,8 @@ def test_asc_wavers_far_less_than_one_group_at_a_time_during_a_run() -> None:
 
 
 def test_losses_above_the_ceiling_are_bounded_before_they_are_released() -> None:
-    from method_cases import NoNoise
-
-    from veil.randomness import Seed
+    from tests.methods.method_cases import NoNoise
+    from veil.foundation.randomness import Seed
 
     problem = generate([GroupSpec("a", 30), GroupSpec("b", 20)])
     plan = methods.create("asc", {"ceiling": 0.7}).plan(problem.public, Settings.checked(steps=4, batch_size=10))
@@ -225,7 +224,7 @@ def test_losses_above_the_ceiling_are_bounded_before_they_are_released() -> None
 def test_asc_beats_dp_sgd_for_the_worst_group_of_adult_by_fifteen_points() -> None:
     """A third of Adult, 2 seeds each; the gap was above 25 points in every run tried, so 15 never fails by chance."""
     from veil.datasets import load_adult
-    from veil.tabular import fit_encoding, table_problem
+    from veil.tables import fit_encoding, table_problem
 
     train, test = load_adult()
     train = train[train.index % 3 == 0].reset_index(drop=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dp_accounting
 import pytest
 from dp_accounting import rdp as peer_rdp
-from test_asc import facts_of
 
+from tests.methods.test_asc import facts_of
 from veil import methods
 from veil.accounting import Gaussian, Pld, Rdp, Relation, Repeated, SubsetGaussian
 from veil.errors import InputError
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
 from veil.problem import PublicFacts
 
 UMNIST = facts_of(*[5415] * 9, 474)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from method_cases import plan_for, small_engine, small_problem
 from torch import nn
 
 import veil
+from tests.methods.method_cases import plan_for, small_engine, small_problem
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
 from veil.noise.filters import DiskFilter
-from veil.plan import Plan, Settings
-from veil.randomness import Seed
+from veil.plans import Plan, Settings
 from veil.training.fitting import row_losses
 from veil.training.loop import Loop
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from method_cases import NoNoise, plan_for, small_engine, small_problem
 
+from tests.methods.method_cases import NoNoise, plan_for, small_engine, small_problem
 from veil.bounding import UnitGroupClip, check_row_local
-from veil.controllers.thresholds import GroupThresholds
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
 from veil.gradients import RowFacts
-from veil.randomness import Seed
+from veil.plans.controllers.thresholds import GroupThresholds
 
 
 def controller(**options: object) -> GroupThresholds:

@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from method_cases import NoNoise, plan_for, small_engine, small_problem
 from torch import nn
 
 import veil
+from tests.methods.method_cases import NoNoise, plan_for, small_engine, small_problem
 from veil.accounting import Ledger, Relation, TokenBucket
-from veil.controllers.gate import Gate
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
-from veil.plan import Plan
+from veil.foundation.randomness import Seed
+from veil.plans import Plan
+from veil.plans.controllers.gate import Gate
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training.fitting import row_losses
 from veil.training.loop import Loop
 

@@ -9,18 +9,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from method_cases import NoNoise, plan_for, small_engine, small_problem
 
 import veil
+from tests.methods.method_cases import NoNoise, plan_for, small_engine, small_problem
 from veil import methods
 from veil.accounting import Pld, PoissonGaussian, RenyiFilter, Repeated, joint_noise_multiplier
 from veil.accounting.rdp import rdp
-from veil.controllers.fdpg import FairRates, FdpgController
-from veil.controllers.parity import ParityRelease, lead
 from veil.errors import InputError
-from veil.plan import Plan, Settings
+from veil.foundation.randomness import Seed
+from veil.plans import Plan, Settings
+from veil.plans.controllers.fdpg import FairRates, FdpgController
+from veil.plans.controllers.parity import ParityRelease, lead
 from veil.problem import Cell, Problem, PublicFacts
-from veil.randomness import Seed
 
 TWO = PublicFacts(("a", "b"), ("everybody",), (Cell(0, 0, 800), Cell(1, 0, 200)), (4,), classes=("no", "yes"))
 

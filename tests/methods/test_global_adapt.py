@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from method_cases import plan_for, small_problem
 
+from tests.methods.method_cases import plan_for, small_problem
 from veil.bounding import GlobalScale, check_row_local
-from veil.controllers.global_scale import AdaptiveScale
 from veil.errors import InputError
 from veil.gradients import RowFacts
+from veil.plans.controllers.global_scale import AdaptiveScale
 
 
 def controller(**options: object) -> AdaptiveScale:

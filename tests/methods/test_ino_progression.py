@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from method_cases import plan_for, small_problem
 
+from tests.methods.method_cases import plan_for, small_problem
 from veil.accounting import Ledger, Repeated
 from veil.errors import InputError
-from veil.plan import Plan
+from veil.foundation.randomness import Seed
+from veil.plans import Plan
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training.fitting import Job, execute, row_losses
 from veil.training.progression import (
     LATER_IS_GONE,

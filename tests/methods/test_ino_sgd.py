@@ -7,17 +7,17 @@ from functools import cache
 
 import pytest
 import torch
-from method_cases import NoNoise, plan_for, small_engine, small_problem
 
+from tests.methods.method_cases import NoNoise, plan_for, small_engine, small_problem
 from veil import methods
 from veil.accounting import Rdp
 from veil.accounting.calibration import clip_for, rate_for
 from veil.bounding import Ordered
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
 from veil.methods.idp_sgd import owner_shares
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
 from veil.problem import Cell, PublicFacts
-from veil.randomness import Seed
 from veil.training.fitting import Job, execute, row_losses
 
 VARIANTS = ("sample", "scale", "both")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from method_cases import CASES, NoNoise, plan_for, small_engine, small_problem
 
+from tests.methods.method_cases import CASES, NoNoise, plan_for, small_engine, small_problem
 from veil.accounting import Relation
+from veil.foundation.randomness import Seed
 from veil.problem import Problem
-from veil.randomness import Seed
-from veil.release import GradientRelease, Released
+from veil.releases import GradientRelease, Released
 
 
 def released(release: GradientRelease, problem: Problem, step: int) -> Released:

@@ -10,9 +10,9 @@ import veil
 from veil import methods
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
 from veil.models import build_model
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training import EarlyStopping
 
 # The minority's labels follow another direction, so a model that serves the majority fails it.

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
 from veil.models import build_model
 from veil.models.applying import apply, batches, rows_at_once
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training.fitting import row_losses
 
 

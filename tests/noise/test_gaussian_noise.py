@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
+from veil.foundation.randomness import Seed
 from veil.noise import GaussianNoise, gaussian, secure
 from veil.noise.gaussian import fast_normals
-from veil.randomness import Seed
 
 SEED = Seed.from_int(99)
 REFUSE = 1e-6  # each statistical test raises a false alarm with at most this probability over seeds

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from veil.foundation.randomness import Seed
 from veil.noise import GumbelNoise, LaplaceNoise
-from veil.randomness import Seed
 
 SEED = Seed.from_int(31)
 REFUSE = 1e-6  # each statistical test raises a false alarm with at most this probability over seeds

@@ -8,10 +8,10 @@ import pytest
 import torch
 from scipy import stats
 
+from veil.foundation.randomness import Seed
 from veil.noise import GaussianNoise, GumbelNoise, LaplaceNoise, gaussian, gumbel, laplace, secure
 from veil.noise.gaussian import fast_normals
 from veil.noise.secure import word_stream
-from veil.randomness import Seed
 
 SEED = Seed.from_int(7)
 REFUSE = 1e-6  # each statistical test raises a false alarm with at most this probability over seeds

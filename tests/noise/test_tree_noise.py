@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veil.accounting.events import Tree
+from veil.foundation.randomness import Seed
 from veil.noise import TreeNoise
-from veil.randomness import Seed
 
 SEED = Seed.from_int(13)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from veil.plan import SEED_GIVEN
+from veil.plans.plan import SEED_GIVEN
 
 SEX_INCOME = ("Female × <=50K", "Female × >50K", "Male × <=50K", "Male × >50K")
 LEVELS = {"erm": 0.72, "dp-sgd": 0.36, "dp-is-sgd": 0.52, "asc": 0.61}

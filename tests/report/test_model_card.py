@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from report_facts import SEX_INCOME, make_audit, make_run
-from test_report_facts import unknown_numbers
 
 import veil
+from tests.report.report_facts import SEX_INCOME, make_audit, make_run
+from tests.report.test_report_facts import unknown_numbers
 from veil.cli.report import _run_folders
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_facts import SEX_INCOME, make_audit, make_run, make_runs
 from scipy.stats import binomtest
 
+from tests.report.report_facts import SEX_INCOME, make_audit, make_run, make_runs
 from veil.errors import InputError
 from veil.report import build_facts, group_table, render_page, render_summary, summary_table, write_report
 from veil.report.cleaning import clean, thin

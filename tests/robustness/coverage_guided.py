@@ -1,6 +1,7 @@
 """Coverage-guided fuzzing of one reader, where atheris is installed.
 
-`python coverage_guided.py NAME FOLDER -runs=20000`: NAME is one of `hostile.READERS`. It ends with code 0 if every
+`python -m tests.robustness.coverage_guided NAME FOLDER -runs=20000`:
+NAME is one of `hostile.READERS`. It ends with code 0 if every
 input was read or refused with a sentence.
 """
 
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["veil.accounting", "veil.tabular", "veil.toml", "veil.budgets"]):
-    import hostile
+with atheris.instrument_imports(
+    include=["veil.accounting", "veil.tables", "veil.foundation.toml", "veil.problem.budgets"]
+):
+    from tests.robustness import hostile
 
 NAME, FOLDER = sys.argv[1], Path(sys.argv[2])
 PATH = FOLDER / NAME

@@ -38,14 +38,14 @@ from veil.accounting import (
     certify,
 )
 from veil.accounting.ledger import _seal
-from veil.budgets import read_budgets
 from veil.cli.app import app
 from veil.cli.config_file import further_settings, read_config_file
 from veil.errors import InputError
-from veil.plan import Settings
-from veil.tabular import draft_schema, read_schema, read_table
-from veil.tabular.guessing import fit_encoding
-from veil.toml import to_toml
+from veil.foundation.toml import to_toml
+from veil.plans import Settings
+from veil.problem.budgets import read_budgets
+from veil.tables import draft_schema, read_schema, read_table
+from veil.tables.guessing import fit_encoding
 
 Reader = Callable[[Path], object]
 TRAIN = typer.main.get_command(app).commands["train"]  # type: ignore[attr-defined]

@@ -16,20 +16,21 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import hostile
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.robustness import hostile
 from veil.accounting import Ledger, LedgerDamaged
 from veil.accounting.verify import verify
 from veil.cli.console import LONGEST_SENTENCE, say_error
 from veil.errors import InputError
-from veil.tabular import read_table
-from veil.toml import read_toml, to_toml
+from veil.foundation.toml import read_toml, to_toml
+from veil.tables import read_table
 
+ROOT = Path(__file__).parents[2]
 FEW = dict.fromkeys(hostile.READERS, 400) | {"table.csv": 15}
 # 115,500 in all; what takes longest has fewest.
 MANY = {
@@ -171,15 +172,15 @@ def test_small_files_cannot_fill_the_memory(tmp_path: Path) -> None:
     for name, content in BOMBS.items():
         (tmp_path / name).write_bytes(content)
     program = (
-        "import sys, resource; sys.path.insert(0, sys.argv[1]); import hostile; from pathlib import Path\n"
+        "import sys, resource; from tests.robustness import hostile; from pathlib import Path\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "for name, reader in hostile.READERS.items():\n"
-        "    fault = hostile.fault(reader, Path(sys.argv[2]) / name)\n"
+        "    fault = hostile.fault(reader, Path(sys.argv[1]) / name)\n"
         "    assert fault is None, (name, fault)\n"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
     )
-    words = [sys.executable, "-c", program, str(Path(hostile.__file__).parent), str(tmp_path)]
-    outcome = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=_no_core)
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    outcome = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, preexec_fn=_no_core)
     assert outcome.returncode == 0, outcome.stderr
     assert int(outcome.stdout) < 600, "megabytes more than before"
 
@@ -216,13 +217,11 @@ def test_a_pickle_is_never_executed_whatever_it_calls_itself(suffix: str, tmp_pa
 def test_a_spoilt_table_of_columns_is_read_or_refused(suffix: str, quick_folder: Path) -> None:
     """In a process of its own: what is tried here is code that is not Python's."""
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); sys.path.insert(0, sys.argv[2])\n"
-        "import test_fuzz_readers as t; from pathlib import Path\n"
-        "sys.exit('\\n'.join(t.column_faults(Path(sys.argv[3]), sys.argv[4])) or 0)"
+        "import sys; from tests.robustness import test_fuzz_readers as t; from pathlib import Path\n"
+        "sys.exit('\\n'.join(t.column_faults(Path(sys.argv[1]), sys.argv[2])) or 0)"
     )
-    here = str(Path(__file__).parent)
-    words = [sys.executable, "-c", program, here, here, str(quick_folder), suffix]
-    outcome = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=_no_core)
+    words = [sys.executable, "-c", program, str(quick_folder), suffix]
+    outcome = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, preexec_fn=_no_core)
     assert outcome.returncode == 0, outcome.stderr[-2000:]
 
 
@@ -251,9 +250,16 @@ def column_faults(folder: Path, suffix: str, inputs: int = 300) -> list[str]:
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed: pip install atheris")
 @pytest.mark.parametrize("name", ["ledger.jsonl", "schema.toml"])
 def test_inputs_that_look_for_new_paths_find_no_crash(name: str, quick_folder: Path) -> None:
-    program = str(Path(__file__).with_name("coverage_guided.py"))
-    words = [sys.executable, program, name, str(quick_folder), "-runs=3000", f"-artifact_prefix={quick_folder}/"]
-    outcome = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=_no_core)
+    words = [
+        sys.executable,
+        "-m",
+        "tests.robustness.coverage_guided",
+        name,
+        str(quick_folder),
+        "-runs=3000",
+        f"-artifact_prefix={quick_folder}/",
+    ]
+    outcome = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, preexec_fn=_no_core)
     assert outcome.returncode == 0, outcome.stderr[-2000:]
 
 

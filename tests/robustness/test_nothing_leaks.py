@@ -17,9 +17,9 @@ import pytest
 from veil.cli.app import main
 from veil.errors import InputError
 from veil.estimators import FairPrivateClassifier, FairPrivateRegressor
+from veil.foundation.randomness import Seed
 from veil.problem import Problem
-from veil.randomness import Seed
-from veil.tabular import load_predictor
+from veil.tables import load_predictor
 from veil.training import load
 
 WORD = "Zyxwvian"

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from veil.randomness import Seed
-from veil.sampling import OneGroupSampler, PoissonSampler, Strata, SubsetSampler
+from veil.foundation.randomness import Seed
+from veil.problem import Strata
+from veil.sampling import OneGroupSampler, PoissonSampler, SubsetSampler
 
 SEED = Seed.from_int(11)
 STRATA = Strata.from_labels(np.arange(600) % 3)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from veil.randomness import Seed
-from veil.sampling import PoissonSampler, Strata
+from veil.foundation.randomness import Seed
+from veil.problem import Strata
+from veil.sampling import PoissonSampler
 from veil.sampling.poisson import poisson_slots
 
 SEED = Seed.from_int(77)

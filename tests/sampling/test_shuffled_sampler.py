@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from veil.randomness import Seed
-from veil.sampling import ShuffledSampler, Strata
+from veil.foundation.randomness import Seed
+from veil.problem import Strata
+from veil.sampling import ShuffledSampler
 
 SEED = Seed.from_int(2)
 

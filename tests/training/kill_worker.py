@@ -1,4 +1,6 @@
-"""Trains a table again and again in children that are killed at random moments: `kill_worker.py FOLDER KILLS SEED`.
+"""Trains a table again and again in children that are killed at random moments.
+
+`python -m tests.training.kill_worker FOLDER KILLS SEED`.
 
 Prints one JSON object: kills, runs, and every way in which a disturbed run differed from an undisturbed one.
 """
@@ -20,9 +22,9 @@ import torch
 from veil import methods
 from veil.accounting import Ledger
 from veil.noise import GaussianNoise
-from veil.plan import Settings
-from veil.tabular.preparing import Request
-from veil.tabular.running import train_table
+from veil.plans import Settings
+from veil.tables.preparing import Request
+from veil.tables.running import train_table
 from veil.training.run_folder import finished_in
 
 FILES = ("model.safetensors", "ledger.jsonl", "certificate.json", "preprocessing.jsonl", "evaluation.jsonl")

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from veil import methods
 from veil.accounting import Event, Gaussian, Relation, Repeated
 from veil.accounting.calibration import noise_multiplier
-from veil.controllers.gate import Gate
 from veil.noise import GaussianNoise
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers.gate import Gate
 from veil.problem import Problem, PublicFacts
-from veil.release import GradientRelease
-from veil.tabular.private import WithPreprocessing, _ledger
+from veil.releases import GradientRelease
+from veil.tables.private import WithPreprocessing, _ledger
 from veil.training.callbacks import Callback
 from veil.training.fitting import Job, execute, row_losses
 from veil.training.run import Run

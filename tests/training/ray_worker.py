@@ -1,18 +1,16 @@
-"""A small comparison with the backend named: `ray_worker.py OUT BACKEND`."""
+"""A small comparison with the backend named: `python -m tests.training.ray_worker OUT BACKEND`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))
-
 import torch
-from method_cases import small_problem
 
-from veil.comparing import compare
+from tests.methods.method_cases import small_problem
+from veil.foundation.randomness import Seed
 from veil.problem import Problem
-from veil.randomness import Seed
+from veil.training.comparing import compare
 
 
 def linear(problem: Problem, seed: Seed) -> torch.nn.Module:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from method_cases import small_problem
 from torch import nn
 
+from tests.methods.method_cases import small_problem
 from veil.errors import InputError
 from veil.problem import Problem
 from veil.training import Callback, Run, StepReport, fit

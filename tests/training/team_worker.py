@@ -1,4 +1,6 @@
-"""What each process of a team runs in the tests: `torchrun team_worker.py OUT METHODS DYING_RANK start|resume EDITED`.
+"""What each process of a team runs in the tests.
+
+`torchrun -m tests.training.team_worker OUT METHODS DYING_RANK start|resume EDITED`.
 
 EDITED is the rank whose copy of the rows has another number in it.
 """
@@ -9,12 +11,10 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))
-
 import torch
-from method_cases import small_problem
 
-from veil.teams import Team
+from tests.methods.method_cases import small_problem
+from veil.releases.process_group import Team
 from veil.training import Callback, StepReport, fit
 
 

@@ -18,14 +18,15 @@ from veil.accounting import AccountingError, BudgetExceeded, Ledger, Relation, R
 from veil.accounting.events import PoissonGaussian
 from veil.bounding import Bound, Clip, Normalise, UnitClip
 from veil.datasets import GroupSpec, generate
-from veil.draws import Poisson
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine, GradientError, RowFacts
 from veil.noise import GaussianNoise
-from veil.plan import CLASSES_READ, EMPTY_PLACE, NAMES_PUBLIC, SIZES, UNTRIED, Settings
+from veil.plans import Settings
+from veil.plans.plan import CLASSES_READ, EMPTY_PLACE, NAMES_PUBLIC, SIZES, UNTRIED
 from veil.problem import Problem
-from veil.randomness import Seed
-from veil.release import GradientRelease, Statistic, clamp_to_limits
+from veil.releases import GradientRelease, Statistic, clamp_to_limits
+from veil.sampling.draws import Poisson
 from veil.training.fitting import row_losses
 from veil.training.loop import Loop
 

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-WORKER = Path(__file__).with_name("kill_worker.py")
+ROOT = Path(__file__).parents[2]
+WORKER = ["-m", "tests.training.kill_worker"]
 
 
 def killed(folder: Path, kills: int, seed: int) -> dict[str, object]:
     found = subprocess.run(
-        [sys.executable, str(WORKER), str(folder), str(kills), str(seed)],
+        [sys.executable, *WORKER, str(folder), str(kills), str(seed)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=900,

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from method_cases import small_problem
-from same_run_cases import BASE, Crash, cut_short, edited, files, refused, small_model, train
 from torch import Tensor, nn
 
+from tests.methods.method_cases import small_problem
+from tests.training.same_run_cases import BASE, Crash, cut_short, edited, files, refused, small_model, train
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
 from veil.problem import Problem
-from veil.randomness import Seed
-from veil.tabular.mapped import MappedRows, dataset_problem
+from veil.tables.mapped import MappedRows, dataset_problem
 from veil.training import EarlyStopping, Run, fit, session
 from veil.training.run_folder import RunFolder
 
@@ -99,7 +99,7 @@ def rows_on_disk(path: Path, rows: Tensor) -> Problem:
 
 
 def test_every_row_of_a_source_that_is_not_in_memory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veil.digests._AT_ONCE", 512)  # many pieces
+    monkeypatch.setattr("veil.training.digests._AT_ONCE", 512)  # many pieces
     whole = small_problem().inputs
     cut_short(tmp_path / "run", problem=rows_on_disk(tmp_path / "rows.npy", whole))
     for row in (0, 100, 239):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from method_cases import small_problem
-from progression_cases import (
+
+from tests.methods.method_cases import small_problem
+from tests.training.progression_cases import (
     DELTA,
     LOWERED,
     Witness,
@@ -18,14 +19,13 @@ from progression_cases import (
     trained,
     watched,
 )
-
 from veil import methods
 from veil.accounting import Ledger, RenyiFilter, Repeated
 from veil.accounting.verify import verify
 from veil.errors import InputError
-from veil.plan import SEED_GIVEN
+from veil.plans.plan import SEED_GIVEN
 from veil.problem import Problem
-from veil.tabular.private import WithPreprocessing
+from veil.tables.private import WithPreprocessing
 from veil.training.callbacks import Callback, StepReport, StopTraining
 from veil.training.progression import CheckpointEvery, raise_budgets, roll_back
 from veil.training.run import Run

@@ -9,22 +9,23 @@ from typing import Any
 
 import pytest
 import torch
-from method_cases import small_problem
-from progression_cases import LOWERED, plan_of, trained
 from torch import Tensor, nn
 
+from tests.methods.method_cases import small_problem
+from tests.training.progression_cases import LOWERED, plan_of, trained
 from veil.accounting import Gaussian, Relation, Repeated, TokenBucket
 from veil.accounting.verify import verify
 from veil.bounding import Clip
-from veil.controllers import Constant
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
 from veil.gradients import GradientError
 from veil.metrics.noisy_confusion import DISJOINT
-from veil.plan import METRICS, Plan
+from veil.plans import Plan
+from veil.plans.controllers import Constant
+from veil.plans.plan import METRICS
 from veil.problem import Problem
-from veil.randomness import Seed
-from veil.release import LossRelease
-from veil.tabular.measuring import measure_held_out
+from veil.releases import LossRelease
+from veil.tables.measuring import measure_held_out
 from veil.training.fitting import Job, execute, row_losses
 from veil.training.progression import (
     LATER_IS_GONE,

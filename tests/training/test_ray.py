@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-WORKER = Path(__file__).with_name("ray_worker.py")
+ROOT = Path(__file__).parents[2]
+WORKER = ["-m", "tests.training.ray_worker"]
 
 
 @pytest.mark.slow
@@ -17,7 +18,8 @@ WORKER = Path(__file__).with_name("ray_worker.py")
 def test_a_local_ray_gives_the_same_runs(tmp_path: Path) -> None:
     for backend in ("loky", "ray"):
         found = subprocess.run(
-            [sys.executable, str(WORKER), str(tmp_path / backend), backend],
+            [sys.executable, *WORKER, str(tmp_path / backend), backend],
+            cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=300,

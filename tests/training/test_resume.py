@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from method_cases import CASES, small_problem
 
+from tests.methods.method_cases import CASES, small_problem
 from veil import methods
 from veil.accounting import Ledger
 from veil.errors import InputError
-from veil.files import write_whole
+from veil.foundation.files import write_whole
+from veil.foundation.randomness import Seed
 from veil.models import build_model
 from veil.noise import GaussianNoise
-from veil.problem import Problem
-from veil.randomness import Seed
-from veil.sampling import PoissonSampler, Strata, SubsetSampler
+from veil.problem import Problem, Strata
+from veil.sampling import PoissonSampler, SubsetSampler
 from veil.training import Callback, EarlyStopping, StepReport, fit, load, session
 from veil.training.checkpoints import MEANING
 from veil.training.run_folder import RunFolder
@@ -349,7 +349,7 @@ def test_a_write_that_fails_leaves_the_file_before_it(tmp_path: Path, monkeypatc
 
 
 def _settings() -> Any:
-    from veil.plan import Settings
+    from veil.plans import Settings
 
     return Settings.checked(**BASE)
 

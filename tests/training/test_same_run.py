@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from method_cases import small_problem
-from same_run_cases import CrashAt, cut_short, edited, files, refused, small_model, train
 from torch import Tensor, nn
 
+from tests.methods.method_cases import small_problem
+from tests.training.same_run_cases import CrashAt, cut_short, edited, files, refused, small_model, train
 from veil.problem import Memberships, Problem
 from veil.training import EarlyStopping
 from veil.training.fitting import row_losses

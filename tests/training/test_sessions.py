@@ -14,7 +14,7 @@ import veil
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.gradients import GradientError
-from veil.plan import OWN_LOOP
+from veil.plans.plan import OWN_LOOP
 from veil.training import sessions
 from veil.training.fitting import row_losses
 from veil.training.sessions import Session

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur")
-WORKER = Path(__file__).with_name("team_worker.py")
+ROOT = Path(__file__).parents[2]
+WORKER = ["-m", "tests.training.team_worker"]
 
 
 def launch(out: Path, processes: int, methods: tuple[str, ...], dying: int = -1, resume: bool = False) -> int:
@@ -29,8 +30,9 @@ def launched(
     if processes == 1:
         command = [sys.executable]
     return subprocess.run(
-        [*command, str(WORKER), *words],
+        [*command, *WORKER, *words],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
         capture_output=True,
         timeout=240,
         check=False,

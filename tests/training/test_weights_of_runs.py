@@ -10,7 +10,7 @@ from torch import nn
 
 import veil
 from veil.errors import InputError
-from veil.plan import ROW_BY_ROW, SEED_GIVEN, START, TRAINED
+from veil.plans.plan import ROW_BY_ROW, SEED_GIVEN, START, TRAINED
 from veil.training import Callback, StepReport
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from method_cases import small_problem
 
-from veil.comparing import Comparison, compare
+from tests.methods.method_cases import small_problem
+from veil.foundation.randomness import Seed
 from veil.problem import Problem
-from veil.randomness import Seed
+from veil.training.comparing import Comparison, compare
 
 
 def linear(problem: Problem, seed: Seed) -> torch.nn.Module:

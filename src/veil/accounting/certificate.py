@@ -12,7 +12,7 @@ from typing import Any
 from veil.accounting.accountant import Accountant
 from veil.accounting.events import AccountingError, Relation
 from veil.accounting.ledger import Account, Ledger, Terms
-from veil.files import FOR_ALL, write_whole
+from veil.foundation.files import FOR_ALL, write_whole
 
 GROUP_SIZES = "group_sizes"
 _NAMES = "the names of groups, owners and classes"

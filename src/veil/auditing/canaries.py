@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from veil.accounting import Ledger, Relation, Repeated
 from veil.accounting.events import Event, Mixture
-from veil.draws import OneGroup, Poisson
 from veil.errors import require
-from veil.plan import Plan
+from veil.foundation.randomness import Seed
+from veil.plans import Plan
 from veil.problem import Problem
-from veil.randomness import Seed
-from veil.release import GradientRelease, PrivateView, Released
+from veil.releases import GradientRelease, PrivateView, Released
 from veil.sampling import OneGroupSampler, Sampler
+from veil.sampling.draws import OneGroup, Poisson
 from veil.training.loop import Loop
 
 Floats = NDArray[np.float64]

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from veil.accounting import Ledger
 from veil.auditing.shadow_models import BuildModel, score_rows
 from veil.errors import require
-from veil.plan import LossFunction, Plan
+from veil.foundation.randomness import Seed
+from veil.plans import LossFunction, Plan
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training.fitting import row_losses
 from veil.training.loop import Loop
 

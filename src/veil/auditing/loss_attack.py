@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from veil.auditing.shadow_models import score_rows
-from veil.plan import LossFunction
+from veil.plans import LossFunction
 from veil.problem import Problem
 from veil.training.fitting import row_losses
 

@@ -13,15 +13,15 @@ from veil import methods
 from veil.accounting import Ledger, Relation
 from veil.auditing.shadow_models import BuildModel
 from veil.errors import require
-from veil.plan import Plan, Settings
+from veil.foundation.randomness import Seed
+from veil.plans import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
-from veil.randomness import Seed
-from veil.tabular.encoding import Encoding
-from veil.tabular.images import holds_images
-from veil.tabular.mapped import is_large
-from veil.tabular.opening import Opening, open_rows
-from veil.tabular.preparing import Request, columns_of, holdout_of, make_model
-from veil.tabular.splitting import HOLDOUT_KEY, Holdout, Split
+from veil.tables.encoding import Encoding
+from veil.tables.images import holds_images
+from veil.tables.mapped import is_large
+from veil.tables.opening import Opening, open_rows
+from veil.tables.preparing import Request, columns_of, holdout_of, make_model
+from veil.tables.splitting import HOLDOUT_KEY, Holdout, Split
 from veil.training.run import LoadedRun, load
 
 

@@ -22,12 +22,12 @@ from veil.accounting.events import AccountingError, Event, Mixture
 from veil.accounting.ledger import BudgetExceeded
 from veil.auditing.canaries import CanaryModel, canary_loss
 from veil.auditing.goodness_of_fit import Check
+from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
 from veil.noise import GaussianNoise
-from veil.plan import Plan
+from veil.plans import Plan
 from veil.problem import Problem
-from veil.randomness import Seed
-from veil.release import GradientRelease, Released
+from veil.releases import GradientRelease, Released
 
 TOLERANCE = 2e-4
 

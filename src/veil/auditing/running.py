@@ -24,9 +24,9 @@ from veil.auditing.lower_bounds import LowerBound, clopper_pearson, fdp_fit, gdp
 from veil.auditing.records import Audit, Finding, shared_confidence
 from veil.auditing.shadow_models import BuildModel, train_shadows
 from veil.errors import InputError, require
-from veil.plan import LossFunction, Plan, Settings
+from veil.foundation.randomness import Seed
+from veil.plans import LossFunction, Plan, Settings
 from veil.problem import Problem, PublicFacts
-from veil.randomness import Seed
 from veil.training.fitting import row_losses
 from veil.training.loop import Loop
 from veil.training.run import Run

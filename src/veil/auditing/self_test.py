@@ -17,9 +17,9 @@ from veil.auditing.goodness_of_fit import Check, Residuals
 from veil.auditing.lower_bounds import fdp_fit
 from veil.auditing.replay import fresh_seed_check, ledger_check, random_scene, replay_checks, tied_scene
 from veil.errors import require
-from veil.plan import Plan, Settings
+from veil.foundation.randomness import Seed
+from veil.plans import Plan, Settings
 from veil.problem import Cell, PublicFacts
-from veil.randomness import Seed
 from veil.training.loop import Loop
 
 FALSE_ALARMS = 1e-4

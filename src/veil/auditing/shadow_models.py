@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from veil.accounting import Ledger
 from veil.errors import InputError, require
-from veil.files import OWNER_ONLY, write_whole
+from veil.foundation.files import OWNER_ONLY, write_whole
+from veil.foundation.parallel import WORKER_DIED, in_order
+from veil.foundation.randomness import Seed
 from veil.models.applying import batches
-from veil.parallel import WORKER_DIED, in_order
-from veil.plan import LossFunction, Plan
+from veil.plans import LossFunction, Plan
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training.fitting import row_losses
 from veil.training.loop import Loop
 

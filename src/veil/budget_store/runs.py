@@ -17,10 +17,10 @@ from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of,
 from veil.budget_store.records import Request, State
 from veil.budget_store.store import BudgetStore, new_claim
 from veil.errors import InputError, require
-from veil.files import write_whole
+from veil.foundation.files import write_whole
 
 if TYPE_CHECKING:
-    from veil.plan import Plan
+    from veil.plans import Plan
 
 SNAPSHOT = "budget.json"
 

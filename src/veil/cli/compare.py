@@ -43,9 +43,9 @@ from veil.errors import InputError, about, require
 if TYPE_CHECKING:
     from torch import nn
 
-    from veil.comparing import Comparison
+    from veil.foundation.randomness import Seed
     from veil.problem import Problem
-    from veil.randomness import Seed
+    from veil.training.comparing import Comparison
 
 ADULT = {"target": "income", "group": "sex,income", "ignore": "fnlwgt"}
 Data = Annotated[str, typer.Argument(help="The table to train on (CSV or Parquet), or adult for the bundled one.")]
@@ -99,7 +99,7 @@ def compare(
 
 
 def _compare(asked: Mapping[str, Any], rows: _Rows, further: Mapping[str, Any], *, silent: bool) -> Comparison:
-    from veil.comparing import compare as run_comparison
+    from veil.training.comparing import compare as run_comparison
 
     chosen = listed(asked["methods"])
     budgets, options = _budgets(asked["epsilon"]), _options(asked["option"] or [], chosen)
@@ -137,8 +137,8 @@ class _Rows:
 
 def _rows(asked: Mapping[str, Any]) -> _Rows:
     from veil.datasets import load_adult
-    from veil.tabular import table_problem
-    from veil.tabular.preparing import (
+    from veil.tables import table_problem
+    from veil.tables.preparing import (
         Request,
         check_columns,
         check_ignored,
@@ -189,8 +189,8 @@ def _require_data(data: str) -> None:
 
 
 def _show(found: Comparison, not_covered: list[str], out: Path, json: bool, wanted: list[Any]) -> None:
-    from veil.comparing import OTHER_RUNS, SEEDS_PUBLIC
     from veil.report import write_report
+    from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC
 
     page = write_report(found.facts, out / "report.html", requirements=wanted) if found.facts else None
     checks = judge(found.facts, wanted) if found.facts else Checks("no run")
@@ -218,7 +218,7 @@ def _model(name: str, problem: Problem, seed: Seed) -> nn.Module:
 
 
 def _budgets(text: str) -> list[float]:
-    from veil.plan import Settings
+    from veil.plans import Settings
 
     values = numbers(str(text), "epsilon")
     for value in values:

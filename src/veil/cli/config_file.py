@@ -8,18 +8,18 @@ from typing import Any
 import typer
 
 from veil.errors import require
-from veil.toml import read_toml, to_toml
+from veil.foundation.toml import read_toml, to_toml
 
 FURTHER = "veil.settings"
 NOT_KEPT = ("config", "print_config", "dry_run", "resume")
 
 
 def read_config_file(context: typer.Context, path: Path | None) -> Path | None:
-    """Let a TOML file give what the command line leaves out: options, and any field of `veil.plan.Settings`.
+    """Let a TOML file give what the command line leaves out: options, and any field of `veil.plans.Settings`.
 
     They stand at the top or in a table `settings`, as in the `config.toml` of a run.
     """
-    from veil.plan import Settings
+    from veil.plans import Settings
 
     if path is None:
         return None
@@ -56,7 +56,7 @@ def further_settings(context: typer.Context) -> dict[str, Any]:
 
 def config_text(context: typer.Context) -> str:
     """Every option with its value and help as TOML; what is not set stands as a comment."""
-    from veil.plan import Settings
+    from veil.plans import Settings
 
     lines = [f"# veil {context.command.name} --config THIS_FILE; what stands on the command line wins.", ""]
     for parameter in context.command.params:

@@ -76,9 +76,9 @@ def schema(
     json: Json = False,
 ) -> None:
     """Draft a schema from the rows. What was read off private rows is marked: replace it by public knowledge."""
-    from veil.tabular import draft_schema, read_table
-    from veil.tabular.schema import PRIVATE_NOTE
-    from veil.tabular.table import require_columns
+    from veil.tables import draft_schema, read_table
+    from veil.tables.schema import PRIVATE_NOTE
+    from veil.tables.table import require_columns
 
     groups = tuple(name.strip() for name in group.split(",") if name.strip())
     rows = read_table(table)

@@ -28,10 +28,10 @@ def demo(
 
     from veil.cli.progress import ProgressBar
     from veil.datasets import load_adult
-    from veil.plan import Settings
-    from veil.randomness import Seed
+    from veil.foundation.randomness import Seed
+    from veil.plans import Settings
     from veil.report import write_report
-    from veil.tabular import build_model, fit_encoding, table_problem
+    from veil.tables import build_model, fit_encoding, table_problem
     from veil.training import fit
 
     Settings.checked(epsilon=epsilon)

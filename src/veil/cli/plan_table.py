@@ -9,7 +9,7 @@ from rich.table import Table
 
 from veil.accounting import Gaussian, PoissonGaussian, Rdp, Repeated, SubsetGaussian
 from veil.methods.asc import AscController
-from veil.plan import Plan
+from veil.plans import Plan
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from veil.cli.console import percent, stderr
-from veil.plan import Plan
+from veil.plans import Plan
 from veil.training import Callback, StepReport
 
 MOST_GROUPS = 4

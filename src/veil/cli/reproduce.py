@@ -102,7 +102,7 @@ def _find_checkout() -> None:
 
 def _write_index(specs: Path, folder: Path) -> None:
     from experiments.runner import index
-    from veil.files import FOR_ALL, write_whole
+    from veil.foundation.files import FOR_ALL, write_whole
 
     require(folder.is_dir(), f'there is no folder "{folder}": run an experiment first')
     write_whole(folder / index.NAME, index.index_of(specs, folder).encode(), FOR_ALL)

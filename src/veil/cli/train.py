@@ -41,8 +41,8 @@ from veil.errors import require
 
 if TYPE_CHECKING:
     from veil.methods import Method as PrivateMethod
-    from veil.plan import Settings
-    from veil.tabular.preparing import Request
+    from veil.plans import Settings
+    from veil.tables.preparing import Request
     from veil.training import Run
 
 SMALL_MODELS = ("logistic", "mlp", "wide-and-deep", "whitened")
@@ -154,7 +154,7 @@ def _with_preset(context: typer.Context) -> Mapping[str, Any]:
     asked = dict(context.params)
     if asked["preset"] is None:
         return asked
-    from veil.presets import preset
+    from veil.training.presets import preset
 
     typed = _typed(context, "method", "model")
     require(not typed, f"--preset {asked['preset']} brings its own method and model: leave {typed} out")
@@ -203,7 +203,7 @@ def _train(
     import torch
 
     from veil.cli.progress import ProgressBar
-    from veil.tabular.running import train_table
+    from veil.tables.running import train_table
 
     if request.model in SMALL_MODELS:
         torch.set_num_threads(1)  # a second thread costs a small model more than it gives
@@ -227,7 +227,7 @@ def _command() -> str:
 
 
 def _settings(asked: Mapping[str, Any], further: Mapping[str, Any]) -> Settings:
-    from veil.plan import Settings
+    from veil.plans import Settings
 
     names = ("epsilon", "epochs", "batch_size", "learning_rate", "seed", "noise_filter")
     return Settings.checked(**{name: asked[name] for name in names} | {"delta": delta_of(asked["delta"]), **further})
@@ -245,7 +245,7 @@ def _method(asked: Mapping[str, Any]) -> PrivateMethod:
 
 
 def _request(asked: Mapping[str, Any]) -> Request:
-    from veil.tabular.preparing import Request
+    from veil.tables.preparing import Request
 
     require(asked["data"] is not None, "no data are named: give a table, as in veil train people.csv --target …")
     require(
@@ -279,7 +279,7 @@ def _request(asked: Mapping[str, Any]) -> Request:
 
 def _show_plan(request: Request, method: PrivateMethod, settings: Settings, json: bool) -> None:
     from veil.cli.plan_table import plan_json, plan_table
-    from veil.tabular.running import plan_of
+    from veil.tables.running import plan_of
 
     plan = plan_of(request, method, settings)
     if json:

@@ -17,8 +17,8 @@ import pandas as pd
 
 from veil.datasets.split import Split, set_apart, shuffled
 from veil.errors import InputError, require
-from veil.tabular.encoding import Category, Encoding, Numeric
-from veil.tabular.table import table_problem
+from veil.tables.encoding import Category, Encoding, Numeric
+from veil.tables.table import table_problem
 
 SHA256 = "591152acc8709f10dec0227b16acc95ddedc04c78b5ac40c8cc8425e1a1073d5"
 TARGET = "income"

@@ -13,7 +13,7 @@ from veil.datasets.files import DataFile, locate
 from veil.datasets.split import Split
 from veil.errors import require
 from veil.problem import Problem
-from veil.tabular.encoding import Category, Column, Encoding, Numeric
+from veil.tables.encoding import Category, Column, Encoding, Numeric
 
 FILES = (DataFile("bank_account_fraud/Base.csv"),)
 VARIANTS = ("Base", "Variant I", "Variant II", "Variant III", "Variant IV", "Variant V")

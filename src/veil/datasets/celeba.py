@@ -16,7 +16,7 @@ from veil.datasets.split import Split
 from veil.errors import require
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
-from veil.tabular.images import read_images
+from veil.tables.images import read_images
 
 FILES = (DataFile("celeba/list_attr_celeba.txt"), DataFile("celeba/list_eval_partition.txt"))
 IMAGES = "celeba/img_align_celeba"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from veil.datasets.files import DataFile, verified_path
 from veil.errors import InputError
-from veil.files import cache_folder
+from veil.foundation.files import cache_folder
 
 Rows = tuple[NDArray[np.uint8], NDArray[np.int64]]
 Arrays = Mapping[str, NDArray[Any]]

@@ -16,7 +16,7 @@ from veil.datasets.split import Split, shuffled
 from veil.errors import require
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
-from veil.tabular.images import decode_image
+from veil.tables.images import decode_image
 
 OFFICIAL = DataFile(
     "cifar-10-python.tar.gz",

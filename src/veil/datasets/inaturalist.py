@@ -16,7 +16,7 @@ from veil.datasets.split import Split
 from veil.errors import InputError
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
-from veil.tabular.images import read_images
+from veil.tables.images import read_images
 
 FILES = (DataFile("inaturalist/train2017.json"), DataFile("inaturalist/val2017.json"))
 

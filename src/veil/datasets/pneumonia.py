@@ -16,7 +16,7 @@ from veil.datasets.split import Split, shuffled
 from veil.errors import require
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
-from veil.tabular.images import SUFFIXES, read_images
+from veil.tables.images import SUFFIXES, read_images
 
 FILES = (DataFile("chest_xray"),)
 DIAGNOSES = ("normal", "bacterial", "viral")

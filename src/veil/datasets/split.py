@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from veil.foundation.randomness import Seed
 from veil.problem import Problem
-from veil.randomness import Seed
 
 
 @dataclass(frozen=True)

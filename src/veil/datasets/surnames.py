@@ -10,7 +10,7 @@ from veil.datasets.files import DataFile, read_verified
 from veil.datasets.split import Split, set_apart
 from veil.errors import require
 from veil.problem import Problem
-from veil.tabular.text import character_codes
+from veil.tables.text import character_codes
 
 _SUMS = {
     "Arabic": "6f424a8dbe51cbbbabab7a57d38b617210125e4e3991f3c657cb79b8f104bafc",

@@ -21,7 +21,7 @@ from veil.datasets.files import DataFile, data_folder, locate
 from veil.datasets.split import Split, set_apart
 from veil.errors import InputError, require
 from veil.problem import Problem
-from veil.tabular.text import bag_of_tokens, token_codes, tokens
+from veil.tables.text import bag_of_tokens, token_codes, tokens
 
 FILES = (DataFile("civilcomments/all_data_with_identities.csv"),)
 MULTINLI = (

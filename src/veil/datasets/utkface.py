@@ -15,7 +15,7 @@ from veil.datasets.split import Split, set_apart
 from veil.errors import require
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
-from veil.tabular.images import read_images
+from veil.tables.images import read_images
 
 FILES = (DataFile("UTKFace"),)
 GENDERS = ("male", "female")

@@ -17,13 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from veil.controllers import AdaptiveClip
 from veil.errors import require
 from veil.methods.planning import Sampling, calibrate, private_plan, relation_for, uniform_draw
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import AdaptiveClip
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
 
 
 @register

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from veil.bounding import Weighted
-from veil.draws import Shuffled
 from veil.errors import require
 from veil.methods.planning import batch_of
 from veil.methods.registry import register
 from veil.methods.reweighted import plain_plan
-from veil.plan import LossFunction, Plan, Settings
+from veil.plans import LossFunction, Plan, Settings
 from veil.problem import PublicFacts
+from veil.sampling.draws import Shuffled
 
 Norm = Literal["linf", "l2"]
 

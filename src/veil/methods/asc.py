@@ -33,17 +33,17 @@ from numpy.typing import NDArray
 from veil.accounting import Event, Relation
 from veil.accounting.filters import Filter
 from veil.bounding import Clip
-from veil.controllers import State
-from veil.controllers.group_weights import FLOOR, LossDriven, reweigh, rounded, rounding_generator, shares_within
-from veil.draws import Poisson, StratifiedSubset
 from veil.errors import require
 from veil.methods.moving_budget import split_budget
 from veil.methods.planning import Sampling, batch_of, relation_for
 from veil.methods.pricing import AtOneOrder, Pricing, plan_ladders, sampled_event
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import State
+from veil.plans.controllers.group_weights import FLOOR, LossDriven, reweigh, rounded, rounding_generator, shares_within
 from veil.problem import PublicFacts
-from veil.release import GradientRelease, LossRelease
+from veil.releases import GradientRelease, LossRelease
+from veil.sampling.draws import Poisson, StratifiedSubset
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,16 +28,16 @@ from numpy.typing import NDArray
 from veil.accounting import Event, Mixture, Relation, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.bounding import Clip
-from veil.controllers import State
-from veil.controllers.group_weights import LossDriven, reweigh
-from veil.draws import OneGroup, Poisson, StratifiedSubset
 from veil.errors import InputError, require
 from veil.methods.moving_budget import loss_event
 from veil.methods.planning import Sampling, batch_of, relation_for
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import State
+from veil.plans.controllers.group_weights import LossDriven, reweigh
 from veil.problem import PublicFacts
-from veil.release import GradientRelease, LossRelease
+from veil.releases import GradientRelease, LossRelease
+from veil.sampling.draws import OneGroup, Poisson, StratifiedSubset
 
 Charge = Literal["worst-case", "lottery"]
 

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from veil.methods.dp_sgd import DpSgd
 from veil.methods.planning import Sampling
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
 from veil.problem import PublicFacts
 
 

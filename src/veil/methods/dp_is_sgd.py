@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.bounding import Clip
-from veil.controllers import Constant
-from veil.draws import Poisson
 from veil.errors import InputError, require
 from veil.methods.planning import balanced_rates, batch_of, calibrate, private_plan, relation_for
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import Constant
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
 
 
 @register

@@ -9,7 +9,8 @@ that is the event in the ledger. A row of the second pool stands in one noisy lo
 costs the same. Which row comes next follows from the transcript and from public places, never from a row. Replace-one
 only: a row that came or went would move the places of all others. Pools are finite: when a group has no rows left the
 game ends (`go_on=True`: that group is played no more), which the transcript decides. The excess worst-group population
-risk has an upper bound with its constants (`veil.convex.online`), in the plan's details, while no pool runs out.
+risk has an upper bound with its constants (`veil.methods.convex.online`), in the plan's details, while
+no pool runs out.
 
 Corrections: rows are never shared by the players; losses have Gaussian noise and rounds of m rows (by default the m
 with the smallest bound); EXP3 has implicit exploration, without which the bound does not hold for the group that turns
@@ -24,15 +25,15 @@ from typing import ClassVar, Literal
 
 from veil.accounting import Relation, Repeated, TokenBucket, Tree
 from veil.bounding import Clip
-from veil.controllers.solver import Described
-from veil.convex.online import Game, GameRates, game_rates
-from veil.convex.setting import LinearSetting, excess_risk_line, linear_setting, noise_for_cell, tightest_cells
-from veil.draws import Poisson
 from veil.errors import require
+from veil.methods.convex.online import Game, GameRates, game_rates
+from veil.methods.convex.setting import LinearSetting, excess_risk_line, linear_setting, noise_for_cell, tightest_cells
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers.solver import Described
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
 
 RELATION = Relation.REPLACE_ONE
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.bounding import Clip
-from veil.controllers import Constant
 from veil.errors import require
 from veil.methods.planning import Sampling, batch_of, calibrate, private_plan, relation_for, uniform_draw
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import Constant
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
 
 
 @register

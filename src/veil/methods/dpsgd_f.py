@@ -18,13 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from veil.controllers.thresholds import GroupThresholds
 from veil.errors import require
 from veil.methods.planning import batch_of, calibrate, private_plan, relation_for, uniform_draw
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers.thresholds import GroupThresholds
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
 
 
 @register

@@ -21,14 +21,14 @@ from typing import ClassVar, Literal
 from veil.accounting import AccountingError, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.bounding import Clip
-from veil.controllers import Constant
-from veil.controllers.gate import Gate
 from veil.errors import InputError, require
 from veil.methods.planning import batch_of, relation_for, uniform_draw
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import Constant
+from veil.plans.controllers.gate import Gate
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
 
 
 @register

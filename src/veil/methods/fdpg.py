@@ -44,14 +44,14 @@ from veil.accounting import (
 from veil.accounting.calibration import best_order, noise_multiplier
 from veil.accounting.conversion import rho_for_budget
 from veil.accounting.rdp import rdp
-from veil.controllers.fdpg import Bounding, FairRates, FdpgController, NormStatistic
-from veil.controllers.parity import Notion, ParityRelease
-from veil.draws import Poisson
 from veil.errors import InputError, require
 from veil.methods.planning import batch_of
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers.fdpg import Bounding, FairRates, FdpgController, NormStatistic
+from veil.plans.controllers.parity import Notion, ParityRelease
 from veil.problem import PublicFacts
+from veil.sampling.draws import Poisson
 
 
 @register

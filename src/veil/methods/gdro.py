@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.bounding import GroupMean
-from veil.controllers import State, Steady
-from veil.draws import Poisson
 from veil.errors import require
 from veil.gradients import RowFacts
 from veil.methods.planning import balanced_rates, batch_of
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import State, Steady
 from veil.problem import PublicFacts
-from veil.release import GradientRelease, Statistic
+from veil.releases import GradientRelease, Statistic
+from veil.sampling.draws import Poisson
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from veil.controllers.global_scale import AdaptiveScale
 from veil.errors import require
 from veil.methods.planning import calibrate, private_plan, relation_for, uniform_draw
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers.global_scale import AdaptiveScale
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
 
 
 @register

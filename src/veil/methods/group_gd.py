@@ -4,7 +4,7 @@
     every step:  G = Σ_i min(1, C_g/‖gᵢ‖)·gᵢ + N(0, σ²·I),   C_g = C·(n_min/n_g)^power
                  where gᵢ is row i's softmax gradient, with a margin for rows of small groups
 
-`veil.convex.whitening` and `veil.convex.group_descent` have the formulas in full.
+`veil.methods.convex.whitening` and `veil.methods.convex.group_descent` have the formulas in full.
 
 What each part is for: whitening lets a linear layer converge in few steps, so that little noise is added in all; bounds
 that shrink with a group's size make a small group's sum weigh as much as a large one's; the margin, public like the
@@ -25,16 +25,16 @@ from typing import ClassVar, Literal
 from veil.accounting import Relation, Repeated, TokenBucket
 from veil.accounting.events import repeated
 from veil.bounding import Clip
-from veil.controllers.solver import Described
-from veil.convex.group_descent import GroupDescent, group_bounds, group_margins
-from veil.convex.setting import neighbours_of, noise_for_cell
-from veil.convex.whitening import WhiteningRelease
-from veil.draws import Poisson
 from veil.errors import require
+from veil.methods.convex.group_descent import GroupDescent, group_bounds, group_margins
+from veil.methods.convex.setting import neighbours_of, noise_for_cell
+from veil.methods.convex.whitening import WhiteningRelease
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers.solver import Described
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
 
 STEPS = 40
 

@@ -20,14 +20,14 @@ from veil.accounting import Rdp, Relation
 from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_for, rate_for
 from veil.bounding import Clip
-from veil.controllers import Constant
-from veil.draws import Poisson
 from veil.errors import InputError, require
 from veil.methods.planning import batch_of, private_plan, relation_for, rules_for
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import Constant
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
 
 Variant = Literal["sample", "scale", "both"]
 

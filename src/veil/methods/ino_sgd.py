@@ -28,15 +28,15 @@ from typing import Any, ClassVar, Literal
 from veil.accounting import Relation
 from veil.bounding import BetaTail, Bound, Clip, Normalise, Ordered, StepTail, tail_from
 from veil.bounding.ordered import Order, Tail, UnitClipByCell
-from veil.controllers import AdaptiveClip, Constant, Controller, State
-from veil.draws import Poisson
 from veil.errors import InputError, require
 from veil.methods.idp_sgd import Variant, owner_shares
 from veil.methods.planning import private_plan, rules_for
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import AdaptiveClip, Constant, Controller, State
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
 
 SAME_LOSS = (
     "The loss of a row, cut to multiples of 1/4096, does not depend on which other rows are in the batch: the order of "

@@ -13,7 +13,7 @@ from veil.accounting.calibration import best_order, noise_multiplier
 from veil.accounting.conversion import rho_for_budget
 from veil.accounting.rdp import rdp
 from veil.errors import InputError
-from veil.plan import Settings
+from veil.plans import Settings
 from veil.problem import PublicFacts
 
 

@@ -4,7 +4,7 @@
     the run's weights are the average of all w
 
 Guarantee: as `noisy-sgd-mgr`, with a noisy maximum in place of released losses. The excess worst-group risk on the
-training rows has an upper bound with its constants (`veil.convex.reweighting`), in the plan's details.
+training rows has an upper bound with its constants (`veil.methods.convex.reweighting`), in the plan's details.
 
 Corrections: the maximum is taken with Gumbel noise (the exponential mechanism), which costs a bounded range η only
 η²/8 in zCDP. A row moves one score, its own group's, so η is the move over the scale, half of what scores that may all
@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from veil.convex.setting import linear_setting, neighbours_of
-from veil.convex.sgd_plan import Asked, Sizes, plan_noisy_sgd
+from veil.methods.convex.setting import linear_setting, neighbours_of
+from veil.methods.convex.sgd_plan import Asked, Sizes, plan_noisy_sgd
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
 from veil.problem import PublicFacts
 
 

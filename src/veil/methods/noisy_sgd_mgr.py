@@ -6,7 +6,7 @@
 
 Guarantee: every group is charged as if it were chosen at every step, and for every release of the losses; which group
 is chosen follows from released values, so the schedule is fixed and PLD is sound. The excess worst-group risk on the
-training rows has an upper bound with its constants (`veil.convex.reweighting`), in the plan's details.
+training rows has an upper bound with its constants (`veil.methods.convex.reweighting`), in the plan's details.
 
 Corrections: Theorem 9 states its noise up to a constant c that no condition on the batch makes right (0.8 to 6,950):
 noise is calibrated numerically. Losses are released with Gaussian noise, which is smaller (standard deviation 118
@@ -22,10 +22,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from veil.convex.setting import linear_setting, neighbours_of
-from veil.convex.sgd_plan import Asked, Sizes, plan_noisy_sgd
+from veil.methods.convex.setting import linear_setting, neighbours_of
+from veil.methods.convex.sgd_plan import Asked, Sizes, plan_noisy_sgd
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
 from veil.problem import PublicFacts
 
 

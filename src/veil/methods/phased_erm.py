@@ -6,7 +6,7 @@
 Guarantee: a row stands in one fold, folds do not depend on rows, so a run costs a row one Gaussian release (parallel
 composition): noise σ_t over the reach of one row, the same ratio in every phase. A group of n_i rows is moved by 1/n_i
 of that reach, so larger groups have a smaller ε on the certificate. For the risk there is an upper bound with its
-constants (`veil.convex.phased`), in the plan's details.
+constants (`veil.methods.convex.phased`), in the plan's details.
 
 Corrections: the reach of one row is (1/n_i)·[L/μ_w + √(L²/μ_w² + B²/(16·μ_w·μ_λ))] under replace-one instead of
 (3/n)·(L/μ_w + B/√(μ_w·μ_λ)), and half of it under add-remove; the inner solver is certified by ‖∇P‖/μ_w and its error
@@ -24,15 +24,15 @@ import numpy as np
 
 from veil.accounting import Gaussian, Repeated, TokenBucket
 from veil.bounding import Clip
-from veil.controllers.solver import Described
-from veil.convex.phased import PhasedErm, best_regularisers, excess_risk, make_phases, paper_regularisers
-from veil.convex.setting import excess_risk_line, linear_setting, neighbours_of, noise_for_cell
-from veil.draws import Poisson
 from veil.errors import require
+from veil.methods.convex.phased import PhasedErm, best_regularisers, excess_risk, make_phases, paper_regularisers
+from veil.methods.convex.setting import excess_risk_line, linear_setting, neighbours_of, noise_for_cell
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers.solver import Described
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
 
 
 @register

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from veil.accounting import AccountingError, Event, Relation, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
-from veil.controllers import Controller
-from veil.draws import Draw, Poisson, UniformSubset
 from veil.errors import InputError, require
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import Controller
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
+from veil.sampling.draws import Draw, Poisson, UniformSubset
 
 Sampling = Literal["poisson", "wor"]
 

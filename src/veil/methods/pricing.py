@@ -30,7 +30,7 @@ from veil.accounting.calibration import kappa, noise_multiplier
 from veil.accounting.conversion import analytic_gaussian_noise
 from veil.errors import InputError
 from veil.methods.moving_budget import LOSS_SHARE, MovingBudget, loss_event
-from veil.plan import Settings
+from veil.plans import Settings
 from veil.problem import PublicFacts
 
 Floats = NDArray[np.float64]

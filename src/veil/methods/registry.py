@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from veil.accounting import Relation
 from veil.errors import InputError
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
 from veil.problem import PublicFacts
 
 

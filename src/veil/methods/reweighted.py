@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from veil.bounding import Bound, Weighted
-from veil.controllers import Constant
-from veil.draws import Draw, Poisson, Shuffled
 from veil.errors import require
 from veil.methods.planning import balanced_rates, batch_of
 from veil.methods.registry import register
-from veil.plan import Plan, Settings
+from veil.plans import Plan, Settings
+from veil.plans.controllers import Constant
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
+from veil.sampling.draws import Draw, Poisson, Shuffled
 
 
 def plain_plan(

@@ -2,7 +2,7 @@
 
 A held-out row is in exactly one count (its group, its class, its prediction), so the vector of counts moves by 1 when
 a row comes or goes and by √2 when it is replaced. Held-out rows are chosen by a coin that no other row has a say in
-(`veil.tabular.splitting`) and are never trained on: every row is either in the training releases or in this one, and
+(`veil.tables.splitting`) and are never trained on: every row is either in the training releases or in this one, and
 pays for that one alone.
 """
 

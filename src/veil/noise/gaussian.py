@@ -26,8 +26,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from veil.foundation.randomness import Seed
 from veil.noise.secure import WordStream, add_secure_gaussian, fine_uniforms, word_stream
-from veil.randomness import Seed
 
 Shape = Tensor | torch.Size | Sequence[int]
 Words = npt.NDArray[np.uint64]

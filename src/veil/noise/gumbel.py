@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from veil.foundation.randomness import Seed
 from veil.noise.secure import WordStream, fine_uniforms, secure_uniforms, word_stream
-from veil.randomness import Seed
 
 # Noise above 20 scales, or so low that e^(−noise/scale) is above 20, is drawn anew within its tail.
 _FAR = 20.0

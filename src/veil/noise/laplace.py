@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from veil.foundation.randomness import Seed
 from veil.noise.secure import WordStream, add_on_grid, fine_uniforms, secure_words, word_stream
-from veil.randomness import Seed
 
 # Sizes beyond so many scales are drawn anew.
 _FAR = 20.0

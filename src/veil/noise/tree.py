@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from veil.foundation.randomness import Seed
 from veil.noise.gaussian import check_std
 from veil.noise.secure import add_on_grid, secure_normals
-from veil.randomness import Seed
 
 Vector = npt.NDArray[np.float64]
 # Nodes are drawn in blocks of about this many numbers, so that small vectors do not pay for a generator each.

@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from veil.files import FOR_ALL, write_whole
+from veil.foundation.files import FOR_ALL, write_whole
 from veil.report import wording
 from veil.report.cleaning import Facts
 from veil.report.page import asset

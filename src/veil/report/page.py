@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from veil.files import FOR_ALL, write_whole
+from veil.foundation.files import FOR_ALL, write_whole
 from veil.report import wording
 from veil.report.cleaning import Facts
 from veil.report.figures import Table

@@ -2,8 +2,8 @@
 
 from veil.sampling.one_group import OneGroupSampler
 from veil.sampling.poisson import PoissonSampler
+from veil.sampling.sampler import Sampler
 from veil.sampling.shuffled import ShuffledSampler
-from veil.sampling.strata import HOLE, Sampler, Strata
 from veil.sampling.subset import SubsetSampler
 
-__all__ = ["HOLE", "OneGroupSampler", "PoissonSampler", "Sampler", "ShuffledSampler", "Strata", "SubsetSampler"]
+__all__ = ["OneGroupSampler", "PoissonSampler", "Sampler", "ShuffledSampler", "SubsetSampler"]

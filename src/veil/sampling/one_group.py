@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from veil.randomness import Seed
+from veil.foundation.randomness import Seed
+from veil.problem.strata import Rows
 from veil.sampling.poisson import PoissonSampler
-from veil.sampling.strata import Rows
 from veil.sampling.subset import SubsetSampler
 
 
@@ -22,7 +22,7 @@ class OneGroupSampler:
     `within` is a Poisson or a subset sampler. `groups` gives the group of each stratum (a group may be cut into
     strata by owner); by default each stratum is a group. Which group was chosen is public: `chosen`.
 
-    >>> from veil.sampling.strata import Strata
+    >>> from veil.problem.strata import Strata
     >>> within = SubsetSampler(Strata.from_labels(["a", "a", "b", "b"]), counts=(1, 2))
     >>> sampler = OneGroupSampler(within, probabilities=(0.0, 1.0))
     >>> sampler.chosen(Seed.from_int(0), step=0), sampler.draw(Seed.from_int(0), step=0)

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from veil.randomness import Seed
-from veil.sampling.strata import Rows, Strata, per_stratum
+from veil.foundation.randomness import Seed
+from veil.problem.strata import Rows, Strata
+from veil.sampling.sampler import per_stratum
 
 # Above this rate one uniform per slot is cheaper than throwing points and sorting them.
 _DENSE_RATE = 0.2

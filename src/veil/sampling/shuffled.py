@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from veil.randomness import Seed
-from veil.sampling.strata import HOLE, Rows, Strata
+from veil.foundation.randomness import Seed
+from veil.problem.strata import HOLE, Rows, Strata
 
 
 @lru_cache(maxsize=2)

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from veil.randomness import Seed
-from veil.sampling.strata import Rows, Strata
+from veil.foundation.randomness import Seed
+from veil.problem.strata import Rows, Strata
 
 
 def subset_slots(generator: np.random.Generator, slots: int, count: int) -> Rows:

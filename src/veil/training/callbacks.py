@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from veil.metrics import GroupMetrics
-from veil.plan import Plan
-from veil.release import PrivateView
+from veil.plans import Plan
+from veil.releases import PrivateView
 
 
 class StopTraining(Exception):

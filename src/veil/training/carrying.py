@@ -16,12 +16,12 @@ from veil.accounting.accountant import Accountant
 from veil.accounting.conversion import rho_for_budget
 from veil.accounting.events import repeated
 from veil.accounting.filters import Filter
-from veil.controllers import Constant, gate
-from veil.draws import Poisson
 from veil.errors import InputError, require
-from veil.plan import Earlier, Plan
+from veil.plans import Earlier, Plan
+from veil.plans.controllers import Constant, gate
 from veil.problem import PublicFacts
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
 
 GRADIENT = "gradient"
 _BEFORE = "earlier "

@@ -25,8 +25,8 @@ from torch import Tensor
 from veil.accounting import Event
 from veil.accounting.events import from_json, to_json
 from veil.errors import InputError
-from veil.files import write_whole
-from veil.randomness import Seed
+from veil.foundation.files import write_whole
+from veil.foundation.randomness import Seed
 from veil.training.identity import Identity
 
 # Counted up whenever the same plan would get other draws or updates, or a checkpoint other parts.

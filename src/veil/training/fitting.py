@@ -16,12 +16,13 @@ from veil import methods
 from veil.accounting import Ledger
 from veil.accounting.certificate import Certificate, certify, check_budgets, no_certificate
 from veil.errors import InputError, require
+from veil.foundation.randomness import Seed
 from veil.gradients import GradientSum
 from veil.metrics import evaluate
-from veil.plan import METRICS, TRAINED, TUNING, LossFunction, Plan, Settings
+from veil.plans import LossFunction, Plan, Settings
+from veil.plans.plan import METRICS, TRAINED, TUNING
 from veil.problem import Problem
-from veil.randomness import Seed
-from veil.teams import Team
+from veil.releases.process_group import Team
 from veil.training.callbacks import Callback
 from veil.training.carrying import continues
 from veil.training.checkpoints import packed, save_checkpoint, sealing_key, unpacked
@@ -58,7 +59,7 @@ def fit(
 ) -> Run:
     """Train `model` in place on the rows of `problem` and return the finished run.
 
-    `settings` are the fields of `veil.plan.Settings` (epsilon, delta, epochs, batch_size, …), `options` those of the
+    `settings` are the fields of `veil.plans.Settings` (epsilon, delta, epochs, batch_size, …), `options` those of the
     method. `evaluation` holds rows that were declared public. With `out`, the ledger is on disk before any row is read,
     and checkpoints are kept: the same call with `resume=True` resumes a run that was interrupted, bit by bit.
 

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
-from veil.plan import LossFunction
+from veil.plans import LossFunction
 from veil.problem import Problem
-from veil.randomness import Seed
 from veil.training.callbacks import Callback, StepReport
 
 

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from veil.digests import Digester, rows_at_once
 from veil.errors import require
-from veil.plan import LossFunction, Plan
+from veil.foundation.randomness import Seed
+from veil.plans import LossFunction, Plan
 from veil.problem import Problem
-from veil.randomness import Seed
-from veil.teams import Team
+from veil.releases.process_group import Team
 from veil.training.callbacks import Callback
+from veil.training.digests import Digester, rows_at_once
 
 # What a configuration says besides what makes the run: how it was typed, and how its figures are judged afterwards.
 _BESIDES = ("command", "require")

@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from veil.accounting import AccountingError, Event, Ledger
-from veil.controllers import State
-from veil.controllers import gate as gates
-from veil.draws import Draw
+from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine, GradientError
 from veil.gradients.model_state import ModelState
 from veil.metrics import GroupMetrics, evaluate
 from veil.models.applying import batches
 from veil.noise import GaussianNoise
 from veil.noise.filters import Weights
-from veil.plan import LossFunction, Plan, Settings
+from veil.plans import LossFunction, Plan, Settings
+from veil.plans.controllers import State
+from veil.plans.controllers import gate as gates
 from veil.problem import Problem, PublicFacts
-from veil.randomness import Seed
-from veil.release import GradientRelease, Released
+from veil.releases import GradientRelease, Released
+from veil.releases.process_group import Team
 from veil.sampling import Sampler
-from veil.teams import Team
+from veil.sampling.draws import Draw
 from veil.training.callbacks import Callback, StepReport, StopTraining
 from veil.training.checkpoints import Progress
 from veil.training.trials import carried

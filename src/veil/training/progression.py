@@ -25,19 +25,20 @@ from veil.accounting.calibration import rate_for
 from veil.accounting.certificate import certify, check_budgets
 from veil.bounding import Bound, Ordered
 from veil.budget_store.runs import SNAPSHOT
-from veil.budgets import read_budgets
-from veil.controllers import Constant
-from veil.draws import Poisson
 from veil.errors import InputError, require
-from veil.files import FOR_ALL, write_whole
+from veil.foundation.files import FOR_ALL, write_whole
+from veil.foundation.randomness import Seed
 from veil.metrics import evaluate
 from veil.metrics.noisy_confusion import DISJOINT
 from veil.metrics.owners import evaluate_owners
-from veil.plan import METRICS, Earlier, LossFunction, Plan
+from veil.plans import Earlier, LossFunction, Plan
+from veil.plans.controllers import Constant
+from veil.plans.plan import METRICS
 from veil.problem import Problem, PublicFacts
-from veil.randomness import Seed
-from veil.release import GradientRelease
-from veil.teams import Team
+from veil.problem.budgets import read_budgets
+from veil.releases import GradientRelease
+from veil.releases.process_group import Team
+from veil.sampling.draws import Poisson
 from veil.training.callbacks import Callback, StepReport
 from veil.training.carrying import GRADIENT, StepReleases
 from veil.training.fitting import Job, execute, row_losses

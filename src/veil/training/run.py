@@ -20,10 +20,10 @@ import veil
 from veil import methods
 from veil.accounting.certificate import Certificate
 from veil.errors import InputError, require
-from veil.files import FOR_ALL, write_whole
+from veil.foundation.files import FOR_ALL, write_whole
+from veil.foundation.toml import to_toml
 from veil.metrics import GroupMetrics
-from veil.plan import Plan
-from veil.toml import to_toml
+from veil.plans import Plan
 from veil.training.run_folder import under_way
 
 

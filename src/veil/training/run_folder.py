@@ -18,11 +18,11 @@ from typing import IO, Any
 
 from veil.accounting import Event, Ledger, Terms
 from veil.errors import InputError, require
-from veil.files import remove, write_whole
-from veil.plan import Settings
-from veil.randomness import Seed
-from veil.teams import Team
-from veil.toml import to_toml
+from veil.foundation.files import remove, write_whole
+from veil.foundation.randomness import Seed
+from veil.foundation.toml import to_toml
+from veil.plans import Settings
+from veil.releases.process_group import Team
 from veil.training import checkpoints
 from veil.training.identity import Identity, agree
 

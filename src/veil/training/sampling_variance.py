@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from veil.gradients import GradientEngine
-from veil.plan import LossFunction, Plan
+from veil.plans import LossFunction, Plan
 from veil.problem import Problem
 from veil.training.callbacks import Callback, StepReport
 

@@ -27,9 +27,10 @@ from veil.errors import require
 from veil.gradients import GradientEngine
 from veil.gradients.loss_trace import LossTrace
 from veil.gradients.open_pass import OpenPass
-from veil.plan import OWN_LOOP, LossFunction, Settings
+from veil.plans import LossFunction, Settings
+from veil.plans.plan import OWN_LOOP
 from veil.problem import Problem
-from veil.release import GradientRelease
+from veil.releases import GradientRelease
 from veil.sampling import Sampler
 from veil.training.callbacks import Callback
 from veil.training.fitting import Job, Preparation, prepare, row_losses

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from veil.errors import InputError
-from veil.plan import Plan
+from veil.plans import Plan
 from veil.training.callbacks import Callback, StepReport
 
 

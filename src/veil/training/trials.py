@@ -18,7 +18,8 @@ from veil import gradients
 from veil.errors import InputError, require
 from veil.gradients.model_state import ModelState
 from veil.metrics import evaluate
-from veil.plan import UNTRIED, LossFunction
+from veil.plans import LossFunction
+from veil.plans.plan import UNTRIED
 from veil.problem import Memberships, Problem
 
 MADE_UP_ROWS = 5

@@ -1,4 +1,0 @@
-"""Convex worst-group solvers: losses with certified constants, saddle problems, phased ERM, online play, noisy SGD.
-
-Nothing is imported here: plans know `veil.controllers.solver`, methods know the rest.
-"""

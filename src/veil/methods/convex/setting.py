@@ -1,0 +1,138 @@
+"""The setting of a convex method: the loss with its constants, the two balls, and what planning needs of the facts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from veil.accounting import AccountingError, Relation
+from veil.accounting.calibration import Build, noise_multiplier
+from veil.errors import InputError, require
+from veil.methods.convex.losses import Constants, Hinge, Loss, SmoothedHinge, certified
+from veil.methods.convex.rows import LinearRows, choose_loss, clamp_targets, linear_layer, read_rows, weight_shape
+from veil.plans import Settings
+from veil.problem import Problem, PublicFacts
+
+Floats = NDArray[np.float64]
+ROUNDED = 0.5
+# What the hinge becomes where a smooth loss is needed: it lies below the hinge by at most half of this.
+NARROW = 0.1
+TARGET_BOUND = 1.0
+
+
+@dataclass(frozen=True)
+class LinearSetting:
+    """A certified loss of a linear score over public balls.
+
+    `bias_of_loss`: how far it may lie below the loss asked for.
+    """
+
+    method: str
+    facts: PublicFacts
+    loss: Loss
+    constants: Constants
+    feature_radius: float
+    weight_radius: float
+    bias_of_loss: float = 0.0
+
+    @property
+    def dimension(self) -> int:
+        """How many weights are released (a bias counted)."""
+        return math.prod(weight_shape(self.facts, bias=True))
+
+    @property
+    def sizes(self) -> Floats:
+        """Declared rows per group."""
+        return np.array(self.facts.group_sizes, dtype=np.float64)
+
+    def layer(self, model: nn.Module) -> nn.Linear:
+        """The model's linear layer, or a refusal."""
+        layer = linear_layer(model, self.method)
+        features, outputs = math.prod(self.facts.input_shape), self.facts.outputs
+        require(
+            (layer.in_features, layer.out_features) == (features, outputs),
+            f"{self.method} needs a linear model of {features} features and {outputs} outputs",
+        )
+        return layer
+
+    def read(self, problem: Problem, rows: NDArray[np.int64], bias: bool) -> LinearRows:
+        """Rows in the feature ball, with targets in their range. Their cost is reserved before."""
+        return clamp_targets(read_rows(problem, rows, self.feature_radius, bias), self.loss)
+
+
+def linear_setting(
+    method: str,
+    facts: PublicFacts,
+    settings: Settings,
+    loss: str | None,
+    feature_radius: float | None,
+    weight_radius: float,
+    *,
+    smooth: bool = False,
+) -> LinearSetting:
+    """Check what was asked for and certify the constants; from public facts alone.
+
+    Without a feature radius it is 1 for classes (every row is longer than that, and a class does not change when its
+    row is shortened) and √features for numbers (rows in [−1, 1] stay as they are).
+    """
+    require(settings.ema == 0, f"{method} averages by itself: leave ema at 0")
+    require(settings.noise_filter == "none", f"{method} takes no noise filter")
+    chosen = choose_loss(loss, facts, ROUNDED, TARGET_BOUND)
+    below = 0.0
+    if smooth and isinstance(chosen, Hinge):
+        chosen, below = SmoothedHinge(NARROW), NARROW / 2
+    if feature_radius is None:
+        classes = facts.task == "classification"
+        feature_radius = 1.0 if classes else math.sqrt(math.prod(facts.input_shape) + 1)
+    constants = certified(chosen, feature_radius, weight_radius, TARGET_BOUND)
+    return LinearSetting(method, facts, chosen, constants, feature_radius, weight_radius, below)
+
+
+def neighbours_of(asked: str) -> Relation:
+    """The relation by its name."""
+    known = [relation.value for relation in Relation]
+    require(asked in known, f'neighbours is "{asked}": it is {" or ".join(known)}')
+    return Relation(asked)
+
+
+def reach_of(relation: Relation) -> int:
+    """How many bounds a neighbour can move a sum by."""
+    return 1 if relation is Relation.ADD_REMOVE else 2
+
+
+def noise_for_cell(build: Build, cell: int, facts: PublicFacts, settings: Settings) -> float:
+    """The smallest κ at which `build(κ)` stays within the cell's budget."""
+    budget = facts.budget_of(cell, settings.epsilon)
+    try:
+        return noise_multiplier(build, budget, settings.delta_for(facts), settings.accountant_for())
+    except AccountingError as error:
+        raise InputError(f'no noise gives group "{facts.cell_name(cell)}" ε = {budget:g}: {error}') from error
+
+
+def tightest_cells(facts: PublicFacts, settings: Settings) -> dict[int, int]:
+    """The cell of each group whose owner allows least."""
+    found: dict[int, int] = {}
+    for index, cell in enumerate(facts.cells):
+        budget = facts.budget_of(index, settings.epsilon)
+        if cell.group not in found or budget < facts.budget_of(found[cell.group], settings.epsilon):
+            found[cell.group] = index
+    return found
+
+
+def excess_risk_line(bound: float, constants: Constants, of: str) -> str:
+    """`expected excess risk` as the report shows it: an upper bound, or that the theorem says nothing here.
+
+    >>> from veil.methods.convex.losses import Logistic
+    >>> excess_risk_line(0.123456, Logistic().constants(1.0, 2.0), "empirical")
+    'at most 0.123 (empirical; an upper bound that holds in expectation, with its constants)'
+    """
+    if bound >= constants.range:
+        return (
+            f"the upper bound is {bound:.3g} ({of}), above the range {constants.range:.3g} of the loss: "
+            "with so few rows it says nothing"
+        )
+    return f"at most {bound:.3g} ({of}; an upper bound that holds in expectation, with its constants)"

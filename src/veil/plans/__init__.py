@@ -1,0 +1,5 @@
+"""Plans: everything that is decided before a row is read, and controllers, which decide from releases."""
+
+from veil.plans.plan import Earlier, LossFunction, Plan, Settings
+
+__all__ = ["Earlier", "LossFunction", "Plan", "Settings"]

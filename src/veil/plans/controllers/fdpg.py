@@ -1,0 +1,204 @@
+"""FDPG's controller: groups whose clipped rows have long gradients are drawn more often, as far as budgets allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veil.accounting import Relation, RenyiFilter
+from veil.accounting.rdp import rdp
+from veil.bounding import Clip, Normalise
+from veil.gradients import RowFacts
+from veil.plans.controllers.group_weights import reweigh, shares_within
+from veil.plans.controllers.parity import ParityRelease
+from veil.plans.controllers.protocol import State
+from veil.problem import PublicFacts
+from veil.releases import GradientRelease, SideRelease, Statistic
+from veil.sampling.draws import Poisson
+
+Bounding = Literal["clip", "normalise"]
+# Rates are kept this far inside a budget, so that rounding never makes a filter refuse.
+MARGIN = 1e-9
+
+
+@dataclass(frozen=True)
+class NormStatistic:
+    """Per group, over its rows longer than `floor`: Σ min(‖g‖/β, 1) and their number. A row moves it by √2 at most."""
+
+    group_of_cell: tuple[int, ...]
+    groups: int
+    floor: float
+    ceiling: float
+    sigma: float
+
+    def statistic(self) -> Statistic:
+        """As the release wants it; both values come from the gradient's own sample."""
+        return Statistic("clipped_norms", self._measure, math.sqrt(2.0), self.sigma)
+
+    def mean_norms(self, sums: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+        """β·Ĝ/m̃ per group, within [floor, β]; a group whose count drowns in its `noise` gets the mean of all."""
+        totals, counts = np.maximum(sums.reshape(2, self.groups), 0.0)
+        overall = totals.sum() / max(counts.sum(), 1.0)
+        means = np.where(counts > noise, totals / np.maximum(counts, 1.0), overall)
+        return np.asarray(np.clip(self.ceiling * means, self.floor, self.ceiling))
+
+    def _measure(self, facts: RowFacts, cells: Tensor) -> Tensor:
+        long = (facts.norms > self.floor).to(torch.float64)
+        scaled = torch.clamp(facts.norms.to(torch.float64) / self.ceiling, max=1.0) * long
+        values = torch.zeros(len(cells), 2 * self.groups, dtype=torch.float64)
+        return values.scatter_(1, self._columns[cells], torch.stack([scaled, long], dim=1))
+
+    @cached_property
+    def _columns(self) -> Tensor:
+        """Where the two values of a row of each cell stand."""
+        group = torch.tensor(self.group_of_cell)
+        return torch.stack([group, self.groups + group], dim=1)
+
+
+@dataclass(frozen=True)
+class FairRates:
+    """Rates from group weights, within the plan's p* and within what every cell's filter still admits to the end."""
+
+    facts: PublicFacts
+    rules: tuple[RenyiFilter, ...]
+    kappa: float
+    batch: float
+    largest: float
+    relation: Relation
+    _known: dict[tuple[float, float], float] = field(default_factory=dict, compare=False, repr=False)
+
+    def cost(self, cell: int, rate: float) -> float:
+        """One step at a rate, at the cell's order."""
+        key = (rate, self.rules[cell].order)
+        if key not in self._known:
+            event = Poisson((rate,) * len(self.facts.cells)).event(cell, self.kappa, self.relation, self.facts)
+            self._known[key] = 0.0 if event is None else float(rdp(event, np.array([key[1]]))[0])
+        return self._known[key]
+
+    def choose(
+        self, weights: NDArray[np.float64], spent: NDArray[np.float64], steps: int, later: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Rates that every cell can keep up for `steps` more steps, and which groups wanted more than they got.
+
+        `spent` is public: it follows from earlier rates. `later` is what the releases beside the gradient will cost.
+        """
+        cells = np.array([max(cell.rows, 1) for cell in self.facts.cells], dtype=np.float64)
+        group = np.array([cell.group for cell in self.facts.cells])
+        wanted = cells * weights[group]
+        asked = self.batch * weights[group] / wanted.sum()
+        left = [(rule.rho * (1 - MARGIN) - spent[cell] - later) / steps for cell, rule in enumerate(self.rules)]
+        ceilings = np.array([self._affordable(cell, budget) for cell, budget in enumerate(left)])
+        rates = np.minimum(shares_within(wanted, self.batch, cells * ceilings) / cells, ceilings)
+        short = asked > rates * (1 + 1e-9)
+        return rates, np.array([float(short[group == g].any()) for g in range(len(self.facts.groups))])
+
+    def _affordable(self, cell: int, budget: float) -> float:
+        """The largest rate up to p* at which a step costs at most `budget`."""
+        low, high = 0.0, self.largest
+        if self.cost(cell, high) <= budget:
+            return high
+        while high - low > 1e-3 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.cost(cell, middle) <= budget else (low, middle)
+        return low
+
+
+@dataclass(frozen=True)
+class FdpgController:
+    """q_k ← q_k·exp(η_q·G̃_k), normalised, once every `every` steps; rows of group k are drawn in proportion to q_k.
+
+    State: `weights` q, `rates` per cell, `spent` (Rényi cost reserved so far, per cell), `sums` of the noisy
+    statistics, `signal` G̃ and `cap_reached` per group. All of it is public or released.
+    """
+
+    facts: PublicFacts
+    fair: FairRates
+    norms: NormStatistic
+    parity: ParityRelease | None
+    parity_rho: float
+    bounding: Bounding
+    clip: float
+    gamma: float
+    sigma: float
+    step_size: float
+    memory: float
+    steps: int
+    every: int
+    _cache: dict[tuple[float, ...], GradientRelease] = field(default_factory=dict, compare=False, repr=False)
+
+    def start(self) -> State:
+        """Every row has the same rate."""
+        groups = len(self.facts.groups)
+        first = {
+            "weights": np.full(groups, 1.0 / groups),
+            "sums": np.zeros(2 * groups),
+            "signal": np.zeros(groups),
+            "spent": np.zeros(len(self.facts.cells)),
+        }
+        return self._planned(first, 0)
+
+    def release(self, state: State, step: int) -> GradientRelease:
+        """Draw by the present rates; release the statistics with the gradient unless parity decides."""
+        rates = tuple(state["rates"].tolist())
+        if rates not in self._cache:
+            self._cache.clear()
+            limits = (self.clip,) * len(self.facts.cells)
+            bound = Clip(limits) if self.bounding == "clip" else Normalise(limits, gamma=self.gamma)
+            statistics = () if self.parity else (self.norms.statistic(),)
+            self._cache[rates] = GradientRelease(
+                Poisson(rates), bound, self.sigma, self.fair.batch, self.fair.relation, statistics
+            )
+        return self._cache[rates]
+
+    def steady(self, state: State, step: int) -> int:
+        """Until the next update of the rates."""
+        return self.every - step % self.every
+
+    def observe(self, state: State, step: int, statistics: Mapping[str, NDArray[np.float64]]) -> State:
+        """Sum the noisy statistics; at the end of a period, new weights and rates."""
+        if self.parity is not None:
+            return state
+        sums = state["sums"] + statistics["clipped_norms"]
+        if (step + 1) % self.every or step + 1 >= self.steps:
+            return {**state, "sums": sums}
+        return self._reweighed(state, self.norms.mean_norms(sums, self._noise(step)), sums * self.memory, step)
+
+    def side_release(self, state: State, step: int) -> SideRelease | None:
+        """Outcomes per group, where parity decides."""
+        due = (step + 1) % self.every == 0 and step + 1 < self.steps
+        return self.parity if due else None
+
+    def hear(self, state: State, step: int, values: NDArray[np.float64]) -> State:
+        """The violation of the parity notion takes the place of the mean norm."""
+        return self._reweighed(state, values, state["sums"], step)
+
+    def _reweighed(
+        self, state: State, signal: NDArray[np.float64], sums: NDArray[np.float64], step: int
+    ) -> dict[str, NDArray[np.float64]]:
+        weights = reweigh(state["weights"], signal, self.step_size)
+        return self._planned({**state, "weights": weights, "signal": signal, "sums": sums}, step + 1)
+
+    def _planned(self, state: State, step: int) -> dict[str, NDArray[np.float64]]:
+        """Rates from `step` to the next update, and their cost added to what is spent."""
+        left, coming = self.steps - step, min(self.every, self.steps - step)
+        later = self.parity_rho * ((self.steps - 1) // self.every - step // self.every)
+        rates, capped = self.fair.choose(state["weights"], state["spent"], left, later)
+        cost = np.array([self.fair.cost(cell, rate) for cell, rate in enumerate(rates.tolist())])
+        spent = state["spent"] + coming * cost
+        if step + coming < self.steps:
+            spent = spent + self.parity_rho
+        return {**state, "rates": rates, "spent": spent, "cap_reached": capped}
+
+    def _noise(self, step: int) -> float:
+        """The standard deviation of a noisy count in `sums`: geometric in the periods summed."""
+        periods = (step + 1) // self.every
+        squares = sum(self.memory ** (2 * age) for age in range(min(periods, 200)))
+        return self.norms.sigma * math.sqrt(self.every * squares)

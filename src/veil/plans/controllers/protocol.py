@@ -1,0 +1,81 @@
+"""The controller protocol: public state in, the next release out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veil.releases import GradientRelease, SideRelease
+
+State = Mapping[str, NDArray[np.float64]]
+
+
+class Controller(Protocol):
+    """Decides each step from public constants and released values only.
+
+    `State` holds named arrays of public or released numbers: it goes into the history and the checkpoint as it is.
+    """
+
+    def start(self) -> State:
+        """The state before the first step."""
+        ...
+
+    def release(self, state: State, step: int) -> GradientRelease:
+        """What the step will do."""
+        ...
+
+    def steady(self, state: State, step: int) -> int:
+        """For how many steps from here the cost stays the same (so that they can be reserved in one line)."""
+        ...
+
+    def observe(self, state: State, step: int, statistics: Mapping[str, NDArray[np.float64]]) -> State:
+        """The state after the statistics that came with the step's gradient."""
+        ...
+
+    def side_release(self, state: State, step: int) -> SideRelease | None:
+        """A further release after this step, or None."""
+        ...
+
+    def hear(self, state: State, step: int, values: NDArray[np.float64]) -> State:
+        """The state after a side release."""
+        ...
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Every step costs the same and there is no side release; subclasses may move the bound on the way."""
+
+    def start(self) -> State:
+        """Nothing to remember."""
+        return {}
+
+    def steady(self, state: State, step: int) -> int:
+        """For ever."""
+        return 1 << 30
+
+    def observe(self, state: State, step: int, statistics: Mapping[str, NDArray[np.float64]]) -> State:
+        """Unmoved."""
+        return state
+
+    def side_release(self, state: State, step: int) -> SideRelease | None:
+        """None."""
+        return None
+
+    def hear(self, state: State, step: int, values: NDArray[np.float64]) -> State:
+        """Unmoved."""
+        return state
+
+
+@dataclass(frozen=True)
+class Constant(Steady):
+    """Every step is the same: nothing is learned on the way."""
+
+    gradient: GradientRelease
+
+    def release(self, state: State, step: int) -> GradientRelease:
+        """Always the same."""
+        return self.gradient

@@ -1,0 +1,57 @@
+"""Levels: what each owner's budget gets under a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from veil.errors import InputError, require
+from veil.plans.plan import Plan
+
+
+@dataclass(frozen=True)
+class LevelRow:
+    """What one owner or level gets: how often its rows are drawn, how far one may move a sum, what that costs."""
+
+    owner: str
+    rows: int
+    budget: float
+    rate: float
+    clip: float
+    expected_uses: float
+    epsilon: float
+
+
+def level_table(plan: Plan) -> list[LevelRow]:
+    """What every owner gets under a plan: rate, clip, expected uses of one row over the run, and the exact ε."""
+    require(plan.rules is not None, f"{plan.method} is not private: its owners have no budget to spend")
+    release = plan.controller.release(plan.controller.start(), 0)
+    rates = getattr(release.draw, "rates", None)
+    if rates is None or plan.rules is None:
+        raise InputError(f"{plan.method} does not draw rows with a rate of their own: there is no table of levels")
+    accountant, rows = plan.settings.accountant_for(), []
+    for owner, name in enumerate(plan.facts.owners):
+        cells = [index for index, cell in enumerate(plan.facts.cells) if cell.owner == owner]
+        rows.append(
+            LevelRow(
+                owner=name,
+                rows=plan.facts.owner_sizes[owner],
+                budget=plan.facts.budget_of(cells[0], plan.settings.epsilon),
+                rate=max(rates[cell] for cell in cells),
+                clip=max(release.bound.limits[cell] for cell in cells),
+                expected_uses=plan.steps * max(rates[cell] for cell in cells),
+                epsilon=max(plan.rules[cell].guarantee(plan.delta, accountant) for cell in cells),
+            )
+        )
+    return rows
+
+
+def level_table_text(rows: Sequence[LevelRow]) -> str:
+    """The table as Markdown, which is also readable as it stands."""
+    lines = ["| owner | rows | budget ε | spent ε | rate | clip | uses of a row |", "|---|--:|--:|--:|--:|--:|--:|"]
+    lines += [
+        f"| {row.owner} | {row.rows:,} | {row.budget:g} | {row.epsilon:.4g} | {row.rate:.4g} | {row.clip:.4g} "
+        f"| {row.expected_uses:.3g} |"
+        for row in rows
+    ]
+    return "\n".join(lines)

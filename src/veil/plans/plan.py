@@ -1,0 +1,223 @@
+"""Plan: every public constant of a run, fixed before any private row is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
+
+from veil.accounting import AccountingError, Event, Pld, Rdp, Relation, Terms
+from veil.accounting.accountant import Accountant
+from veil.accounting.certificate import GROUP_SIZES
+from veil.accounting.filters import Filter
+from veil.accounting.ledger import Account
+from veil.errors import InputError, require
+from veil.noise.filters import DiskFilter
+from veil.plans.controllers import Controller
+from veil.plans.controllers.gate import Gate
+from veil.plans.controllers.solver import Solver
+from veil.problem import PublicFacts
+
+LossFunction = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
+LossTransform = Callable[[LossFunction], LossFunction]
+
+
+class Settings(BaseModel):
+    """What a user may set for any method. Method-specific options belong to the method."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epsilon: float = Field(1.0, description="privacy budget ε of every owner that has none of its own")
+    delta: float | None = Field(None, description="δ; by default 1 / (2 × rows)")
+    epochs: float = Field(20.0, gt=0, description="passes over the data, in expectation")
+    steps: int | None = Field(None, gt=0, description="steps; overrides epochs")
+    batch_size: int = Field(512, gt=0, description="rows per step, in expectation")
+    learning_rate: float = Field(0.5, gt=0)
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: float = Field(0.9, ge=0, lt=1)
+    l2: float = Field(0.0, ge=0, description="weight decay")
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    noise_filter: Literal["none", "disk"] = Field("none", description="what smooths noisy gradients; costs nothing")
+    filter_memory: float = Field(0.5, ge=0, lt=1, description="κ of the noise filter: how much of its average it keeps")
+    filter_lookahead: float | None = Field(None, ge=0, description="γ of the noise filter; by default κ / (1 − κ)")
+    ema: float = Field(0.0, ge=0, lt=1, description="decay of an average of the weights; 0 keeps the last weights")
+    accountant: Literal["pld", "rdp"] = "pld"
+    seed: int | None = Field(None, ge=0, description="for tests; by default the operating system gives one")
+    secure_noise: bool = Field(False, description="ChaCha20 noise on a fixed grid, safe against floating-point attacks")
+    micro_batch: int | None = Field(None, gt=0, description="rows per forward pass, to bound memory")
+    evaluate_every: int = Field(0, ge=0, description="steps between evaluations on public rows; 0: twenty times a run")
+    checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints of a run with a folder; 0: twenty")
+
+    @classmethod
+    def checked(cls, **values: Any) -> Settings:
+        """Settings from names and values; a wrong one raises `InputError` with one sentence.
+
+        >>> Settings.checked(epsilon=0)
+        Traceback (most recent call last):
+            ...
+        veil.errors.InputError: epsilon is 0.0: it must be above 0 and finite
+        """
+        try:
+            settings = cls(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        require(
+            math.isfinite(settings.epsilon) and settings.epsilon > 0,
+            f"epsilon is {settings.epsilon}: it must be above 0 and finite",
+        )
+        require(
+            settings.delta is None or 0 < settings.delta < 1,
+            f"delta is {settings.delta}: it must lie between 0 and 1",
+        )
+        return settings
+
+    def delta_for(self, facts: PublicFacts) -> float:
+        """The given δ, or 1 / (2 × declared rows)."""
+        return self.delta if self.delta is not None else 1.0 / (2 * facts.rows)
+
+    def steps_for(self, facts: PublicFacts) -> int:
+        """The given steps, or enough for `epochs` expected passes."""
+        return self.steps or max(1, round(self.epochs * facts.rows / min(self.batch_size, facts.rows)))
+
+    def accountant_for(self) -> Accountant:
+        """The accountant that calibrates and certifies."""
+        return ACCOUNTANTS[self.accountant]()
+
+
+ACCOUNTANTS: dict[str, type[Pld] | type[Rdp]] = {"pld": Pld, "rdp": Rdp}
+
+NAMES_PUBLIC = (
+    "The names of the groups and owners that have rows are public knowledge and stay as they are: that a row is the "
+    "only one of its group or owner is not hidden."
+)
+SIZES = {
+    "counted": "Group sizes were counted in the rows and are treated as public; they were not released with noise.",
+    "declared": "Group sizes were declared as public knowledge, and the true number of rows decides nothing that is "
+    "published.",
+    "released": "Group sizes were released with noise, at a cost that ε includes, and the true number of rows decides "
+    "nothing that is published.",
+}
+EMPTY_PLACE = (
+    "A row that is removed leaves its place empty: the size of its group, and what follows from sizes (rates, bounds, "
+    "margins, steps, a δ that was not given), stays as it is. A table that is really one row shorter is not covered: "
+    "declare group sizes, or let private preprocessing release them."
+)
+CLASSES_READ = "Which classes there are was read off the rows and is treated as public."
+WITHIN_CELL = "A row is replaced by a row of the same group and owner."
+SEED_GIVEN = (
+    "The seed was given by a person: whoever knows it can subtract the noise, and so can whoever sees two runs with "
+    "the same seed. Use it for tests only."
+)
+START = "The weights that training began with owe nothing to these rows, except by releases that this ledger records."
+ROW_BY_ROW = (
+    "The guarantee takes every row's numbers as made from that row alone, by public rules. What was computed over "
+    "several rows before (scaling, filling in, selecting columns or rows) is not covered, unless the ledger records it."
+)
+FAST_NOISE = (
+    "Noise is Gaussian up to the rounding of floating-point numbers: secure_noise protects against attacks on that."
+)
+METRICS = "Figures on evaluation rows: those rows were declared public."
+UNTRIED = "Whether model and loss keep rows apart: they take no made-up rows, so it could not be tried."
+OWN_LOOP = (
+    "Whether the losses of the session's own loop keep rows apart: its torch calls outside of the model were tried "
+    "again with other rows; numbers taken out of torch (.item(), numpy) and anything kept from step to step were not."
+)
+TRAINED = (
+    "What the starting weights were trained on: another training of this process left the model with them. If it read "
+    "these rows too, the ε of both add up: begin with a fresh model, or continue a run by raise_budgets."
+)
+TUNING = "The choice of method, model and settings, if it looked at these rows before."
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Releases made before training, as the ledger records them: `count` from step `first` on, the event of each cell.
+
+    Preprocessing is one; of a run that continues another, so are all steps of the earlier run.
+    """
+
+    purpose: str
+    first: int
+    count: int
+    events: Mapping[int, Event]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will happen, in public constants.
+
+    `rules` has one spending rule per cell; None where nothing is private. `transform` changes the loss of each row
+    (adversarial training does). `over_budget` says that the user has agreed to groups with less privacy than was asked
+    for; otherwise such a plan is refused. `gate` tests an update on fresh rows and takes it back if it fails.
+    `earlier` are releases made before training that the rules pay for too: they enter the ledger first.
+    `solver` trains the model as a whole instead of the loop. `options` are the method's own, in plain values: a run
+    that goes on must have the same.
+    """
+
+    method: str
+    facts: PublicFacts
+    settings: Settings
+    steps: int
+    controller: Controller
+    relation: Relation | None = None
+    rules: tuple[Filter, ...] | None = None
+    assumptions: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    over_budget: bool = False
+    transform: LossTransform | None = None
+    gate: Gate | None = None
+    earlier: tuple[Earlier, ...] = ()
+    solver: Solver | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def noise_filter(self) -> DiskFilter | None:
+        """A fresh filter for the noisy gradients, as the settings ask; it is post-processing."""
+        if self.settings.noise_filter == "none":
+            return None
+        return DiskFilter(self.settings.filter_memory, self.settings.filter_lookahead)
+
+    @property
+    def private(self) -> bool:
+        """Whether a guarantee comes with it."""
+        return self.rules is not None
+
+    @property
+    def delta(self) -> float:
+        """The δ of the guarantee."""
+        return self.settings.delta_for(self.facts)
+
+    def terms(self) -> Terms:
+        """The ledger's first line."""
+        if self.rules is None or self.relation is None:
+            raise AccountingError(f"{self.method} is not private: it has no ledger")
+        accounts = tuple(
+            Account(
+                self.facts.groups[cell.group],
+                self.facts.owners[cell.owner],
+                self.facts.budget_of(index, self.settings.epsilon),
+                rule,
+            )
+            for index, (cell, rule) in enumerate(zip(self.facts.cells, self.rules, strict=True))
+        )
+        facts = {"method": self.method, "steps": self.steps, GROUP_SIZES: self.facts.sizes, **self.details}
+        return Terms(self.relation, self.delta, self.settings.accountant, accounts, facts)
+
+    def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
+        """What the guarantee rests on, in sentences."""
+        found = [START, ROW_BY_ROW, NAMES_PUBLIC, SIZES[self.facts.sizes]]
+        if self.relation is Relation.ADD_REMOVE and self.facts.sizes == "counted":
+            found.append(EMPTY_PLACE)
+        if self.facts.task == "classification" and not self.facts.classes_declared:
+            found.append(CLASSES_READ)
+        if self.relation is Relation.REPLACE_ONE:
+            found.append(WITHIN_CELL)
+        if not self.settings.secure_noise:
+            found.append(FAST_NOISE)
+        if seed_given:
+            found.append(SEED_GIVEN)
+        return (*found, *self.assumptions)

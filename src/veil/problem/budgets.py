@@ -1,0 +1,162 @@
+"""Budgets: reading what each owner allows, and cutting per-row budgets into levels."""
+
+from __future__ import annotations
+
+import csv
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from veil.errors import InputError, require
+
+_OWNER_COLUMNS = ("owner", "name")
+_BUDGET_COLUMNS = ("epsilon", "budget", "ε")
+_CANDIDATES = 256
+
+
+def read_budgets(source: Mapping[str, Any] | Path | str) -> dict[str, float]:
+    """Budgets by owner from a mapping, a CSV file or a TOML file (a table `budgets`).
+
+    A CSV file has a column `epsilon` and a column of owners: named owner, or the only other one.
+
+    >>> read_budgets({"north": 1, "south": 0.5})
+    {'north': 1.0, 'south': 0.5}
+    """
+    if isinstance(source, Mapping):
+        pairs, where = [(str(name), value) for name, value in source.items()], "the budgets"
+    else:
+        path = Path(source)
+        where = path.name
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"the budgets in {path} cannot be read: {error}") from error
+        pairs = _from_toml(text, where) if path.suffix == ".toml" else _from_csv(text, where)
+    require(bool(pairs), f"{where}: there is no budget")
+    budgets: dict[str, float] = {}
+    for name, value in pairs:
+        require(name not in budgets, f'{where}: owner "{name}" has two budgets: leave one')
+        budgets[name] = checked_budget(value, f'{where}: the budget of owner "{name}"')
+    return budgets
+
+
+def checked_budget(value: Any, what: str) -> float:
+    """A budget ε as a number above 0; anything else raises `InputError` that begins with `what`."""
+    number = _number(value)
+    require(math.isfinite(number) and number > 0, f'{what} is "{value}": ε must be a finite number above 0')
+    return number
+
+
+def _number(value: Any) -> float:
+    """A value as a number, NaN where it is none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Per-row budgets cut down to few levels: a level's name per row (the row's owner), and the ε of each level.
+
+    `kept` is the share of the rows' own budgets that the levels keep, on average.
+    """
+
+    of_row: NDArray[np.str_]
+    budgets: Mapping[str, float]
+    kept: float
+
+
+def quantise(row_budgets: ArrayLike, levels: int = 8, *, names: Sequence[Any] | None = None) -> Levels:
+    """Cut per-row budgets into at most `levels` levels, never above a row's own budget.
+
+    Levels are chosen among the budgets themselves such that the summed loss log(ε/level) is smallest. Budgets are
+    public: who may read the levels may read the budgets. `names` say what a row is called in errors (its place in a
+    file, where only some of its rows are given); else rows are counted from 0.
+
+    >>> found = quantise([0.5, 0.6, 2.0, 2.0, 3.0], levels=2)
+    >>> found.of_row.tolist(), dict(found.budgets)
+    (['ε = 0.5', 'ε = 0.5', 'ε = 2', 'ε = 2', 'ε = 2'], {'ε = 0.5': 0.5, 'ε = 2': 2.0})
+    """
+    require(levels >= 1, f"levels is {levels}: at least one is needed")
+    given = np.asarray(row_budgets)
+    require(given.ndim == 1 and given.size > 0, "per-row budgets are one number for each row")
+    own = np.array([_number(value) for value in given.tolist()])
+    wrong = np.flatnonzero(~(np.isfinite(own) & (own > 0)))
+    if len(wrong):
+        row = wrong[0] if names is None else names[wrong[0]]
+        raise InputError(f"the budget of row {row} is not a finite number above 0: mend it or leave the row out")
+    values, counts = np.unique(own, return_counts=True)
+    if len(values) > _CANDIDATES:
+        # Quantiles, the smallest always among them: no row may lie below every level.
+        chosen = np.unique(np.quantile(own, np.linspace(0.0, 1.0, _CANDIDATES), method="lower"))
+        counts = np.bincount(np.searchsorted(chosen, own, side="right") - 1, minlength=len(chosen))
+        values = chosen
+    edges = values[_best_levels(np.log(values), counts.astype(float), min(levels, len(values)))]
+    index = np.searchsorted(edges, own, side="right") - 1
+    names = _names(edges)
+    kept = float(np.mean(edges[index] / own))
+    return Levels(np.array(names)[index], dict(zip(names, edges.tolist(), strict=True)), kept)
+
+
+def _from_csv(text: str, where: str) -> list[tuple[str, Any]]:
+    reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    try:
+        records, names = list(reader), reader.fieldnames or ()
+    except csv.Error as error:
+        raise InputError(f"{where} is not a CSV file: {error}") from error
+    columns = {str(name).strip().lower(): name for name in names}
+    owner = next((columns[name] for name in _OWNER_COLUMNS if name in columns), None)
+    budget = next((columns[name] for name in _BUDGET_COLUMNS if name in columns), None)
+    if owner is None and len(columns) == 2:
+        # Beside the budgets there is only one column: whatever it is called, it has the owners.
+        owner = next(column for column in columns.values() if column != budget)
+    if owner is None or budget is None:
+        found = ", ".join(columns) or "nothing"
+        raise InputError(f"{where}: the first line must name the columns owner and epsilon, it has {found}")
+    return [(str(record[owner]).strip(), record[budget]) for record in records]
+
+
+def _from_toml(text: str, where: str) -> list[tuple[str, Any]]:
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not TOML: {str(error)[:200]}") from error
+    table = content.get("budgets", content)
+    require(isinstance(table, dict), f"{where}: budgets must be a table of owner = epsilon")
+    return list(table.items())
+
+
+def _best_levels(logs: NDArray[np.float64], counts: NDArray[np.float64], levels: int) -> list[int]:
+    """Which of the sorted values become levels, so that Σ counts × (log value − log level below it) is smallest."""
+    size = len(logs)
+    rows = np.concatenate([[0.0], np.cumsum(counts)])
+    mass = np.concatenate([[0.0], np.cumsum(counts * logs)])
+    start, stop = np.meshgrid(np.arange(size), np.arange(1, size + 1), indexing="ij")
+    loss = np.where(stop > start, mass[stop] - mass[start] - (rows[stop] - rows[start]) * logs[:, None], np.inf)
+    best, firsts = loss[0], []
+    for _ in range(levels - 1):
+        # A last level that starts at `start`, after the best use of the levels before it.
+        before = np.concatenate([[0.0], best[:-1]])
+        totals = before[:, None] + loss
+        firsts.append(totals.argmin(axis=0))
+        best = totals.min(axis=0)
+    chosen, end = [], size
+    for first in reversed(firsts):
+        chosen.append(int(first[end - 1]))
+        end = chosen[-1]
+        if end == 0:
+            break
+    return sorted({0, *chosen})
+
+
+def _names(edges: NDArray[np.float64]) -> list[str]:
+    """A name per level, short if that keeps them apart."""
+    short = [f"ε = {edge:.4g}" for edge in edges.tolist()]
+    return short if len(set(short)) == len(short) else [f"ε = {edge!r}" for edge in edges.tolist()]

@@ -1,0 +1,373 @@
+"""Problem: rows with their groups, owners and budgets, and the public facts that a plan may use.
+
+A `Problem` holds the private rows. `PublicFacts` holds what everybody may know before a row is read: the names and
+declared sizes of groups, the owners and their budgets, the shape of a row. Methods plan from `PublicFacts` alone, so
+a plan cannot depend on a private row even by mistake.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from veil.errors import InputError, require
+from veil.problem.budgets import quantise
+from veil.problem.strata import Strata
+
+Task = Literal["classification", "regression"]
+# Where group sizes come from: the rows themselves, a person who states them, or a noisy release that ε pays for.
+Sizes = Literal["counted", "declared", "released"]
+EVERYBODY = "everybody"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Rows that share a group and an owner: they are drawn, bounded and charged alike."""
+
+    group: int
+    owner: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublicFacts:
+    """What is known before any row is read. Sizes are declared constants, not counts taken later."""
+
+    groups: tuple[str, ...]
+    owners: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    input_shape: tuple[int, ...]
+    task: Task = "classification"
+    classes: tuple[str, ...] = ()
+    budgets: tuple[float, ...] | None = None
+    sizes: Sizes = "counted"
+    classes_declared: bool = False
+
+    @property
+    def rows(self) -> int:
+        """The declared number of rows."""
+        return sum(cell.rows for cell in self.cells)
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Declared rows per group."""
+        return tuple(sum(c.rows for c in self.cells if c.group == g) for g in range(len(self.groups)))
+
+    @property
+    def owner_sizes(self) -> tuple[int, ...]:
+        """Declared rows per owner."""
+        return tuple(sum(c.rows for c in self.cells if c.owner == o) for o in range(len(self.owners)))
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model of this problem gives per row."""
+        return len(self.classes) if self.task == "classification" else 1
+
+    def cell_name(self, cell: int) -> str:
+        """A cell in words: its group, and its owner where there is more than one."""
+        group = self.groups[self.cells[cell].group]
+        return group if len(self.owners) == 1 else f"{group} / {self.owners[self.cells[cell].owner]}"
+
+    def budget_of(self, cell: int, default: float) -> float:
+        """The ε that a cell's owner allows."""
+        return default if self.budgets is None else self.budgets[self.cells[cell].owner]
+
+
+class Rows(Protocol):
+    """Rows that need not lie in memory: they are taken by number when a batch is drawn."""
+
+    def take(self, rows: NDArray[np.int64]) -> Tensor:
+        """The inputs of some rows, in this order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Memberships:
+    """Overlapping groups: which of them each row is in, one column per name."""
+
+    names: tuple[str, ...]
+    table: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Private rows with the cell of each. `present` is False only for a row taken out by `without`.
+
+    Where `source` is given, rows come from there and `inputs` is empty: for tables that are larger than memory.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    cell_of: NDArray[np.int64]
+    public: PublicFacts
+    present: NDArray[np.bool_] = field(repr=False)
+    memberships: Memberships | None = field(default=None, repr=False)
+    source: Rows | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return int(self.present.sum())
+
+    @classmethod
+    def from_arrays(
+        cls,
+        inputs: ArrayLike | Tensor,
+        targets: ArrayLike | Tensor,
+        groups: Sequence[Any] | NDArray[Any] | Mapping[str, Sequence[Any] | NDArray[Any]] | None = None,
+        *,
+        owners: Sequence[Any] | NDArray[Any] | None = None,
+        budgets: Mapping[str, float] | None = None,
+        row_budgets: ArrayLike | None = None,
+        levels: int = 8,
+        memberships: Mapping[str, Sequence[bool]] | None = None,
+        group_sizes: Mapping[str, int] | None = None,
+        classes: Sequence[Any] | None = None,
+        group_names: Sequence[str] | None = None,
+        task: Task = "classification",
+    ) -> Problem:
+        """Check everything and build a problem.
+
+        `groups` is one label per row, or a mapping of attributes that are crossed. `memberships` gives overlapping
+        groups instead (name → one truth value per row): a row is then drawn and bounded with the smallest group it is
+        in, and counts towards every group it is in when a model is measured. `group_sizes` declares the groups and
+        their public sizes; without it the counts are taken as public knowledge, and the certificate says so. `classes`
+        and `group_names` fix the order and admit values that no row has. `row_budgets` gives every row an ε of its own
+        instead of owners: budgets are cut down to at most `levels` levels, never above a row's own, and a level is then
+        an owner.
+
+        >>> problem = Problem.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], {"sex": ["f", "m", "m"]})
+        >>> problem.public.groups, problem.public.group_sizes
+        (('f', 'm'), (1, 2))
+        """
+        x = _as_inputs(inputs)
+        rows = len(x)
+        require(rows > 0, "there are no rows: give at least one row to train on")
+        y, class_names = _as_targets(targets, task, classes)
+        require(len(y) == rows, f"there are {rows} rows of features and {len(y)} targets: they must be as many")
+        overlap: Memberships | None = None
+        if memberships is not None:
+            require(groups is None, "give either groups or memberships, not both")
+            group_ids, names, overlap = _primary_group(memberships, rows)
+        else:
+            group_ids, names = cross(groups, rows) if groups is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
+            if group_sizes is not None and group_names is None:
+                group_names = sorted({*names, *group_sizes})
+            if group_names is not None:
+                group_ids, names = _reorder(group_ids, names, tuple(group_names))
+        if row_budgets is not None:
+            require(owners is None and budgets is None, "give either owners with budgets or row_budgets, not both")
+            found = quantise(row_budgets, levels)
+            require(len(found.of_row) == rows, f"there are {rows} rows and {len(found.of_row)} row budgets")
+            owners, budgets = found.of_row, found.budgets
+        owner_ids, owner_names = (
+            cross(owners, rows, "owner") if owners is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
+        )
+        cells, cell_of = _cells(group_ids, owner_ids, names, owner_names, group_sizes)
+        public = PublicFacts(
+            groups=names,
+            owners=owner_names,
+            cells=cells,
+            input_shape=tuple(x.shape[1:]),
+            task=task,
+            classes=class_names,
+            budgets=_budgets(budgets, owner_names),
+            sizes="counted" if group_sizes is None else "declared",
+            classes_declared=classes is not None,
+        )
+        return cls(x, y, cell_of, public, np.ones(rows, dtype=bool), overlap)
+
+    def with_classes_read(self) -> Problem:
+        """The same, for classes that were given but had been read off rows before: the certificate says so."""
+        return replace(self, public=replace(self.public, classes_declared=False))
+
+    def with_sizes_released(self) -> Problem:
+        """The same, for sizes that were given but come from a noisy release: the certificate says so."""
+        return replace(self, public=replace(self.public, sizes="released"))
+
+    @property
+    def group_of(self) -> NDArray[np.int64]:
+        """The group of each row."""
+        return np.array([cell.group for cell in self.public.cells], dtype=np.int64)[self.cell_of]
+
+    @property
+    def owner_of(self) -> NDArray[np.int64]:
+        """The owner of each row."""
+        return np.array([cell.owner for cell in self.public.cells], dtype=np.int64)[self.cell_of]
+
+    def strata(self) -> Strata:
+        """Row ids by cell; a row that was taken out leaves a hole, so nobody else is drawn differently."""
+        if self.present.all():  # no hole: at many rows the table of ids below would double the memory
+            members = tuple(np.flatnonzero(self.cell_of == cell) for cell in range(len(self.public.cells)))
+        else:
+            ids = np.where(self.present, np.arange(len(self.cell_of)), -1)
+            members = tuple(ids[self.cell_of == cell] for cell in range(len(self.public.cells)))
+        return Strata(members, declared=tuple(cell.rows for cell in self.public.cells))
+
+    def batch(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some rows."""
+        index = torch.from_numpy(rows)
+        targets = self.targets.index_select(0, index)  # several times as fast as brackets
+        inputs = self.inputs.index_select(0, index) if self.source is None else self.source.take(rows)
+        return inputs, targets if targets.is_floating_point() else targets.long()
+
+    def in_order(self, rows_at_once: int) -> Iterator[Tensor]:
+        """The inputs of all rows, piece by piece: a table that is larger than memory can pass through."""
+        for start in range(0, len(self.cell_of), rows_at_once):
+            stop = min(start + rows_at_once, len(self.cell_of))
+            yield self.inputs[start:stop] if self.source is None else self.source.take(np.arange(start, stop))
+
+    def without(self, row: int) -> Problem:
+        """The neighbouring problem that lacks one row; every public fact is the same."""
+        present = self.present.copy()
+        present[row] = False
+        return replace(self, present=present)
+
+    def replacing(self, row: int, inputs: Tensor, target: Tensor) -> Problem:
+        """The neighbouring problem in which one row of a cell is another row; every public fact is the same."""
+        x, y = self.inputs.clone(), self.targets.clone()
+        x[row], y[row] = inputs, target
+        return replace(self, inputs=x, targets=y)
+
+
+def cross(
+    attributes: Sequence[Any] | NDArray[Any] | Mapping[str, Sequence[Any] | NDArray[Any]],
+    rows: int,
+    word: str = "group",
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """One id per row from one attribute or several crossed ones; only combinations that occur become groups.
+
+    >>> ids, names = cross({"sex": ["f", "m", "m"], "race": ["a", "a", "b"]}, 3)
+    >>> names
+    ('f × a', 'm × a', 'm × b')
+    """
+    columns = list(attributes.values()) if isinstance(attributes, Mapping) else [attributes]
+    require(len(columns) > 0, f"name at least one {word} attribute")
+    labels: list[NDArray[np.str_]] = []
+    for column in columns:
+        values = np.asarray(column, dtype=object).ravel()
+        require(len(values) == rows, f"there are {rows} rows and {len(values)} {word} labels: they must be as many")
+        missing = np.array([v is None or v != v for v in values])
+        if missing.any():
+            first = int(np.flatnonzero(missing)[0])
+            raise InputError(f"the {word} of row {first} is missing: fill it in or leave the row out")
+        labels.append(values.astype(str))
+    crossed = labels[0] if len(labels) == 1 else np.array([" × ".join(parts) for parts in zip(*labels, strict=True)])
+    names, ids = np.unique(crossed, return_inverse=True)
+    return ids.astype(np.int64), tuple(str(name) for name in names)
+
+
+def _as_inputs(inputs: ArrayLike | Tensor) -> Tensor:
+    x = inputs.detach() if isinstance(inputs, Tensor) else torch.as_tensor(np.asarray(inputs))
+    if x.ndim == 1:
+        x = x[:, None]
+    if x.is_floating_point():
+        x = x.to(torch.get_default_dtype())
+        finite = torch.isfinite(x).flatten(1)
+        if not bool(finite.all()):
+            row = int(torch.nonzero(~finite.all(dim=1))[0])
+            column = int(torch.nonzero(~finite[row])[0])
+            raise InputError(
+                f"feature {column} of row {row} is not a finite number: fill in missing values or leave the row out"
+            )
+    return x
+
+
+def _as_targets(
+    targets: ArrayLike | Tensor, task: Task, classes: Sequence[Any] | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    values = targets.detach().numpy() if isinstance(targets, Tensor) else np.asarray(targets)
+    if task == "regression":
+        try:
+            y = torch.as_tensor(values.astype(np.float64)).to(torch.get_default_dtype())
+        except (ValueError, TypeError):  # what numpy says repeats the value
+            raise InputError("a target is not a number: give numbers, or leave task out for classes") from None
+        require(bool(torch.isfinite(y).all()), "a target is not a finite number: fill it in or leave the row out")
+        return y, ()
+    missing = np.array([v is None or v != v for v in values.ravel().tolist()])
+    require(not missing.any(), f"the target of row {int(missing.argmax())} is missing: fill it in or leave the row out")
+    known = np.unique(values) if classes is None else np.asarray(list(classes))
+    many = classes is None and values.dtype.kind == "f" and len(known) > max(50, len(values) // 5)
+    require(not many, f"the targets are {len(known):,} different numbers: say task='regression', or give the classes")
+    position = {value: index for index, value in enumerate(known.tolist())}
+    try:
+        ids = np.array([position[value] for value in values.tolist()], dtype=np.int64)
+    except KeyError:  # which would repeat the value
+        raise InputError(f"a target is not one of the {len(position)} declared classes") from None
+    require(len(position) >= 2, "the target has a single value: there is nothing to learn")
+    return torch.from_numpy(ids), tuple(str(value) for value in known.tolist())
+
+
+def _primary_group(
+    memberships: Mapping[str, Sequence[bool]], rows: int
+) -> tuple[NDArray[np.int64], tuple[str, ...], Memberships]:
+    """Each row's smallest group, the groups that are some row's smallest, and all memberships.
+
+    Rows in no group form one of their own.
+    """
+    names = tuple(memberships)
+    table = np.stack([np.asarray(memberships[name], dtype=bool) for name in names], axis=1)
+    require(len(table) == rows, f"there are {rows} rows and {len(table)} memberships: they must be as many")
+    if not table.any(axis=1).all():
+        names, table = (*names, "no group"), np.column_stack([table, ~table.any(axis=1)])
+    order = np.argsort(table.sum(axis=0), kind="stable")
+    primary = order[np.argmax(table[:, order], axis=1)]
+    used, ids = np.unique(primary, return_inverse=True)
+    return ids.astype(np.int64), tuple(names[column] for column in used), Memberships(names, table)
+
+
+def _reorder(
+    ids: NDArray[np.int64], names: tuple[str, ...], wanted: tuple[str, ...]
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    unknown = [name for name in names if name not in wanted]
+    require(not unknown, f'group "{unknown[0] if unknown else ""}" is not one of the declared groups')
+    return np.array([wanted.index(name) for name in names], dtype=np.int64)[ids], wanted
+
+
+def _cells(
+    group_ids: NDArray[np.int64],
+    owner_ids: NDArray[np.int64],
+    groups: tuple[str, ...],
+    owners: tuple[str, ...],
+    group_sizes: Mapping[str, int] | None,
+) -> tuple[tuple[Cell, ...], NDArray[np.int64]]:
+    """Number the pairs of group and owner that occur; sizes are declared per group, or counted."""
+    keys = group_ids * len(owners) + owner_ids
+    if group_sizes is not None:
+        return _declared_cells(groups, owners, group_sizes), group_ids
+    pairs, cell_of, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    empty = sorted(set(range(len(groups))) - {int(pair) // len(owners) for pair in pairs})
+    require(
+        not empty,
+        f'group "{groups[empty[0]] if empty else ""}" has no rows: leave it out of the declared groups or add rows',
+    )
+    cells = tuple(
+        Cell(int(pair) // len(owners), int(pair) % len(owners), int(count))
+        for pair, count in zip(pairs, counts, strict=True)
+    )
+    return cells, cell_of.astype(np.int64)
+
+
+def _declared_cells(groups: tuple[str, ...], owners: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[Cell, ...]:
+    """One cell per group, at its declared size. A group may have no row here: no exact count decides anything."""
+    require(len(owners) == 1, "group sizes can be declared only where there is one owner")
+    missing = [name for name in groups if name not in sizes]
+    require(not missing, f'no size is declared for group "{missing[0] if missing else ""}"')
+    require(all(int(sizes[name]) > 0 for name in groups), "a declared group size must be above 0")
+    return tuple(Cell(group, 0, int(sizes[name])) for group, name in enumerate(groups))
+
+
+def _budgets(budgets: Mapping[str, float] | None, owners: tuple[str, ...]) -> tuple[float, ...] | None:
+    if budgets is None:
+        return None
+    named = {str(name): float(value) for name, value in budgets.items()}
+    missing = [name for name in owners if name not in named]
+    require(not missing, f'owner "{missing[0] if missing else ""}" has no budget: add a line for it')
+    for name, value in named.items():
+        require(value > 0 and math.isfinite(value), f'the budget of owner "{name}" is {value}: ε must be above 0')
+    return tuple(named[name] for name in owners)

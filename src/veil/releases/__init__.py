@@ -1,0 +1,21 @@
+"""Releases: the one place where sampling, bounds, noise and their events meet."""
+
+from veil.releases.release import (
+    GradientRelease,
+    LossRelease,
+    PrivateView,
+    Released,
+    SideRelease,
+    Statistic,
+    clamp_to_limits,
+)
+
+__all__ = [
+    "GradientRelease",
+    "LossRelease",
+    "PrivateView",
+    "Released",
+    "SideRelease",
+    "Statistic",
+    "clamp_to_limits",
+]

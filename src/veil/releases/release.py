@@ -1,0 +1,272 @@
+"""Release: sampling, bound and noise of one step in one object, from which the ledger's cost is computed.
+
+Nothing stores a clip or a sigma twice. `GradientRelease.events` reads the very limits, rates and standard deviations
+that `GradientRelease.make` applies, so what the ledger is told is what happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veil.accounting.events import (
+    AccountingError,
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    Relation,
+    joint_noise_multiplier,
+)
+from veil.bounding import Bound, by_row, check_row_local, looks_at_one_row
+from veil.errors import require
+from veil.foundation.randomness import Seed
+from veil.gradients import GradientEngine, GradientSum, RowFacts, Weigh
+from veil.noise import GaussianNoise
+from veil.problem import Problem, PublicFacts
+from veil.releases.process_group import Team
+from veil.sampling import OneGroupSampler, PoissonSampler, Sampler
+from veil.sampling.draws import Draw
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A further value from the same sample: Σ over rows of `measure`, each row's vector at most `limit` long.
+
+    Noise of standard deviation `sigma` is added, and it is charged jointly with the gradient. `measure` may look at
+    each row's norm, loss and cell.
+    """
+
+    name: str
+    measure: Callable[[RowFacts, Tensor], Tensor]
+    limit: float
+    sigma: float
+
+
+@dataclass(frozen=True)
+class Released:
+    """What may leave: the noisy mean gradient and the noisy statistics. `view` is private and is not stored."""
+
+    gradient: dict[str, Tensor]
+    divisor: float
+    statistics: dict[str, NDArray[np.float64]]
+    view: PrivateView = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PrivateView:
+    """What the step saw of private rows: only for callbacks that are marked as not covered."""
+
+    rows: NDArray[np.int64]
+    cells: Tensor
+    facts: RowFacts
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class GradientRelease:
+    """One step: draw rows, bound each, add noise of standard deviation `sigma` once, divide by the public `divisor`.
+
+    Without a divisor it is the expected batch of the group that a public lottery chose (`OneGroup`). `relation` is None
+    for methods that are not private; then nothing is charged and nothing may be.
+    """
+
+    draw: Draw
+    bound: Bound
+    sigma: float
+    divisor: float | None
+    relation: Relation | None
+    statistics: tuple[Statistic, ...] = ()
+
+    def noise_multiplier(self, cell: int) -> float | None:
+        """σ_eff of a cell: noise over bound, of gradient and statistics together; None if all is bounded to 0."""
+        limit = self.bound.limits[cell]
+        multipliers = [self.sigma / limit] if limit > 0 else []
+        multipliers += [statistic.sigma / statistic.limit for statistic in self.statistics]
+        return joint_noise_multiplier(*multipliers) if multipliers else None
+
+    def check_rows(self, cells: int) -> None:
+        """Refuse a bound or a statistic that looks at other rows: what it is charged for would not be what it costs."""
+        check_row_local(self.bound, cells)
+        for statistic in self.statistics:
+            require(
+                looks_at_one_row(statistic.measure, cells),
+                f'the statistic "{statistic.name}" measures a row by looking at other rows, so one row can move more '
+                "than its limit: make the measure of a row depend on that row alone",
+            )
+
+    def events(self, facts: PublicFacts) -> dict[int, Event]:
+        """What each cell is charged for this step, computed from what `make` applies."""
+        if self.relation is None:
+            raise AccountingError("this release belongs to a method that is not private: it has no cost to reserve")
+        charges: dict[int, Event] = {}
+        for cell in range(len(facts.cells)):
+            multiplier = self.noise_multiplier(cell)
+            event = None if multiplier is None else self.draw.event(cell, multiplier, self.relation, facts)
+            if event is not None:
+                charges[cell] = event
+        return charges
+
+    def make(
+        self,
+        engine: GradientEngine,
+        problem: Problem,
+        sampler: Sampler,
+        seed: Seed,
+        step: int,
+        noise: GaussianNoise,
+        team: Team | None = None,
+    ) -> Released:
+        """Touch the rows, those of a team's other processes excepted. The caller has reserved `events` before."""
+        rows = sampler.draw(seed, step)
+        weigh = self.weigh(problem, rows)
+        if team is not None:
+            result = team.weighted_sum(engine, problem, rows, weigh)
+        elif self.bound.needs_norms or self.relation is not None:
+            result = engine.weighted_sum(problem.batch(rows), weigh, rows=len(rows))
+        else:
+            result = _sum_without_norms(engine, problem.batch(rows), weigh)
+        return self.complete(result, problem, rows, sampler, seed, step, noise)
+
+    def weigh(self, problem: Problem, rows: NDArray[np.int64]) -> Weigh:
+        """The weights of drawn rows within their limits, as the gradient engine wants them."""
+        return _Weigh(self.bound, torch.from_numpy(problem.cell_of[rows]))
+
+    def complete(
+        self,
+        result: GradientSum,
+        problem: Problem,
+        rows: NDArray[np.int64],
+        sampler: Sampler,
+        seed: Seed,
+        step: int,
+        noise: GaussianNoise,
+    ) -> Released:
+        """Noise, once, on the bounded sum and on the statistics of the same rows."""
+        cells = torch.from_numpy(problem.cell_of[rows])
+        noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
+        divisor = self._divisor(sampler, seed, step)
+        gradient = {name: value.div_(divisor) for name, value in noisy.items()}
+        statistics = {
+            statistic.name: self._statistic(statistic, result.facts, cells, step, noise)
+            for statistic in self.statistics
+        }
+        return Released(gradient, divisor, statistics, PrivateView(rows, cells, result.facts, result.weights))
+
+    def _divisor(self, sampler: Sampler, seed: Seed, step: int) -> float:
+        if self.divisor is not None:
+            return self.divisor
+        assert isinstance(sampler, OneGroupSampler), "only a lottery leaves the divisor open"
+        return sampler.expected_of(sampler.chosen(seed, step))
+
+    def _statistic(
+        self, statistic: Statistic, facts: RowFacts, cells: Tensor, step: int, noise: GaussianNoise
+    ) -> NDArray[np.float64]:
+        values = statistic.measure(facts, cells).to(torch.float64)
+        lengths = torch.linalg.vector_norm(values, dim=1)
+        scales = torch.clamp(statistic.limit / lengths.clamp_min(1e-300), max=1.0) * facts.finite
+        total = scales @ values
+        if not bool(torch.isfinite(total).all()):
+            # Some row is not finite: such rows count as 0, and the others as before.
+            bounded = values * scales[:, None]
+            total = torch.where(torch.isfinite(bounded), bounded, 0.0).sum(dim=0)
+        noisy = noise.add(step, {statistic.name: total}, statistic.sigma, "statistic")[statistic.name]
+        return noisy.to(torch.float64).numpy()
+
+
+def _sum_without_norms(engine: GradientEngine, batch: tuple[Tensor, Tensor], weigh: Weigh) -> GradientSum:
+    """Σ wᵢ gᵢ by one ordinary backward pass, for methods that bound no row. Norms are left at 0."""
+    parameters = {name: p for name, p in engine.model.named_parameters() if p.requires_grad}
+    losses = engine.loss(engine.model, batch)
+    finite = torch.isfinite(losses.detach())
+    facts = RowFacts(torch.where(finite, losses.detach(), 0.0), torch.zeros_like(losses), finite)
+    weights = weigh(facts) * finite
+    total = (torch.where(finite, losses, 0.0) * weights).sum()
+    gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+    sums = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(parameters.items(), gradients, strict=True)}
+    return GradientSum([sums], facts, weights)
+
+
+NORM_ERROR = 1e-4
+NORM_FLOOR = 1e-12
+
+
+class _Weigh:
+    """The bound as the engine wants it: facts of consecutive rows in, weights within the limits out."""
+
+    def __init__(self, bound: Bound, cells: Tensor) -> None:
+        self.row_local = bound.row_local
+        self._bound, self._cells, self._seen = bound, cells, 0
+
+    def __call__(self, facts: RowFacts) -> Tensor:
+        rows = slice(self._seen, self._seen + len(facts.norms))
+        self._seen = rows.stop
+        cells = self._cells[rows]
+        weights = self._bound.weights(facts, cells)
+        if self.row_local:
+            single = torch.promote_types(facts.norms.dtype, torch.float32)
+            return clamp_to_limits(weights, facts.norms, by_row(self._bound.limits, cells, single))
+        return weights * (1 - NORM_ERROR) if self._bound.needs_norms else weights
+
+
+def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:
+    """The weights, lowered where a row would exceed its limit: the promise holds even if a bound is wrong.
+
+    Norms in single precision are right to a part in ten thousand and to `NORM_FLOOR` at worst, so every row stays that
+    much below: the square of a slope of 1e-23 is 0.
+    """
+    ceiling = (limits * (1 - NORM_ERROR) / (norms.to(limits.dtype) + NORM_FLOOR)).to(weights.dtype)
+    return torch.clamp(weights, -ceiling, ceiling)
+
+
+@dataclass(frozen=True)
+class LossRelease:
+    """Σ over rows of each group's loss, bounded to [0, ζ], plus Gaussian noise τ: how hard each group is now.
+
+    `rate` is the Poisson rate (1: every row). A row is in one group, so the vector of group sums moves by at most ζ
+    when a row comes or goes, and when it is replaced within its group; `one_sided=False` charges 2ζ nevertheless.
+    """
+
+    purpose: str
+    ceiling: float
+    tau: float
+    relation: Relation
+    rate: float = 1.0
+    one_sided: bool = True
+
+    def events(self, facts: PublicFacts) -> dict[int, Event]:
+        """The same for every cell."""
+        multiplier = self.tau / self.ceiling
+        event: Event = (
+            Gaussian(multiplier, self.relation, one_sided=self.one_sided)
+            if self.rate == 1.0
+            else PoissonGaussian(multiplier, self.rate, self.relation)
+        )
+        return dict.fromkeys(range(len(facts.cells)), event)
+
+    def make(
+        self,
+        losses: Callable[[NDArray[np.int64]], Tensor],
+        problem: Problem,
+        seed: Seed,
+        step: int,
+        noise: GaussianNoise,
+    ) -> NDArray[np.float64]:
+        """Noisy mean loss per group over the declared group sizes. `losses` gives the loss of each row."""
+        strata = problem.strata()
+        # A purpose of its own: this sample is independent of the gradient's sample.
+        rows = PoissonSampler(strata, (self.rate,) * len(strata.members), purpose=self.purpose).draw(seed, step)
+        values = losses(rows).to(torch.float64)
+        values = torch.nan_to_num(values, nan=0.0, posinf=self.ceiling).clamp(0.0, self.ceiling)
+        groups = torch.from_numpy(problem.group_of[rows])
+        sums = torch.zeros(len(problem.public.groups), dtype=torch.float64).index_add_(0, groups, values)
+        noisy = noise.add(step, {"losses": sums}, self.tau, self.purpose)["losses"]
+        sizes = np.array(problem.public.group_sizes, dtype=np.float64)
+        return np.asarray(noisy.numpy() / (sizes * self.rate))
+
+
+SideRelease = LossRelease

@@ -1,0 +1,33 @@
+"""Sampler: what everything that draws batches can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from veil.foundation.randomness import Seed
+from veil.problem.strata import Rows, Strata
+
+
+class Sampler(Protocol):
+    """Which rows take part in a step: a pure function of the seed, the step and public constants."""
+
+    @property
+    def private(self) -> bool:
+        """Whether the ledger knows how to charge for it."""
+        ...
+
+    def draw(self, seed: Seed, step: int) -> Rows:
+        """Row ids of the batch, ascending."""
+        ...
+
+    def expected_batch(self) -> float:
+        """The public expected batch size: the divisor of a sum over the batch."""
+        ...
+
+
+def per_stratum(strata: Strata, values: Sequence[float], what: str) -> tuple[float, ...]:
+    """`values` as a tuple of floats, checked to have one for each stratum."""
+    if len(values) != len(strata.members):
+        raise ValueError(f"{len(values)} {what} were given for {len(strata.members)} strata")
+    return tuple(float(value) for value in values)

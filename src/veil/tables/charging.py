@@ -1,0 +1,119 @@
+"""Charging: a run on a table pays from its data set's budget, which outlives the run (`veil.budget_store`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from veil.accounting import Relation
+from veil.budget_store import NOT_CHARGED, RunReservation, reserve_amount, reserve_for
+from veil.budget_store.runs import SNAPSHOT
+from veil.errors import InputError, require
+from veil.methods import Method, relation_asked
+from veil.plans import Plan, Settings
+from veil.problem import PublicFacts
+from veil.training import Callback
+from veil.training.run_folder import RunFolder
+
+
+class Charge(Callback):
+    """Reserves what the plan may spend as soon as there is a plan; from the first step on it stays charged.
+
+    `reads_more` names what the run reads off the rows without noise: no ε covers it, and the store notes it down.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        dataset: str,
+        folder: RunFolder,
+        groups: Sequence[str],
+        owner: str | None,
+        held_out: bool,
+        reads_more: Sequence[str] = (),
+    ) -> None:
+        self._store, self._dataset, self._folder, self._resumed = store, dataset, folder.path, folder.resumed
+        self._groups, self._owner, self._held_out = tuple(groups), owner, held_out
+        self._reads_more = tuple(reads_more)
+        self._reservation: RunReservation | None = None
+        self._begun = False
+
+    def reserve_whole(self, epsilon: float, delta: float, relation: Relation, method: str) -> None:
+        """For a run that reads rows before it has a plan (private preprocessing): all that it may ever spend."""
+        found = reserve_amount(
+            self._store,
+            self._dataset,
+            self._name(),
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            method=method,
+            folder=self._folder,
+        )
+        self._take(found)
+        self.on_start()
+
+    def reserve(self, plan: Plan) -> None:
+        """What a plan may spend, unless everything was reserved before."""
+        if self._reservation is None:
+            found = reserve_for(
+                plan,
+                self._store,
+                self._dataset,
+                self._name(),
+                groups=self._groups,
+                owner=self._owner,
+                held_out=self._held_out,
+                folder=self._folder,
+            )
+            self._take(found)
+
+    def _take(self, found: RunReservation) -> None:
+        """A run that is resumed repeats its releases; any other makes new ones, which an old charge does not pay."""
+        require(
+            self._resumed or found.state == "reserved",
+            f"{self._folder / SNAPSHOT} is the charge of another run, which has read rows: use a new --out.",
+        )
+        self._reservation = found
+
+    def on_start(self, plan: Plan | None = None) -> None:
+        """Rows are read from now on."""
+        if self._reservation is not None and not self._begun:
+            if self._reads_more:
+                note = NOT_CHARGED + ", ".join(self._reads_more)
+                self._reservation.store.remark(self._dataset, self._reservation.claim, note)
+            if self._reservation.state != "finished":  # a run that was cut short after its very last step
+                self._reservation.begin()
+            self._begun = True
+
+    def finish(self) -> None:
+        """The run is done."""
+        if self._reservation is not None:
+            self._reservation.finish()
+
+    def give_back(self) -> None:
+        """The run ended: what it reserved is given back only if it read no row."""
+        if self._reservation is not None and not self._begun:
+            with suppress(InputError):  # a run that an earlier process began stays charged, and its error is to be seen
+                self._reservation.cancel()
+
+    def _name(self) -> str:
+        return f"{self._folder.name}, {datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}"
+
+
+class ChargedMethod:
+    """A method whose plan is paid for before anybody else sees it."""
+
+    def __init__(self, method: Method, charge: Charge) -> None:
+        self._method, self._charge = method, charge
+        self.name, self.family, self.private = method.name, method.family, method.private
+        # The relation of the method's options: this has none of its own.
+        self.relation, self.summary = relation_asked(method), method.summary
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """The method's plan; refused if the data set's budget does not allow it."""
+        plan = self._method.plan(facts, settings)
+        require(plan.private, f"{plan.method} is not private: no budget is large enough for it")
+        self._charge.reserve(plan)
+        return plan

@@ -1,0 +1,285 @@
+"""Encoding: columns of a table into rows of numbers.
+
+A number is shifted and scaled into [−1, 1] by its bounds and clamped to them; a category becomes one column per known
+value, and a value that was not known becomes all zeros; a date becomes a number of days; a text becomes a bag of
+hashed tokens, or a row of codes for models that read sequences. No row's numbers depend on another row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from veil.errors import InputError, require
+from veil.tables.text import TextForm, bag_of_tokens, hash_of, text_codes
+
+Missing = Literal["flag", "middle", "refuse"]
+MISSING_RULES = ("flag", "middle", "refuse")
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """A number between two bounds. `missing_words` are texts that mean "no value".
+
+    A missing value becomes the middle and, with the rule `flag`, sets a column of its own; `refuse` makes it an error.
+    With `lenient`, what is no number counts as missing.
+    """
+
+    name: str
+    low: float
+    high: float
+    missing: Missing = "flag"
+    missing_words: tuple[str, ...] = ()
+    lenient: bool = False
+
+    def width(self) -> int:
+        """The value, and whether it is missing."""
+        return 2 if self.missing == "flag" else 1
+
+    def encode(self, column: pd.Series) -> Array:
+        """[−1, 1] and a mark where the value is missing."""
+        values = numbers(column, self.name, self.missing_words, self.lenient)
+        return _scaled(values, column, self.name, self.low, self.high, self.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """A date between two bounds, in days since 1970-01-01.
+
+    `day_first` says how 3/4/2020 is read, for all rows alike; None goes by the sign: 3.4.2020 is in April, 3/4/2020 and
+    3-4-2020 are in March.
+    """
+
+    name: str
+    low: float
+    high: float
+    missing: Missing = "flag"
+    lenient: bool = False
+    day_first: bool | None = None
+
+    def width(self) -> int:
+        """The value, and whether it is missing."""
+        return 2 if self.missing == "flag" else 1
+
+    def encode(self, column: pd.Series) -> Array:
+        """[−1, 1] and a mark where the value is missing."""
+        values = days(column, self.name, self.lenient, self.day_first)
+        return _scaled(values, column, self.name, self.low, self.high, self.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """One of a list of values."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def width(self) -> int:
+        """One column per known value."""
+        return len(self.values)
+
+    def encode(self, column: pd.Series) -> Array:
+        """One-hot; missing and unknown values are all zeros."""
+        return _one_hot(pd.Index(self.values).get_indexer(pd.Index(words(column))), len(self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class HashedCategory:
+    """A category whose values are known by a public hash alone: one of the `kept` of `buckets` hash values."""
+
+    name: str
+    buckets: int
+    kept: tuple[int, ...]
+
+    def width(self) -> int:
+        """One column per kept hash value."""
+        return len(self.kept)
+
+    def encode(self, column: pd.Series) -> Array:
+        """One-hot; missing values and hash values that are not kept are all zeros."""
+        hashes = hashed_words(column, self.name, self.buckets)
+        return _one_hot(pd.Index(self.kept).get_indexer(pd.Index(hashes)), len(self.kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text as a bag of hashed tokens (words, or three characters each), scaled to length 1."""
+
+    name: str
+    form: TextForm = "tokens"
+    buckets: int = 256
+
+    def width(self) -> int:
+        """One column per bucket."""
+        return self.buckets
+
+    def encode(self, column: pd.Series) -> Array:
+        """Counts per bucket over the text's own length."""
+        return bag_of_tokens(words(column), self.form, self.buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """A text as a row of character or token codes, for models that read sequences."""
+
+    name: str
+    form: TextForm = "characters"
+    length: int = 32
+    buckets: int = 4096
+
+    def width(self) -> int:
+        """How many codes."""
+        return self.length
+
+    def encode(self, column: pd.Series) -> Array:
+        """Whole numbers; 0 fills up on the left."""
+        return text_codes(words(column), self.form, self.length, self.buckets)
+
+
+Column = Numeric | Date | Category | HashedCategory | Text | Codes
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How each column becomes numbers; `from_rows` says whether it was read off the rows themselves."""
+
+    columns: tuple[Column, ...]
+    from_rows: bool
+
+    def __post_init__(self) -> None:
+        sequences = [column for column in self.columns if isinstance(column, Codes)]
+        require(
+            not sequences or len(self.columns) == 1,
+            "a model that reads a sequence takes one text column and no other: set the other columns to ignore",
+        )
+
+    def encode(self, table: pd.DataFrame) -> Array:
+        """All columns side by side."""
+        missing = [column.name for column in self.columns if column.name not in table.columns]
+        require(not missing, f'column "{missing[0] if missing else ""}" is missing from the table')
+        if len(self.columns) == 1:
+            return self.columns[0].encode(table[self.columns[0].name])
+        rows = np.empty((len(table), self.width()), dtype=np.float32)
+        start = 0
+        for column in self.columns:
+            rows[:, start : start + column.width()] = column.encode(table[column.name])
+            start += column.width()
+        return rows
+
+    def width(self) -> int:
+        """How many numbers a row becomes."""
+        return sum(column.width() for column in self.columns)
+
+    def widths(self) -> tuple[int, ...]:
+        """How many numbers each column becomes."""
+        return tuple(column.width() for column in self.columns)
+
+
+def words(column: pd.Series) -> list[str]:
+    """Each value as a word; what is missing is the empty word. Whole numbers look alike whatever their type."""
+    return ["" if missing else _word(value) for value, missing in zip(column, column.isna(), strict=True)]
+
+
+def _word(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def hashed_words(column: pd.Series, name: str, buckets: int) -> NDArray[np.int64]:
+    """The public hash of each value; −1 where it is missing."""
+    listed = words(column)
+    known = {word: hash_of(f"{name}={word}", buckets) if word else -1 for word in set(listed)}
+    return np.array([known[word] for word in listed], dtype=np.int64)
+
+
+def numbers(
+    column: pd.Series, name: str, missing_words: tuple[str, ...] = (), lenient: bool = False
+) -> NDArray[np.float64]:
+    """A column as numbers, NaN where a value is missing; what is no number is an error that names the row.
+
+    With `lenient` such values count as missing instead, so that not even an error tells about a row.
+    """
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column):
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    else:
+        stripped = column.astype("string").str.strip()
+        absent = stripped.isna() | stripped.isin(["", *missing_words])
+        read = pd.to_numeric(stripped.mask(absent), errors="coerce")
+        values = read.to_numpy(dtype=np.float64, na_value=np.nan)
+        _refuse(np.isnan(values) & ~absent.to_numpy(dtype=bool) & (not lenient), column, name, "is not a number")
+    infinite = np.isinf(values)
+    _refuse(infinite & (not lenient), column, name, "is not finite")
+    return np.where(infinite, np.nan, values) if lenient else values
+
+
+def days(column: pd.Series, name: str, lenient: bool = False, day_first: bool | None = None) -> NDArray[np.float64]:
+    """A column of dates as days since 1970, NaN where a value is missing; `day_first` is that of `Date`.
+
+    >>> (days(pd.Series(["3.4.2020", "3/4/2020"]), "") - days(pd.Series(["2020-04-03", "2020-03-04"]), "")).tolist()
+    [0.0, 0.0]
+    """
+    if pd.api.types.is_datetime64_any_dtype(column):
+        stamps = pd.to_datetime(column, utc=True)
+    else:
+        stamps = pd.to_datetime(_year_first(column, day_first), errors="coerce", format="mixed", utc=True)
+        _refuse((stamps.isna() & column.notna()).to_numpy() & (not lenient), column, name, "is not a date")
+    # In the column's own unit: in nanoseconds only the years from 1678 to 2262 exist.
+    seconds = (stamps - pd.Timestamp(0, tz="UTC").as_unit(stamps.dt.unit)) / pd.Timedelta(days=1)
+    return np.asarray(seconds.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
+
+
+_DAY_AND_MONTH = r"^\s*(\d{1,2})([./-])(\d{1,2})[./-](\d{4}|\d{2})(?!\d)(.*)$"
+
+
+def day_comes_first(column: pd.Series) -> bool | None:
+    """Whether dates have the day before the month, by the values that leave no doubt; None where all leave doubt.
+
+    >>> day_comes_first(pd.Series(["3/4/2020", "31/4/2020"])), day_comes_first(pd.Series(["3/4/2020"]))
+    (True, None)
+    """
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return None
+    parts = column.astype("string").str.extract(_DAY_AND_MONTH)
+    first, second = (int((pd.to_numeric(parts[place]) > 12).sum()) for place in (0, 2))
+    return None if first == second else first > second
+
+
+def _year_first(column: pd.Series, day_first: bool | None) -> pd.Series:
+    """Dates that begin with day and month in the order year, month, day: left to itself pandas reads row by row."""
+    listed = column.astype("string")
+    parts = listed.str.extract(_DAY_AND_MONTH)
+    turn = (parts[1] == ".") if day_first is None else pd.Series(day_first, index=column.index)
+    turn = turn.fillna(False).astype(bool)
+    day, month = parts[0].where(turn, parts[2]), parts[2].where(turn, parts[0])
+    # Two digits of a year: 70 to 99 are in the last century, whatever today's date is.
+    short = parts[3].str.len() == 2
+    century = (pd.to_numeric(parts[3]) < 70).map({True: "20", False: "19"})
+    year = parts[3].mask(short.fillna(False).astype(bool), century + parts[3])
+    turned = year + "-" + month.str.zfill(2) + "-" + day.str.zfill(2) + parts[4]
+    return listed.where(parts[0].isna(), turned)
+
+
+def _scaled(
+    values: NDArray[np.float64], column: pd.Series, name: str, low: float, high: float, missing: Missing
+) -> Array:
+    absent = np.isnan(values)
+    if missing == "refuse":
+        _refuse(absent, column, name, "is missing")
+    scaled = np.where(absent, 0.0, np.clip(2 * (values - low) / ((high - low) or 1.0) - 1, -1.0, 1.0))
+    parts = [scaled, absent] if missing == "flag" else [scaled]
+    return np.column_stack(parts).astype(np.float32)
+
+
+def _refuse(wrong: NDArray[np.bool_], column: pd.Series, name: str, what: str) -> None:
+    """Name the first wrong row by its place in the file, which the index keeps when rows are set apart."""
+    if wrong.any():
+        row = column.index[int(wrong.argmax())]
+        raise InputError(f'column "{name}" {what} in row {row}: mend the value or leave it empty')
+
+
+def _one_hot(codes: NDArray[Any], width: int) -> Array:
+    return np.asarray(codes[:, None] == np.arange(width)[None, :], dtype=np.float32)

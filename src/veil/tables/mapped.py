@@ -1,0 +1,323 @@
+"""Mapped rows: tables larger than memory, converted once to a file of numbers and read by row through a memory map.
+
+A folder of Parquet files is read piece by piece, each piece is encoded, and the numbers are appended to a file; after
+that a batch is a gather from the map. The converted rows are as private as the table: the folder they are kept in is
+readable by its owner alone.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pandas as pd
+import pyarrow
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from veil.accounting import Relation
+from veil.errors import InputError, require
+from veil.problem import EVERYBODY, Cell, Problem, PublicFacts
+from veil.tables.encoding import Encoding, words
+from veil.tables.reading import naming, parquet_files
+from veil.tables.splitting import Holdout, numbered, row_hashes
+from veil.tables.table import check_groups, check_trained, require_columns
+
+ROWS_AT_ONCE = 65_536
+LARGE = 2_000_000
+IN_ONE_PIECE = 1024
+
+
+class MappedRows:
+    """Rows of a .npy file, read through a memory map: the system keeps as much of the file in memory as is free.
+
+    `chosen` are the rows of the file that count here, in their order; all where it is None.
+    """
+
+    def __init__(self, path: Path, chosen: NDArray[np.int64] | None = None) -> None:
+        self.path, self.chosen = path, chosen
+        self._open()
+
+    def _open(self) -> None:
+        self._array: np.memmap[Any, np.dtype[Any]] = np.load(self.path, mmap_mode="r")
+        self._array._mmap.madvise(mmap.MADV_RANDOM)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows, and numbers per row."""
+        rows, *others = self._array.shape
+        return (rows if self.chosen is None else len(self.chosen), *others)
+
+    def take(self, rows: NDArray[np.int64]) -> Tensor:
+        """The numbers of some rows. A long piece is read from the file: the map is set up for single rows."""
+        rows = rows if self.chosen is None else self.chosen[rows]
+        if len(rows) >= IN_ONE_PIECE and (np.diff(rows) == 1).all():
+            width = self._array[:1].size
+            start = self._array.offset + int(rows[0]) * width * self._array.itemsize
+            piece = np.fromfile(self.path, self._array.dtype, len(rows) * width, offset=start)
+            return torch.from_numpy(piece.reshape(len(rows), *self._array.shape[1:]))
+        return torch.from_numpy(np.asarray(self._array[rows]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "chosen": self.chosen}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path, self.chosen = state["path"], state["chosen"]
+        self._open()
+
+
+class DatasetRows:
+    """Rows of a torch Dataset whose items are (inputs, target, …): each is asked for when it is drawn."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self.dataset = dataset
+
+    def take(self, rows: NDArray[np.int64]) -> Tensor:
+        """The inputs of some rows."""
+        if len(rows) == 0:
+            return torch.as_tensor(self.dataset[0][0])[None][:0]
+        return torch.stack([torch.as_tensor(self.dataset[int(row)][0]) for row in rows])
+
+
+def dataset_problem(dataset: Dataset[Any], groups: Sequence[Any] | None = None, **facts: Any) -> Problem:
+    """A problem from a torch Dataset of (inputs, target) items; targets are read once, inputs when they are drawn.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> items = TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
+    >>> dataset_problem(items, ["a", "a", "b", "b"]).public.input_shape
+    (3,)
+    """
+    rows = len(dataset)  # type: ignore[arg-type]
+    require(rows > 0, "there are no rows: give at least one row to train on")
+    first = torch.as_tensor(dataset[0][0])
+    targets = np.array([np.asarray(dataset[row][1]).item() for row in range(rows)])
+    made = Problem.from_arrays(np.zeros((rows, 1), np.float32), targets, groups, **facts)
+    public = PublicFacts(**{**_fields(made.public), "input_shape": tuple(first.shape)})
+    empty = torch.empty((0, *first.shape))
+    return Problem(empty, made.targets, made.cell_of, public, made.present, source=DatasetRows(dataset))
+
+
+def _fields(facts: PublicFacts) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in facts.__dataclass_fields__}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A converted table: training rows as a problem, and the held-out rows (never trained on) where there are some."""
+
+    train: Problem
+    held_out: Problem | None
+
+
+def is_large(path: Path) -> bool:
+    """Whether a path is a folder of Parquet files with more rows than are comfortable in memory."""
+    return path.is_dir() and table_rows(path) > LARGE
+
+
+def table_rows(folder: Path) -> int:
+    """How many rows the files of a folder have, by their headings."""
+    import pyarrow.parquet as pq
+
+    rows = 0
+    for file in parquet_files(folder):
+        with naming(file):
+            rows += int(pq.read_metadata(file).num_rows)
+    return rows
+
+
+def first_rows(folder: Path) -> pd.DataFrame:
+    """The first piece of a folder of Parquet files."""
+    import pyarrow.parquet as pq
+
+    first = parquet_files(folder)[0]
+    with naming(first), pq.ParquetFile(first) as source:
+        table: pd.DataFrame = next(source.iter_batches(ROWS_AT_ONCE)).to_pandas()
+    return table
+
+
+def parquet_problem(
+    folder: Path,
+    encoding: Encoding,
+    target: str,
+    groups: Sequence[str],
+    cache: Path,
+    holdout: Holdout | None = None,
+    relation: Relation | None = None,
+) -> Converted:
+    """Convert a folder of Parquet files, unless that was done before, and open what came of it."""
+    files = parquet_files(folder)
+    state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    key = blake2b(repr((state, encoding, target, tuple(groups))).encode(), digest_size=12).hexdigest()
+    place = cache / f"table-{key}"
+    if not (place / "facts.json").exists():
+        _convert(files, encoding, target, groups, place)
+    facts = json.loads((place / "facts.json").read_text(encoding="utf-8"))
+    apart = _held_out(files, place, holdout, relation)
+    train = _opened(place, facts, encoding.width(), None if apart is None else ~apart)
+    check_groups(len(facts["groups"]), len(train), groups)
+    if apart is None or not apart.any():
+        return Converted(train, None)
+    held = _opened(place, facts, encoding.width(), apart, load=True)
+    check_trained(train.public.groups, held.public.groups)
+    return Converted(train, held)
+
+
+def _convert(files: Sequence[Path], encoding: Encoding, target: str, groups: Sequence[str], place: Path) -> None:
+    """One pass: numbers, class codes and group codes, each appended to its file."""
+    place.mkdir(parents=True, exist_ok=True)
+    place.chmod(0o700)
+    classes, names = _Codes(target), _Codes(", ".join(groups))
+    position = 0
+    with ExitStack() as stack:
+        writer = _Writer(place, encoding.width(), stack)
+        for batch in _pieces(files, [*(column.name for column in encoding.columns), target, *groups]):
+            piece = batch.to_pandas()
+            piece.index = pd.RangeIndex(position, position + len(piece))
+            position += len(piece)
+            numbers = encoding.encode(piece).astype(np.float32, copy=False)
+            labels = classes.codes([piece[target]])
+            of = names.codes([piece[name] for name in groups]) if groups else np.zeros(len(piece), np.int16)
+            writer.append(numbers, labels, of)
+        writer.finish()
+    pyarrow.default_memory_pool().release_unused()
+    facts = {"classes": classes.words, "groups": names.words if groups else [EVERYBODY]}
+    (place / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _held_out(
+    files: Sequence[Path], place: Path, holdout: Holdout | None, relation: Relation | None
+) -> NDArray[np.bool_] | None:
+    """Which rows are held out. What rows are known by is worked out once, from all their columns, and kept."""
+    if holdout is None or holdout.share == 0:
+        return None
+    groups = np.load(place / "groups.npy")
+    if relation is Relation.REPLACE_ONE:
+        return holdout.sparing(np.arange(len(groups), dtype=np.uint64), groups)
+    kept = place / "identities.npy"
+    if not kept.exists():
+        found = [row_hashes(batch.to_pandas(types_mapper=_whole_with_gaps)) for batch in _pieces(files)]
+        content, read = (np.concatenate(lanes) for lanes in zip(*found, strict=True))
+        np.save(kept.with_suffix(".part.npy"), numbered(content, read))
+        kept.with_suffix(".part.npy").replace(kept)
+    return holdout.sparing(np.load(kept), groups)
+
+
+def _whole_with_gaps(kind: pyarrow.DataType) -> Any:
+    """Whole numbers stay whole in a piece that has gaps: which rows share a piece depends on all rows."""
+    if pyarrow.types.is_unsigned_integer(kind):
+        return pd.UInt64Dtype()
+    return pd.Int64Dtype() if pyarrow.types.is_signed_integer(kind) else None
+
+
+def _pieces(files: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Some columns, or all, of a number of rows at a time."""
+    import pyarrow.parquet as pq
+
+    wanted = None if columns is None else list(dict.fromkeys(columns))
+    for path in files:
+        with naming(path), pq.ParquetFile(path, memory_map=True) as source:
+            require_columns(pd.DataFrame(columns=source.schema_arrow.names), wanted or [])
+            yield from source.iter_batches(ROWS_AT_ONCE, columns=wanted)
+
+
+class _Codes:
+    """Words as numbers in the order in which they were first seen."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.words: list[str] = []
+        self._known: dict[str, int] = {}
+
+    def codes(self, columns: Sequence[pd.Series]) -> NDArray[np.int16]:
+        """A code per row; several columns are crossed."""
+        found = [pd.factorize(column, use_na_sentinel=True) for column in columns]
+        for codes, _ in found:
+            if (codes < 0).any():
+                row = columns[0].index[int((codes < 0).argmax())]
+                raise InputError(f'column "{self.name}" is missing in row {row}: fill it in or leave the row out')
+        texts = [words(pd.Series(values)) for _, values in found]
+        if len(found) == 1:
+            crossed, inverse = texts[0], found[0][0]
+        else:
+            distinct, inverse = np.unique(np.stack([codes for codes, _ in found], axis=1), axis=0, return_inverse=True)
+            crossed = [" × ".join(texts[i][code] for i, code in enumerate(line)) for line in distinct]
+        for word in crossed:
+            if word not in self._known:
+                require(len(self._known) < 10_000, f'column "{self.name}" has more than 10,000 different values')
+                self._known[word] = len(self.words)
+                self.words.append(word)
+        return np.array([self._known[word] for word in crossed], dtype=np.int16)[inverse.ravel()]
+
+
+class _Writer:
+    """Appends to three raw files and gives them a .npy heading at the end."""
+
+    def __init__(self, place: Path, width: int, stack: ExitStack) -> None:
+        self._width = width
+        self._rows = 0
+        self._kinds: tuple[tuple[str, Any], ...] = (("rows", np.float32), ("targets", np.int16), ("groups", np.int16))
+        self._paths = [place / f"{name}.npy" for name, _ in self._kinds]
+        self._files: list[BinaryIO] = [stack.enter_context(path.open("wb")) for path in self._paths]
+        for file in self._files:
+            file.write(b"\0" * 128)
+
+    def append(self, *arrays: NDArray[Any]) -> None:
+        self._rows += len(arrays[0])
+        for file, array in zip(self._files, arrays, strict=True):
+            file.write(np.ascontiguousarray(array).tobytes())
+
+    def finish(self) -> None:
+        for index, (file, (_, dtype)) in enumerate(zip(self._files, self._kinds, strict=True)):
+            shape = (self._rows, self._width) if index == 0 else (self._rows,)
+            text = f"{{'descr': '{np.dtype(dtype).str}', 'fortran_order': False, 'shape': {shape}, }}"
+            file.seek(0)
+            file.write(b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n")
+
+
+def _opened(
+    place: Path, facts: dict[str, Any], width: int, which: NDArray[np.bool_] | None, load: bool = False
+) -> Problem:
+    """Rows on disk, or some of them, as a problem; classes and groups are put in the order of their words."""
+    require(len(facts["classes"]) >= 2, "the target has a single value: there is nothing to learn")
+    targets, of = np.load(place / "targets.npy"), np.load(place / "groups.npy")
+    if which is not None:
+        targets, of = targets[which], of[which]
+    class_order = _ranks(facts["classes"])
+    group_order = _ranks(facts["groups"])
+    codes = np.bincount(of, minlength=len(group_order))
+    sizes = np.empty(len(group_order), dtype=np.int64)
+    sizes[group_order] = codes
+    present = np.flatnonzero(sizes)
+    cell_of_group = np.full(len(sizes), -1, dtype=np.int64)
+    cell_of_group[present] = np.arange(len(present))
+    public = PublicFacts(
+        groups=tuple(np.array(sorted(facts["groups"]))[present].tolist()),
+        owners=(EVERYBODY,),
+        cells=tuple(Cell(cell, 0, int(sizes[group])) for cell, group in enumerate(present)),
+        input_shape=(width,),
+        classes=tuple(sorted(facts["classes"])),
+    )
+    source = MappedRows(place / "rows.npy", None if which is None else np.flatnonzero(which))
+    cells = cell_of_group[group_order][of]
+    labels = torch.from_numpy(class_order.astype(np.int16)[targets])
+    everybody = np.ones(len(of), dtype=bool)
+    if load:
+        rows = source.take(np.arange(len(of)))
+        return Problem(rows, labels.long(), cells, public, everybody)
+    return Problem(torch.empty((0, width)), labels, cells, public, everybody, source=source)
+
+
+def _ranks(listed: Sequence[str]) -> NDArray[np.int64]:
+    """For each word, its place among the sorted words."""
+    ranks = np.empty(len(listed), dtype=np.int64)
+    ranks[np.argsort(np.array(listed, dtype=object).astype(str), kind="stable")] = np.arange(len(listed))
+    return ranks

@@ -1,0 +1,298 @@
+"""Opening: from a request to rows. Tables in memory, tables on disk and folders of images all become the same thing.
+
+Training, dry runs and audits open rows here, so they split, encode and check them alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from veil.accounting import Ledger, Relation
+from veil.errors import about, require
+from veil.foundation.files import cache_folder
+from veil.foundation.randomness import Seed
+from veil.methods import Method
+from veil.models import SEQUENCE_MODELS, normalise
+from veil.noise import GaussianNoise
+from veil.plans import Settings
+from veil.problem import Problem
+from veil.tables import private
+from veil.tables.charging import Charge
+from veil.tables.encoding import Encoding
+from veil.tables.guessing import why_not_learned
+from veil.tables.identity import table_identity
+from veil.tables.images import read_image_folder
+from veil.tables.mapped import first_rows, is_large, parquet_problem, table_rows
+from veil.tables.measuring import held_out_problem, rows_like
+from veil.tables.preparing import (
+    Columns,
+    Request,
+    budget_levels,
+    check_ignored,
+    classes_of,
+    group_names,
+    make_model,
+    open_schema,
+    plain_encoding,
+    read_and_check,
+    read_off_rows,
+    read_public,
+    set_rows_apart,
+    with_budgets,
+)
+from veil.tables.splitting import Split, image_identities
+from veil.tables.table import check_trained, labels_of, table_problem
+from veil.training.run_folder import PREPROCESSING, RunFolder
+
+Say = Callable[[str], None]
+
+MEASURED_ROWS = 100_000
+LEVELS = "The levels of ε among the rows' own budgets: they were read off the rows and stand on this certificate."
+PREPARED = "Kinds, bounds and categories of the columns: they were read off the first rows of the table."
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What opening needs besides the request: how rows are split, and where private preprocessing is charged."""
+
+    method: Method
+    settings: Settings
+    split: Split
+    folder: RunFolder | None = None
+    charge: Charge | None = None
+    say: Say | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A request with its rows: those to train on, public and held-out ones, and how columns became numbers.
+
+    Method and settings are those asked for, or follow from private preprocessing. `allowed` is the smallest ε that a
+    held-out row allows.
+    """
+
+    request: Request
+    problem: Problem
+    test: Problem | None
+    held_out: Problem | None
+    encoding: Encoding | None
+    method: Method
+    settings: Settings
+    not_covered: tuple[str, ...] = ()
+    allowed: float = math.inf
+
+    def model(self, seed: Seed) -> nn.Module:
+        """The model asked for, at the start that follows from the seed."""
+        return make_model(self.request, self.problem.public, self.encoding, seed)
+
+
+def open_rows(request: Request, columns: Columns | None, by: Opening) -> Opened:
+    """Read, check, split and encode the rows of a request; `columns` is None for a folder of images."""
+    if columns is None:
+        return _open_images(request, by)
+    return _open_mapped(request, columns, by) if is_large(request.data) else _open_table(request, columns, by)
+
+
+def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
+    """A table that fits into memory, by the public, the private or the plain way of preprocessing."""
+    split, method, settings = by.split, by.method, by.settings
+    table, public = read_and_check(request, columns)
+    names, _ = group_names(table, columns)
+    groups = names if _releases_sizes(request, columns, names, method) else None
+    apart = set_rows_apart(split.holdout, columns, table, split.relation, sizes_public=groups is None)
+    training, held = table[~apart], table[apart]
+    # All rows are checked before any is trained on or measured: a late error would have cost ε. Where sizes are
+    # declared or released, whether a group has a row to train on decides nothing.
+    if apart.any() and groups is None and not _declares_sizes(columns):
+        check_trained(group_names(training, columns)[0], group_names(held, columns)[0])
+    training, budgets = with_budgets(request, training)
+    found = None
+    if request.private_preprocessing is None:
+        encoding = plain_encoding(request, columns, training)
+    else:
+        settings = _with_one_delta(columns, training, groups is not None, settings)
+        found = _privately(request, columns, training, replace(by, settings=settings), budgets, groups)
+        encoding = found.encoding
+        method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
+    _say_columns(by.say, encoding, training, columns, request.ignore)
+    problem = table_problem(
+        training,
+        encoding,
+        columns.target,
+        columns.groups,
+        owner=columns.owner,
+        budgets=budgets,
+        schema=columns.schema,
+        group_sizes=_declared(columns, found),
+        classes=classes_of(table, columns),
+    )
+    if groups is not None:
+        problem = problem.with_sizes_released()
+    return Opened(
+        request,
+        problem,
+        _tested(public, encoding, columns, problem),
+        held_out_problem(held, table, encoding, columns, problem) if split.holdout.share > 0 else None,
+        encoding,
+        method,
+        settings,
+        (*read_off_rows(columns.schema, encoding), *([LEVELS] if request.row_budgets else [])),
+        _least_budget(request, columns, held, budgets),
+    )
+
+
+def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
+    """A folder of Parquet files that is larger than memory: converted once, then read through a memory map."""
+    require(
+        columns.owner is None and request.private_preprocessing is None,
+        "a table larger than memory takes neither owners nor private preprocessing: give a schema",
+    )
+    head = first_rows(request.data)
+    check_ignored(head, request.ignore)
+    encoding = plain_encoding(request, columns, head)
+    public = read_public(request)
+    holdout = by.split.holdout
+    if request.holdout is None:
+        holdout = replace(holdout, share=min(holdout.share, MEASURED_ROWS / table_rows(request.data)))
+    made = parquet_problem(
+        request.data, encoding, columns.target, columns.groups, cache_folder(), holdout, by.split.relation
+    )
+    said = [PREPARED] if columns.schema is None else read_off_rows(columns.schema, encoding)
+    test = _tested(public, encoding, columns, made.train)
+    return Opened(request, made.train, test, made.held_out, encoding, by.method, by.settings, tuple(said))
+
+
+def _open_images(request: Request, by: Opening) -> Opened:
+    """A folder with one folder of images per class: the class is target and group. Rows are normalised one by one."""
+    images, labels = read_image_folder(request.data)
+    rows, classes = normalise(torch.from_numpy(images), "per-row"), sorted(set(labels.tolist()))
+    by_place = by.split.relation is Relation.REPLACE_ONE
+    identities = np.arange(len(rows), dtype=np.uint64) if by_place else image_identities(images, labels.tolist())
+    apart = by.split.holdout.sparing(identities, labels)
+
+    def problem(pixels: Tensor, of: NDArray[Any]) -> Problem:
+        return Problem.from_arrays(pixels, of, of, classes=classes).with_classes_read()
+
+    training = problem(rows[torch.from_numpy(~apart)], labels[~apart])
+    held = problem(rows[torch.from_numpy(apart)], labels[apart]) if apart.any() else None
+    if held is not None:
+        check_trained(training.public.groups, held.public.groups)
+    test = None
+    if request.test is not None:
+        test_images, test_labels = read_image_folder(request.test)
+        test = problem(normalise(torch.from_numpy(test_images), "per-row"), test_labels)
+    return Opened(request, training, test, held, None, by.method, by.settings)
+
+
+def _least_budget(request: Request, columns: Columns, held: pd.DataFrame, budgets: Mapping[str, float] | None) -> float:
+    """The smallest ε that a held-out row allows: none may be charged more, whoever owns it."""
+    if held.empty or budgets is None or columns.owner is None:
+        return math.inf
+    if request.row_budgets is not None:
+        return min(budget_levels(request.row_budgets, held).budgets.values())
+    owners = set(labels_of(held, columns.owner, "owner").tolist())
+    unknown = sorted(owners - set(budgets))
+    require(not unknown, f'owner "{unknown[0] if unknown else ""}" has no budget: add a line for them')
+    return min(budgets[owner] for owner in owners)
+
+
+def _declared(columns: Columns, found: private.Preprocessing | None) -> Mapping[str, int] | None:
+    if found is not None and found.group_sizes is not None:
+        return found.group_sizes
+    return columns.schema.group_sizes if columns.schema is not None else None
+
+
+def _tested(public: pd.DataFrame | None, encoding: Encoding, columns: Columns, problem: Problem) -> Problem | None:
+    """The rows of the test table, if there is one."""
+    with about("--test"):
+        return None if public is None else rows_like(public, encoding, columns, problem)
+
+
+# δ where the number of rows is itself released with noise: 1 / (2 × rows) would tell it.
+DELTA = 1e-6
+
+
+def _with_one_delta(columns: Columns, training: pd.DataFrame, released: bool, settings: Settings) -> Settings:
+    """One δ for preprocessing, training, certificate and budget, fixed before anything is released."""
+    if settings.delta is not None:
+        return settings
+    sizes = columns.schema.group_sizes if columns.schema else None
+    counted = 1.0 / (2 * (sum(sizes.values()) if sizes else len(training)))
+    return settings.model_copy(update={"delta": DELTA if released else counted})
+
+
+def _releases_sizes(request: Request, columns: Columns, names: Sequence[str], method: Method) -> bool:
+    """Whether group sizes are released with noise: where a plan can be made for noisy ones, and none are declared."""
+    if request.private_preprocessing is None or columns.owner is not None or _declares_sizes(columns):
+        return False
+    return private.relation_of(method, names)[1]
+
+
+def _declares_sizes(columns: Columns) -> bool:
+    return columns.schema is not None and bool(columns.schema.group_sizes)
+
+
+def _privately(
+    request: Request,
+    columns: Columns,
+    table: pd.DataFrame,
+    by: Opening,
+    budgets: Mapping[str, float] | None,
+    groups: list[str] | None,
+) -> private.Preprocessing:
+    """Bounds and categories by noisy releases, and the sizes of the named groups where `groups` is given."""
+    require(
+        request.model not in SEQUENCE_MODELS,
+        f"{request.model} reads one text column by fixed public rules: leave out --private-preprocessing",
+    )
+    settings, seed, folder = by.settings, by.split.seed, by.folder
+    names, group_of = group_names(table, columns)
+    # Groups of declared size are charged whether or not they have a row to train on.
+    names = sorted({*names, *(_declared(columns, None) or ())}) if groups is None else groups
+    relation, _ = private.relation_of(by.method, names)
+    delta = settings.delta
+    assert delta is not None, "fixed before"
+    if folder is not None:
+        folder.hold_to("table", table_identity(table, columns, budgets, seed), before=PREPROCESSING)
+    if by.charge is not None:
+        most = max((settings.epsilon, *(budgets or {}).values()))
+        by.charge.reserve_whole(most, delta, relation, by.method.name)
+    return private.find_encoding(
+        table,
+        open_schema(request, columns, table),
+        groups=names,
+        group_of=None if groups is None else group_of,
+        budget=settings.epsilon if budgets is None else min(budgets.values()),
+        share=float(request.private_preprocessing or 0.0),
+        delta=delta,
+        relation=relation,
+        settings=settings,
+        noise=GaussianNoise(seed, secure=settings.secure_noise),
+        open_ledger=Ledger if folder is None else partial(folder.ledger, name=PREPROCESSING),
+    )
+
+
+def _say_columns(
+    say: Say | None, encoding: Encoding, table: pd.DataFrame, columns: Columns, ignore: Collection[str]
+) -> None:
+    """Tell which columns the model does not see, and why, so that nobody is surprised."""
+    if say is None:
+        return
+    used = {column.name for column in encoding.columns} | columns.left_out()
+    reasons = {
+        name: "ignored" if name in ignore else "by the schema" if columns.schema else why_not_learned(table[name])
+        for name in map(str, table.columns)
+        if name not in used
+    }
+    if reasons:
+        say(f"Not learned from: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")

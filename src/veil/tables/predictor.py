@@ -1,0 +1,85 @@
+"""Predictor: a trained model for tables with its preprocessing, kept in the run's folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import nn
+
+from veil.errors import InputError, require
+from veil.foundation.files import FOR_ALL, write_whole
+from veil.foundation.randomness import Seed
+from veil.models import build_model
+from veil.models.applying import apply
+from veil.problem import PublicFacts
+from veil.tables.encoding import Category, Codes, Column, Date, Encoding, HashedCategory, Numeric, Text
+
+FILE = "preprocessing.json"
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Numeric, Date, Category, HashedCategory, Text, Codes)}
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model that takes tables: columns become numbers as they did in training."""
+
+    model: nn.Module
+    encoding: Encoding
+    classes: tuple[str, ...]
+
+    def predict_proba(self, table: pd.DataFrame) -> NDArray[np.float64]:
+        """The probability of each class, in the order of `classes`."""
+        rows = torch.from_numpy(self.encoding.encode(table))
+        scores = apply(self.model, rows).to(torch.float64)
+        return np.asarray(torch.softmax(scores, dim=1).numpy())
+
+    def predict(self, table: pd.DataFrame) -> NDArray[np.str_]:
+        """The most likely class of each row."""
+        return np.asarray(np.array(self.classes)[self.predict_proba(table).argmax(axis=1)])
+
+
+def save_preprocessing(
+    folder: Path, encoding: Encoding, facts: PublicFacts, model: str, model_options: dict[str, Any]
+) -> None:
+    """Write what a predictor needs beside the weights. It holds no more about rows than the encoding does."""
+    columns = [{"column": type(column).__name__, **asdict(column)} for column in encoding.columns]
+    record = {
+        "from_rows": encoding.from_rows,
+        "columns": columns,
+        "classes": list(facts.classes),
+        "input_shape": list(facts.input_shape),
+        "model": model,
+        "model_options": model_options,
+    }
+    write_whole(folder / FILE, (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode(), FOR_ALL)
+
+
+def load_predictor(folder: Path | str) -> Predictor:
+    """Read a run of `veil train` back. A model of the user's own is imported from its module, as in training."""
+    folder = Path(folder)
+    require((folder / FILE).exists(), f"{folder} holds no model for tables: {FILE} is missing")
+    try:
+        record = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        columns = tuple(_column(entry) for entry in record["columns"])
+        classes = tuple(str(name) for name in record["classes"])
+        facts = PublicFacts(("all",), ("all",), (), tuple(record["input_shape"]), classes=classes)
+        model = build_model(str(record["model"]), facts, Seed.from_int(0), **record["model_options"])
+        model.load_state_dict(load_file(folder / "model.safetensors"))
+    except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
+        raise InputError(f"{folder} is not a run that can be read: {error}") from error
+    return Predictor(model.eval(), Encoding(columns, bool(record["from_rows"])), classes)
+
+
+def _column(entry: dict[str, Any]) -> Column:
+    kind = _KINDS[entry["column"]]
+    known = {field.name for field in fields(kind)}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+    column: Column = kind(**{name: value for name, value in values.items() if name in known})
+    return column

@@ -1,0 +1,248 @@
+"""Preparing: what a user asks of a table, and the problem, model and test rows that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import nn
+
+from veil.accounting import Relation
+from veil.errors import InputError, about, require
+from veil.foundation.randomness import Seed
+from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
+from veil.problem import PublicFacts, cross
+from veil.problem.budgets import Levels, quantise, read_budgets
+from veil.tables.encoding import Codes, Encoding, day_comes_first
+from veil.tables.guessing import RARE, fit_encoding, guess_kind
+from veil.tables.reading import looks_like_row, read_table
+from veil.tables.schema import PRIVATE_NOTE, ColumnFacts, Schema, read_schema
+from veil.tables.splitting import Holdout, identities_for
+from veil.tables.table import check_classes, check_groups, labels_of, names_shown, require_columns
+from veil.tables.text import vocabulary_of
+
+HOLDOUT = 0.2
+FITTED_ON_ROWS = (
+    "Kinds, bounds and categories of the columns: they were read off the training rows. A category stands in the run's "
+    f"folder if at least {RARE} rows have it; a bound may be the value of a single row."
+)
+DRAFTED = (
+    "Kinds, bounds and categories of the columns: they were read off the rows into a draft of the schema. Where the "
+    f'schema still says "{PRIVATE_NOTE}", put what everybody may know and delete the mark: then they are covered.'
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks: the words of the command line. Groups and target may stand in the schema instead."""
+
+    data: Path
+    target: str | None
+    groups: tuple[str, ...] = ()
+    test: Path | None = None
+    holdout: float | None = None
+    schema: Path | None = None
+    private_preprocessing: float | None = None
+    owner: str | None = None
+    budgets: Path | None = None
+    row_budgets: str | None = None
+    ignore: frozenset[str] = frozenset()
+    model: str = "mlp"
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    init: Path | None = None
+    train_only: tuple[str, ...] = ()
+    dataset: str | None = None
+    store: str | None = None
+    show_private: bool = False
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column is what."""
+
+    target: str
+    groups: tuple[str, ...]
+    owner: str | None
+    schema: Schema | None
+
+    def left_out(self) -> set[str]:
+        """Columns that the model does not see when there is no schema: the target and the owner."""
+        return {self.target, *([self.owner] if self.owner else [])}
+
+
+def columns_of(request: Request) -> Columns:
+    """Roles from the command line first, from the schema where the command line is silent."""
+    require(
+        request.row_budgets is None or (request.owner is None and request.budgets is None),
+        "--row-budgets gives every row its own ε: leave --owner and --budgets out",
+    )
+    # A level of per-row budgets is an owner: the column that has them says to which level a row belongs.
+    named = request.owner or request.row_budgets
+    schema = None if request.schema is None else read_schema(request.schema)
+    if schema is not None:
+        schema = schema.with_roles(request.target, list(request.groups), named, set(request.ignore))
+    target = request.target or (next(iter(schema.names("target")), None) if schema else None)
+    require(target is not None, "no target is named: give --target, or a schema with a column of kind target")
+    require(target not in request.ignore, f'"{target}" is the target: --ignore cannot leave it out')
+    groups = request.groups or (tuple(schema.names("group")) if schema else ())
+    require(len(groups) > 0, "no group is named: give --group, or a schema with a column of kind group")
+    owner = named or (next(iter(schema.names("owner")), None) if schema else None)
+    require(request.budgets is None or owner is not None, "--budgets needs --owner, the column that names the owner")
+    return Columns(str(target), groups, owner, schema)
+
+
+def read_and_check(request: Request, columns: Columns) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """The table and the public test table, with the columns that are needed and nothing missing in them."""
+    table = read_table(request.data)
+    check_columns(table, columns)
+    check_ignored(table, request.ignore)
+    check_groups(len(group_names(table, columns)[0]), len(table), columns.groups)
+    public = read_public(request)
+    if public is not None:
+        with about("--test"):
+            check_columns(public, columns)
+    return table, public
+
+
+def read_public(request: Request) -> pd.DataFrame | None:
+    """The test table, if there is one: its rows are public, so it cannot be the training table."""
+    if request.test is None:
+        return None
+    require(request.holdout is None, "give either --test or --holdout, not both")
+    return read_apart(request.test, request.data)
+
+
+def read_apart(test: Path, training: Path) -> pd.DataFrame:
+    """A table of public rows, which is not the training table."""
+    require(
+        test.resolve() != training.resolve(),
+        "--test names the training table itself, whose rows are private: give a table of public rows",
+    )
+    return read_table(test)
+
+
+def with_budgets(request: Request, rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, float] | None]:
+    """Each owner's ε; per-row budgets are cut into levels, which take the place of the numbers in their column."""
+    if request.row_budgets is None:
+        return rows, None if request.budgets is None else read_budgets(request.budgets)
+    levels = budget_levels(request.row_budgets, rows)
+    return rows.assign(**{request.row_budgets: levels.of_row}), levels.budgets
+
+
+def budget_levels(column: str, rows: pd.DataFrame) -> Levels:
+    """Per-row budgets as levels; an error names the row of the file."""
+    return quantise(rows[column].to_numpy(), names=rows.index.tolist())
+
+
+def check_columns(table: pd.DataFrame, columns: Columns) -> None:
+    """Target, groups and owner are there, complete, and of known values."""
+    schema = columns.schema
+    require_columns(table, (columns.target, *columns.groups, *([columns.owner] if columns.owner else [])))
+    labels = labels_of(table, columns.target, "target", schema.values_of(columns.target) if schema else None)
+    check_classes(labels, columns.target)
+    for name in columns.groups:
+        labels_of(table, name, "group", schema.values_of(name) if schema else None)
+    if columns.owner:
+        labels_of(table, columns.owner, "owner")
+
+
+def check_ignored(table: pd.DataFrame, ignore: Collection[str]) -> None:
+    """Every column that is to be ignored is there: a name with a slip in it would be learned from."""
+    names = [str(name) for name in table.columns]
+    for name in sorted(set(ignore) - set(names)):
+        near = [] if looks_like_row(names, table) else get_close_matches(name, names, 1, 0.5)
+        raise InputError(
+            f'--ignore names "{name}", which is no column of the table: '
+            + (f'did you mean "{near[0]}"?' if near else names_shown(table))
+        )
+
+
+def classes_of(table: pd.DataFrame, columns: Columns) -> list[str]:
+    """The classes that occur in a table, in the order of their words."""
+    return sorted(set(labels_of(table, columns.target, "target").tolist()))
+
+
+def holdout_of(request: Request, key: Seed) -> Holdout:
+    """The share of rows to hold out, none where there are public test rows, and the key that chooses them."""
+    if request.test is not None:
+        return Holdout(0.0, key)
+    return Holdout(HOLDOUT if request.holdout is None else request.holdout, key)
+
+
+def set_rows_apart(
+    holdout: Holdout, columns: Columns, table: pd.DataFrame, relation: Relation | None, sizes_public: bool = True
+) -> NDArray[np.bool_]:
+    """Which rows are held out. Small tables and small groups keep all theirs, where their sizes are public."""
+    if holdout.share == 0:
+        return np.zeros(len(table), dtype=bool)
+    rows = identities_for(relation, table)
+    if not sizes_public:
+        return holdout.chosen(rows)
+    declared = columns.schema.group_sizes if columns.schema is not None else None
+    return holdout.sparing(rows, group_names(table, columns)[1], declared)
+
+
+def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame) -> Encoding:
+    """From the schema where there is one, else read off the rows."""
+    sequence = request.model in SEQUENCE_MODELS
+    if columns.schema is not None:
+        return columns.schema.encoding(sequence)
+    return fit_encoding(table, columns.left_out() | set(request.ignore), sequence)
+
+
+def read_off_rows(schema: Schema | None, encoding: Encoding) -> list[str]:
+    """What the certificate says of an encoding that holds what was read off rows."""
+    if not encoding.from_rows:
+        return []
+    return [FITTED_ON_ROWS if schema is None else DRAFTED]
+
+
+def open_schema(request: Request, columns: Columns, table: pd.DataFrame) -> Schema:
+    """The schema for private preprocessing: the user's, or one that states the kind of each column and nothing else."""
+    if columns.schema is not None:
+        return columns.schema
+    found = []
+    for name in map(str, table.columns):
+        if name in columns.left_out() or name in request.ignore:
+            found.append(ColumnFacts(name, "ignore"))
+        elif name in columns.groups:
+            found.append(ColumnFacts(name, "group"))
+        else:
+            kind = guess_kind(table[name])
+            found.append(ColumnFacts(name, kind, day_first=day_comes_first(table[name]) if kind == "date" else None))
+    return Schema(tuple(found))
+
+
+def group_names(table: pd.DataFrame, columns: Columns) -> tuple[list[str], list[str]]:
+    """The names of all groups, and the group of each row."""
+    ids, names = cross({name: labels_of(table, name, "group") for name in columns.groups}, len(table))
+    return list(names), [names[i] for i in ids]
+
+
+def model_options(request: Request, encoding: Encoding | None) -> dict[str, Any]:
+    """The options asked for, and those that follow from how columns become numbers."""
+    options = dict(request.model_options)
+    if encoding is None:
+        return options
+    if request.model == "wide-and-deep":
+        options.setdefault("blocks", list(encoding.widths()))
+    first = encoding.columns[0]
+    if request.model in SEQUENCE_MODELS and isinstance(first, Codes):
+        options.setdefault("vocabulary", vocabulary_of(first.form, first.buckets))
+    return options
+
+
+def make_model(request: Request, facts: PublicFacts, encoding: Encoding | None, seed: Seed) -> nn.Module:
+    """The model asked for, with public starting weights and chosen layers where they are given."""
+    model = build_model(request.model, facts, seed, **model_options(request, encoding))
+    if request.init is not None:
+        load_public_weights(model, request.init)
+    if request.train_only:
+        train_only(model, request.train_only)
+    return model

@@ -1,0 +1,181 @@
+"""Running: from a request to a finished run: open rows, train, measure; the run's folder and budget around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from veil.accounting import AccountingError
+from veil.errors import require
+from veil.foundation.randomness import Seed
+from veil.methods import Method, planned, relation_asked
+from veil.plans import Plan, Settings
+from veil.problem import Problem
+from veil.tables.charging import Charge, ChargedMethod
+from veil.tables.identity import held_out_identity, request_identity
+from veil.tables.images import holds_images
+from veil.tables.measuring import measure_exactly, measure_held_out
+from veil.tables.opening import Opened, Opening, Say, open_rows
+from veil.tables.predictor import save_preprocessing
+from veil.tables.preparing import Columns, Request, columns_of, holdout_of, model_options
+from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
+from veil.training import Callback, Run, fit
+from veil.training.run_folder import LEDGER, RunFolder
+
+
+def train_table(
+    request: Request,
+    method: Method,
+    settings: Settings,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    config: Mapping[str, Any] | None = None,
+    say: Say | None = None,
+) -> Run:
+    """Read, set rows apart, preprocess, train, measure; the run's folder holds what each of these cost.
+
+    With `resume`, the same call resumes a run that was interrupted at any of these.
+    """
+    columns = _columns(request)
+    whole = {**(config or {}), **_config(request, columns)}
+    if out is None:
+        by = Opening(method, settings, _split(request, method, _seed(settings, None)), say=say)
+        return _train(open_rows(request, columns, by), by, callbacks, whole)
+    record = {"method": method.name, **whole, "settings": settings.model_dump(exclude_none=True)}
+    folder = RunFolder.open(out, settings, resume, record)
+    charge = _charge(request, columns, folder)
+    try:
+        folder.hold_to("request", request_identity(request, columns, method, record, folder.seed))
+        if charge is not None:
+            callbacks = [*callbacks, charge]
+            if request.private_preprocessing is None:  # else everything is reserved before the first row is read
+                method = cast(Method, ChargedMethod(method, charge))
+        by = Opening(method, settings, _split(request, method, folder.seed), folder, charge, say)
+        run = _train(open_rows(request, columns, by), by, callbacks, whole)
+        if charge is not None:
+            charge.finish()
+        folder.complete()
+        return run
+    except BaseException:
+        if charge is not None:
+            charge.give_back()
+        folder.abandon()
+        raise
+    finally:
+        folder.close()
+
+
+def plan_of(request: Request, method: Method, settings: Settings) -> Plan:
+    """The plan that a training run would have: rows are read for their public facts, and nothing is released."""
+    columns = _columns(request)
+    _config(request, columns)
+    by = Opening(method, settings, _split(request, method, _seed(settings, None)))
+    opened = open_rows(request, columns, by)
+    return planned(opened.method, opened.problem.public, opened.settings)
+
+
+def _columns(request: Request) -> Columns | None:
+    return None if holds_images(request.data) else columns_of(request)
+
+
+def _split(request: Request, method: Method, seed: Seed) -> Split:
+    return Split(seed, holdout_of(request, holdout_key(seed)), relation_asked(method))
+
+
+def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Mapping[str, Any]) -> Run:
+    """Train on opened rows, keep what turns a new table into predictions, and measure."""
+    request, split, folder = opened.request, by.split, by.folder
+    if split.holdout.share > 0:
+        config = {**config, HOLDOUT_KEY: split.holdout.key.secret.hex()}
+    if folder is not None:  # other held-out rows than the run began with would be measured with the same noise
+        held = held_out_identity(opened.held_out, opened.allowed, folder.seed)
+        folder.hold_to("held-out rows", held, before=LEDGER)
+    run = fit(
+        opened.model(split.seed),
+        opened.problem,
+        method=opened.method,
+        evaluation=opened.test,
+        callbacks=callbacks,
+        not_covered=opened.not_covered,
+        out=folder,
+        config=config,
+        **opened.settings.model_dump(),
+    )
+    if run.folder is not None and opened.encoding is not None:
+        options = model_options(request, opened.encoding)
+        save_preprocessing(run.folder, opened.encoding, run.plan.facts, request.model, options)
+    if opened.held_out is not None:
+        _measure(run, opened.held_out, split, folder, opened.allowed)
+    if request.show_private:
+        measure_exactly(run, opened.problem)
+    return run
+
+
+def _seed(settings: Settings, folder: RunFolder | None) -> Seed:
+    """One seed for all that a run does; its folder keeps it for as long as the run may have to go on."""
+    if folder is not None:
+        return folder.seed
+    return Seed.from_system() if settings.seed is None else Seed.from_int(settings.seed)
+
+
+def _measure(run: Run, held: Problem, split: Split, folder: RunFolder | None, allowed: float = math.inf) -> None:
+    """Figures on held-out rows, if these were chosen for the relation that the plan has."""
+    plan = run.plan
+    if plan.private and plan.relation is not split.relation:
+        raise AccountingError(f"rows were held out for {split.relation}, but {plan.method} has {plan.relation}")
+    measure_held_out(run, held, split.seed, folder, allowed)
+
+
+def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Charge | None:
+    """The data set's own budget, where the user named one; in a team the first process pays."""
+    if request.dataset is None or request.store is None or not folder.leads:
+        return None
+    groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
+    more = _reads_more(request, columns)
+    return Charge(request.store, request.dataset, folder, groups, owner, request.test is None, more)
+
+
+def _reads_more(request: Request, columns: Columns | None) -> list[str]:
+    """What a run reads off the rows without noise, so that no ε covers it."""
+    schema = None if columns is None else columns.schema
+    open_ = columns is not None and (schema is None or schema.from_rows)
+    found = ["bounds and categories read off the rows"] if open_ and request.private_preprocessing is None else []
+    found += ["levels of the rows' own budgets"] if request.row_budgets else []
+    return found + (["exact figures on training rows"] if request.show_private else [])
+
+
+def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
+    """What `veil train --config` needs to do the same again."""
+    if columns is None:
+        for name, given in (("--target", request.target), *(("--group", group) for group in request.groups)):
+            require(given in (None, "class"), f"{name} is {given}: in a folder of images the class is target and group")
+        for_tables = {
+            "--owner": request.owner,
+            "--budgets": request.budgets,
+            "--row-budgets": request.row_budgets,
+            "--private-preprocessing": request.private_preprocessing,
+        }
+        for option, value in for_tables.items():
+            require(value is None, f"{option} is for tables: a folder of images has neither owners nor columns")
+        return {"data": str(request.data), "target": "class", "group": ["class"], "model": request.model}
+    paths = {"test": request.test, "schema": request.schema, "budgets": request.budgets, "init": request.init}
+    return {
+        "data": str(request.data),
+        "target": columns.target,
+        "group": list(columns.groups),
+        "model": request.model,
+        "owner": None if request.row_budgets is not None else columns.owner,
+        "row_budgets": request.row_budgets,
+        "holdout": request.holdout,
+        "private_preprocessing": request.private_preprocessing,
+        "ignore": sorted(request.ignore) or None,
+        "train_only": list(request.train_only) or None,
+        "dataset": request.dataset,
+        # The address of a server may hold a password: it is given anew.
+        "store": request.store if request.dataset is not None and "://" not in str(request.store) else None,
+        **{name: None if path is None else str(path) for name, path in paths.items()},
+    }

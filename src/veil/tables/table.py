@@ -1,0 +1,122 @@
+"""Tables into problems: targets, groups and owners from columns, with errors that name the column and the row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from veil.errors import InputError, require
+from veil.problem import Problem, PublicFacts
+from veil.tables.encoding import Encoding, words
+from veil.tables.reading import ROW_AS_NAMES, looks_like_row
+from veil.tables.schema import Schema
+
+MAX_CLASSES = 1000
+MAX_GROUPS = 1000
+
+
+def require_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
+    """Every named column is there."""
+    for name in names:
+        if name not in table.columns:
+            raise InputError(f'column "{name}" is missing: {names_shown(table)}')
+
+
+def names_shown(table: pd.DataFrame) -> str:
+    """The names of a table's columns, for a message; not where they may be a private row."""
+    if looks_like_row(table.columns, table):
+        return ROW_AS_NAMES
+    return f"the table has {', '.join(map(str, table.columns))}"
+
+
+def labels_of(table: pd.DataFrame, name: str, role: str, known: Sequence[str] | None = None) -> NDArray[np.object_]:
+    """A column as words. A missing word, or one that is not among the known ones, is an error that names the row."""
+    listed = words(table[name])
+    missing = [row for row, word in zip(table.index, listed, strict=True) if word == ""]
+    if missing:
+        raise InputError(
+            f'the {role} of row {missing[0]} is missing (column "{name}"): fill it in or leave the row out'
+        )
+    if known is not None:
+        allowed = set(known)
+        unknown = [row for row, word in zip(table.index, listed, strict=True) if word not in allowed]
+        require(
+            not unknown,
+            f'column "{name}" has in row {unknown[0] if unknown else 0} a value that is not one of the '
+            f"{len(allowed)} known ones: mend it, or add the value to the schema",
+        )
+    return np.array(listed, dtype=object)
+
+
+def table_problem(
+    table: pd.DataFrame,
+    encoding: Encoding,
+    target: str,
+    groups: Sequence[str],
+    like: PublicFacts | None = None,
+    *,
+    owner: str | None = None,
+    budgets: Mapping[str, float] | None = None,
+    schema: Schema | None = None,
+    group_sizes: Mapping[str, int] | None = None,
+    classes: Sequence[str] | None = None,
+) -> Problem:
+    """Rows of a table as a problem; `like` gives the classes of an earlier one (for evaluation rows).
+
+    `classes` are those of the whole table, where some of its rows are set apart: a class may have no row here.
+    """
+    require_columns(table, (target, *groups, *([owner] if owner else [])))
+    declared = schema.values_of(target) if schema else None
+    known = like.classes if like else declared or classes
+    labels = labels_of(table, target, "target", known)
+    if like is None:
+        check_classes(labels, target)
+    of = {name: labels_of(table, name, "group", schema.values_of(name) if schema else None) for name in groups}
+    problem = Problem.from_arrays(
+        encoding.encode(table),
+        labels,
+        of or None,
+        owners=labels_of(table, owner, "owner") if owner else None,
+        budgets=budgets,
+        classes=known,
+        group_sizes=group_sizes,
+    )
+    if like is not None:
+        return problem
+    check_groups(len(problem.public.groups), len(table), groups)
+    public = declared is not None and schema is not None and not schema.from_rows
+    return problem if public else problem.with_classes_read()
+
+
+def check_classes(labels: NDArray[np.object_], target: str) -> None:
+    """Refuse a target that is a quantity rather than a class."""
+    distinct = len(set(labels.tolist()))
+    many = distinct > MAX_CLASSES or (distinct > 50 and distinct > 0.2 * len(labels))
+    require(
+        not many,
+        f'target "{target}" has {distinct:,} different values in {len(labels):,} rows: choose a column of classes, '
+        "or learn a number with veil.estimators.FairPrivateRegressor",
+    )
+
+
+def check_groups(groups: int, rows: int, columns: Sequence[str]) -> None:
+    """Refuse groups that are quantities or identifiers: almost every row would be a group of its own."""
+    many = groups > MAX_GROUPS or (groups > 50 and rows < 5 * groups)
+    require(
+        not many,
+        f'group "{" × ".join(columns)}" has {groups:,} different values in {rows:,} rows: choose a column of few '
+        "values, or cut its numbers into ranges first",
+    )
+
+
+def check_trained(trained: Sequence[str], measured: Sequence[str]) -> None:
+    """Refuse a group all of whose rows are held out: nothing would be learned for it, and nobody would see that."""
+    alone = sorted(set(measured) - set(trained))
+    require(
+        not alone,
+        f'group "{alone[0] if alone else ""}" has no row to train on, because all its rows are held out: merge it with '
+        "another group, leave its rows out, or hold no rows out (holdout 0)",
+    )

@@ -1,0 +1,242 @@
+"""Compare: methods × seeds × budgets on one problem, in parallel, as the papers print it.
+
+Every run has its own folder, so a comparison that was stopped goes on where it was, and a run that fails leaves its
+sentence behind and does not stop the others. A run that is there already is taken only if it was asked for with equal
+settings. Comparing is tuning, and its runs' ε add up: each certificate says that neither is covered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from veil import methods as registry
+from veil.errors import InputError, require
+from veil.foundation.parallel import WORKER_DIED, in_order
+from veil.foundation.randomness import Seed
+from veil.plans import Settings
+from veil.problem import Problem
+from veil.training import fit
+from veil.training.identity import flattened
+from veil.training.run import load
+from veil.training.run_folder import CHECKPOINT, finished_in, reserved_in
+
+Finished = Callable[[str, int, int], None]
+SEEDS_PUBLIC = "The noise: the seeds 1, 2, … are public, so that anybody can subtract it. Train anew what you publish."
+OTHER_RUNS = "The other runs of the comparison on the same rows: each has its own ε, and their ε add up."
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a comparison."""
+
+    method: str
+    epsilon: float
+    seed: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name of its folder."""
+        return f"{self.method}-eps{self.epsilon:g}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All runs: `rows` as `veil train` prints them, `failures` by label, `facts` for the report."""
+
+    rows: list[dict[str, Any]]
+    failures: dict[str, str]
+    facts: list[dict[str, Any]] = field(repr=False)
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Mean and sample standard deviation over seeds for each method and budget, as the report has them.
+
+        `best` marks the best worst group among private methods, and among the others; `within_one_std` what lies within
+        one standard deviation of it; `front` the Pareto front of worst group against average. `p_value` is that of a
+        paired t-test against the best over the seeds both have (two or more), on worst-group accuracy.
+        """
+        from veil.report import summary_table
+
+        found = []
+        for row in summary_table(self.facts):
+            mark = row.pop("mark")
+            found.append({**row, "best": mark == "best", "within_one_std": mark is not None})
+        rivals = [row for row in found if row["private"]] or found
+        if not any(row["best"] for row in rivals) and rivals:  # one private method alone has nobody to beat
+            first = max(rivals, key=lambda row: row["worst_group_accuracy"]["mean"] or 0.0)
+            first["best"] = first["within_one_std"] = True
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """What `veil compare --json` prints."""
+        return {"rows": self.rows, "summary": self.summary(), "failures": self.failures}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all runs of a comparison share."""
+
+    problem: Problem = field(repr=False)
+    evaluation: Problem = field(repr=False)
+    model: Callable[[Problem, Seed], nn.Module]
+    folder: Path
+    settings: Mapping[str, Any]
+    config: Mapping[str, Any]
+    not_covered: tuple[str, ...] = ()
+
+    def record(self, trial: Trial) -> dict[str, Any]:
+        """All that makes a run what it is, in public facts: a stored run is taken only where this is equal."""
+        facts = self.problem.public
+        settings = Settings.checked(**{**self.settings, "epsilon": trial.epsilon, "seed": trial.seed})
+        asked = {name: value for name, value in self.config.items() if name not in ("command", "require")}
+        record = {
+            "method": trial.method,
+            "options": dict(trial.options),
+            "settings": settings.model_dump(),
+            "asked": asked,
+            "groups": dict(zip(facts.groups, facts.group_sizes, strict=True)),
+            "classes": list(facts.classes),
+            "inputs": list(facts.input_shape),
+            "evaluation_rows": len(self.evaluation.targets),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(record, default=str))
+        return plain
+
+
+def compare(
+    problem: Problem,
+    evaluation: Problem,
+    *,
+    methods: Sequence[str],
+    out: Path | str,
+    model: Callable[[Problem, Seed], nn.Module],
+    seeds: int = 3,
+    epsilons: Sequence[float] = (1.0,),
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    jobs: int = 1,
+    backend: str = "loky",
+    config: Mapping[str, Any] | None = None,
+    not_covered: Sequence[str] = (),
+    finished: Finished | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Train every method with seeds 1 … `seeds` at every budget; methods that are not private run at one budget only.
+
+    `model` builds a fresh model from the problem and a seed, so that a seed gives every method the same start.
+    `not_covered` are sentences for every certificate, beside those that runs add up and that their seeds are public.
+    `finished` is told each label with how many of how many runs are done.
+    """
+    require(len(methods) > 0, "name at least one method to compare")
+    require(seeds >= 1, f"seeds is {seeds}: it must be at least 1")
+    chosen = options or {}
+    for name in methods:
+        registry.create(name, chosen.get(name, {}))
+    private = {row["name"]: row["private"] for row in registry.table()}
+    trials = [
+        Trial(name, float(epsilon), seed, chosen.get(name, {}))
+        for name in dict.fromkeys(methods)
+        for epsilon in (dict.fromkeys(epsilons) if private[name] else epsilons[:1])
+        for seed in range(1, seeds + 1)
+    ]
+    # Also where there is one run: the same folder may get more of them later.
+    missing = (OTHER_RUNS, SEEDS_PUBLIC, *not_covered)
+    work = Work(problem, evaluation, model, Path(out), dict(settings), dict(config or {}), missing)
+    for trial in trials:
+        _check_stored(trial, work)
+    work.folder.mkdir(parents=True, exist_ok=True)
+    rows, failures, facts = [], dict[str, str](), []
+    outcomes = in_order(partial(run_trial, work=work), trials, jobs=jobs, backend=backend)
+    for done, (trial, outcome) in enumerate(outcomes, start=1):
+        failure = WORKER_DIED if outcome is None else outcome
+        if failure:
+            failures[trial.label] = failure
+        else:
+            found = load(work.folder / trial.label).facts
+            facts.append(dict(found))
+            keys = ("run", "method", "metrics", "privacy", "seconds", "stopped")
+            rows.append({**{k: found[k] for k in keys}, "seed": trial.seed, "budget": trial.epsilon})
+        if finished is not None:
+            finished(trial.label if not failure else f"{trial.label} failed: {failure}", done, len(trials))
+    comparison = Comparison(rows, failures, facts)
+    _write(work.folder / "comparison.json", comparison.as_json())
+    return comparison
+
+
+def run_trial(trial: Trial, work: Work) -> str:
+    """One run into its folder, unless it is there already; returns the sentence of what went wrong, "" if nothing."""
+    target = work.folder / trial.label
+    if finished_in(target):
+        return ""
+    going_on = (target / CHECKPOINT).exists() and _stored(trial, work) is not None
+    if not going_on and reserved_in(target):
+        _set_aside(target)
+    _write(_record_path(trial, work), work.record(trial))
+    torch.set_num_threads(1)
+    try:
+        fit(
+            work.model(work.problem, Seed.from_int(trial.seed)),
+            work.problem,
+            method=trial.method,
+            options=trial.options,
+            evaluation=work.evaluation,
+            not_covered=work.not_covered,
+            out=target,
+            resume=going_on,
+            config={**work.config, "seed": trial.seed},
+            **{**work.settings, "epsilon": trial.epsilon, "seed": trial.seed},
+        )
+    except Exception as error:  # whatever it is, it is this run's: it is told at the end, and the others go on
+        sentence = str(error).strip().splitlines()
+        known = isinstance(error, InputError) and sentence
+        return sentence[0] if known else ": ".join([type(error).__name__, *sentence[:1]])
+    return ""
+
+
+def _set_aside(target: Path) -> None:
+    """A run that was cut short and cannot go on: its record of costs is set aside, never deleted."""
+    for ledger in [path for path in target.glob("*.jsonl") if ".interrupted-" not in path.name]:
+        earlier = len(list(target.glob(f"{ledger.stem}.interrupted-*.jsonl")))
+        ledger.rename(target / f"{ledger.stem}.interrupted-{earlier + 1}.jsonl")
+
+
+def _check_stored(trial: Trial, work: Work) -> None:
+    """Refuse a folder whose run was asked for with other settings: neither mix them nor write over it."""
+    target = work.folder / trial.label
+    if not (target / "certificate.json").exists():
+        return
+    stored, wanted = _stored(trial, work), work.record(trial)
+    if stored == wanted:
+        return
+    detail = "and does not say with which settings"
+    if stored is not None:
+        before, now = flattened(stored), flattened(wanted)
+        name = next(key for key in {**before, **now} if before.get(key) != now.get(key))
+        detail = f"with other settings ({name} was {before.get(name)}, now {now.get(name)})"
+    raise InputError(f"{target} holds a run {detail}: choose another folder with --out")
+
+
+def _record_path(trial: Trial, work: Work) -> Path:
+    return work.folder / f"{trial.label}.json"
+
+
+def _stored(trial: Trial, work: Work) -> dict[str, Any] | None:
+    path = _record_path(trial, work)
+    if not path.exists():
+        return None
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return record
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")

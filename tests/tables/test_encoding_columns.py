@@ -1,0 +1,285 @@
+"""Columns into numbers: no other row is looked at, kinds are guessed as a person would, wrong values name the row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from veil.datasets import GroupSpec, generate
+from veil.errors import InputError
+from veil.tables import as_table, draft_schema, fit_encoding, read_schema, read_table
+from veil.tables.encoding import (
+    Category,
+    Codes,
+    Date,
+    Encoding,
+    HashedCategory,
+    Numeric,
+    Text,
+    day_comes_first,
+    days,
+)
+from veil.tables.guessing import fit_column, guess_kind
+from veil.tables.mapped import is_large
+from veil.tables.text import bag_of_tokens, character_codes, token_codes
+
+COLUMNS = {
+    "number": Numeric("c", -10, 10),
+    "number without flag": Numeric("c", -10, 10, "middle"),
+    "category": Category("c", ("a", "b", "1")),
+    "hashed category": HashedCategory("c", 16, tuple(range(8))),
+    "text": Text("c", buckets=16),
+    "codes": Codes("c", length=6),
+}
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.one_of(st.none(), st.integers(-20, 20)), min_size=1, max_size=12), st.sampled_from(sorted(COLUMNS)))
+def test_a_rows_numbers_do_not_depend_on_other_rows(values: list[int | None], kind: str) -> None:
+    column, table = COLUMNS[kind], pd.Series(values, dtype="Int64", name="c")
+    whole = column.encode(table)
+    assert whole.shape == (len(values), column.width())
+    assert np.isfinite(whole).all()
+    for row in range(len(values)):
+        assert np.array_equal(whole[row], column.encode(table.iloc[row : row + 1])[0])
+
+
+def test_numbers_are_clamped_to_their_bounds_and_gaps_are_marked() -> None:
+    rows = Numeric("c", 0, 10).encode(pd.Series([0, 5, 10, 99, None]))
+    assert rows.tolist() == [[-1, 0], [0, 0], [1, 0], [1, 0], [0, 1]]
+
+
+def test_words_for_missing_are_gaps_and_other_words_are_errors() -> None:
+    assert Numeric("c", 0, 10, missing_words=("?",)).encode(pd.Series(["5", " ?", None])).tolist() == [
+        [0, 0],
+        [0, 1],
+        [0, 1],
+    ]
+    with pytest.raises(InputError, match='column "c" is not a number in row 1'):
+        Numeric("c", 0, 10).encode(pd.Series(["5", "?"]))
+    assert Numeric("c", 0, 10, lenient=True).encode(pd.Series(["5", "x", "inf"])).tolist() == [[0, 0], [0, 1], [0, 1]]
+
+
+def test_dates_are_days_between_their_bounds() -> None:
+    date = Date("c", 0, 100)
+    rows = date.encode(pd.Series(["1970-01-01", "1970-04-11", None, "2030-01-01"]))
+    assert rows.tolist() == [[-1, 0], [1, 0], [0, 1], [1, 0]]
+    with pytest.raises(InputError, match='column "c" is not a date in row 1'):
+        date.encode(pd.Series(["1970-01-01", "tomorrow"]))
+
+
+DATE_COLUMNS = {
+    "dots put the day first": (["03.04.2020", "05.06.2021"], ["2020-04-03", "2021-06-05"]),
+    "slashes put the month first": (["03/04/2020", "05/06/2021"], ["2020-03-04", "2021-05-06"]),
+    "no doubt about one value decides for all": (["03/04/2020", "31/06/1999", "25/12/2021"], None),
+    "the month first by a value without doubt": (["03.04.2020", "12.25.2021"], ["2020-03-04", "2021-12-25"]),
+    "short years and times": (["3.4.20", "31.12.99 06:00"], ["2020-04-03", "1999-12-31 06:00"]),
+    "years first": (["2020-04-03", "2021-06-05"], ["2020-04-03", "2021-06-05"]),
+}
+
+
+@pytest.mark.parametrize("case", DATE_COLUMNS)
+def test_a_column_of_dates_is_read_one_way(case: str) -> None:
+    given, wanted = DATE_COLUMNS[case]
+    column = pd.Series(given)
+    if wanted is None:  # 31/06 is no day at all: it must not be read as another one
+        assert np.isnan(days(column, "c", lenient=True, day_first=day_comes_first(column))).tolist() == [0, 1, 0]
+        return
+    fitted = fit_column(column, "c", guess_kind(column))
+    assert isinstance(fitted, Date)
+    assert days(column, "c", day_first=fitted.day_first).tolist() == days(pd.Series(wanted), "c").tolist()
+    assert np.array_equal(fitted.encode(column)[:1], fitted.encode(column[:1])), "alone a row is read as in its table"
+
+
+def test_a_date_against_the_order_of_its_column_is_refused_by_its_row() -> None:
+    with pytest.raises(InputError, match='column "c" is not a date in row 1'):
+        Date("c", 0, 100).encode(pd.Series(["1/2/1970", "25/2/1970"]))
+    assert Date("c", 0, 100, day_first=True).encode(pd.Series(["1/2/1970", "25/2/1970"])).shape == (2, 2)
+
+
+def test_the_order_of_day_and_month_survives_a_schema(tmp_path: Path) -> None:
+    draft = draft_schema(pd.DataFrame({"since": ["03/04/2020", "25/12/2021"] * 10}))
+    (tmp_path / "schema.toml").write_text(draft.to_toml())
+    assert "day_first = true" in draft.to_toml()
+    assert read_schema(tmp_path / "schema.toml") == draft
+
+
+def test_the_same_category_is_the_same_whatever_type_it_was_read_with() -> None:
+    category = Category("c", ("1", "2", "2.5"))
+    as_int = category.encode(pd.Series([1, 2]))
+    as_float = category.encode(pd.Series([1.0, 2.0]))
+    assert np.array_equal(as_int, as_float)
+    assert np.array_equal(as_int, category.encode(pd.Series(["1", "2"])))
+    assert category.encode(pd.Series([2.5, 1.0])).argmax(axis=1).tolist() == [2, 0]
+
+
+def test_a_sequence_column_stands_alone() -> None:
+    with pytest.raises(InputError, match="one text column and no other"):
+        Encoding((Codes("a"), Numeric("b", 0, 1)), from_rows=False)
+
+
+KINDS = {
+    "numbers": (pd.Series([1.5, 2.0, None]), "numeric"),
+    "numbers as words": (pd.Series(["1", "2", "?", "4"]), "numeric"),
+    "dates": (pd.Series(["2020-01-31", "2021-12-01", None]), "date"),
+    "German dates": (pd.Series(["31.01.2020", "01.12.2021"]), "date"),
+    "timestamps": (pd.Series(pd.to_datetime(["2020-01-31"])), "date"),
+    "truth values": (pd.Series([True, False]), "category"),
+    "few words": (pd.Series(["red", "green"] * 50), "category"),
+    "many words": (pd.Series([f"city {i % 300}" for i in range(3000)]), "category"),
+    "sentences": (pd.Series([f"this is sentence number {i} of many" for i in range(200)]), "text"),
+    "row numbers": (pd.Series(np.arange(100)), "ignore"),
+    "row numbers with gaps": (pd.Series(np.flatnonzero(np.random.default_rng(0).random(100) < 0.7)), "ignore"),
+    "shuffled row numbers with gaps": (pd.Series(np.random.default_rng(0).permutation(100)[:80]), "ignore"),
+    "whole numbers that repeat": (pd.Series(np.arange(100) // 2), "numeric"),
+    "whole numbers far apart": (pd.Series(np.random.default_rng(0).permutation(10_000)[:80]), "numeric"),
+    "codes of one row each": (pd.Series([f"X{i}" for i in range(200)]), "ignore"),
+    "nothing": (pd.Series([None, None], dtype=object), "ignore"),
+    "mixed": (pd.Series(["3", "4 kg", "5", "six"] * 10), "category"),
+}
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_kinds_are_guessed_as_a_person_would(case: str) -> None:
+    column, kind = KINDS[case]
+    assert guess_kind(column) == kind
+
+
+def test_only_the_commonest_categories_are_kept() -> None:
+    table = pd.DataFrame({"town": [f"t{i % 200}" for i in range(2000)] + ["common"] * 100})
+    encoding = fit_encoding(table, set())
+    assert encoding.width() == 64
+    assert encoding.encode(pd.DataFrame({"town": ["common", "never seen", None]})).sum(axis=1).tolist() == [1, 0, 0]
+
+
+def test_no_category_or_word_of_few_rows_is_kept_however_small_the_table_is() -> None:
+    for rows in (12, 40, 400):
+        names = ["Anna"] * (rows - 10) + ["Ottokar"] * 9 + ["Xaver"]
+        ages = ["30"] * (rows - 1) + ["keeps it from her husband"]
+        table = pd.DataFrame({"first name": names, "age": ages, "n": np.arange(rows) ** 0.5})
+        written = str(fit_encoding(table, set())) + draft_schema(table).to_toml()
+        assert "Ottokar" not in written
+        assert "Xaver" not in written
+        assert "husband" not in written
+        assert ("Anna" in written) == (rows > 12)
+
+
+def test_a_table_without_a_column_to_learn_from_is_refused() -> None:
+    with pytest.raises(InputError, match="no column is left to learn from"):
+        fit_encoding(pd.DataFrame({"id": np.arange(50), "y": [0, 1] * 25}), {"y"})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".arrow", ".feather"])
+def test_every_file_format_gives_the_same_table(suffix: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    table = pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "z"]})
+    path = tmp_path / f"table{suffix}"
+    if suffix == ".parquet":
+        table.to_parquet(path, index=False)
+    elif suffix == ".arrow":
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, pa.Schema.from_pandas(table)) as writer:
+            writer.write_table(pa.Table.from_pandas(table, preserve_index=False))
+    elif suffix == ".feather":
+        table.to_feather(path)
+    else:
+        table.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
+    found = read_table(path)
+    assert found["a"].tolist() == [1, 2, 3]
+    assert found["b"].tolist() == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize("name", ["twice.csv", "twice.csv.gz"])
+def test_two_columns_of_one_name_in_a_csv_are_refused(name: str, tmp_path: Path) -> None:
+    pd.DataFrame([[1, 2, 3]], columns=["age", "town, if any", "age"]).to_csv(tmp_path / name, index=False)
+    with pytest.raises(InputError, match='has two columns named "age": rename one'):
+        read_table(tmp_path / name)
+
+
+def test_columns_without_a_name_are_no_two_columns_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "open.csv").write_text("a,,\n1,2,3\n")
+    assert read_table(tmp_path / "open.csv").shape == (1, 3)
+
+
+@pytest.mark.parametrize("form", [{"sep": ";"}, {"sep": ","}, {"sep": "\t"}])
+def test_decimal_commas_are_numbers_and_commas_between_thousands_are_not(form: dict[str, str], tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {
+            "height": ["170,5", "-99", None],
+            "exact": ["1,2345", "12,345", "3,000"],
+            "thousands": ["1,234", "12,345", "1"],
+            "both": ["1.234,5", "2,5", "3,5"],
+            "words": ["1,5", "two", "3"],
+            "age": [1, 2, 3],
+        }
+    )
+    table.to_csv(tmp_path / "t.csv", index=False, **form)
+    found = read_table(tmp_path / "t.csv")
+    assert found["height"].tolist()[:2] == [170.5, -99.0]
+    assert found["exact"].tolist() == [1.2345, 12.345, 3.0]
+    assert [guess_kind(found[name]) for name in ("height", "exact")] == ["numeric", "numeric"]
+    for name in ("thousands", "both", "words", "age"):
+        assert found[name].tolist() == table[name].tolist()
+
+
+@pytest.mark.parametrize("damage", ["no Parquet", "torn"])
+def test_one_bad_file_of_a_folder_is_named(damage: str, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        pd.DataFrame({"x": np.arange(5000.0)}).to_parquet(tmp_path / f"{name}.parquet")
+    whole = (tmp_path / "b.parquet").read_bytes()
+    # The second keeps its heading and its end: only who reads the rows sees it.
+    torn = whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :]
+    (tmp_path / "b.parquet").write_bytes(b"PAR1xxxxx" if damage == "no Parquet" else torn)
+    with pytest.raises(InputError, match=r"b\.parquet is not a table that can be read"):
+        read_table(tmp_path)
+    if damage == "no Parquet":
+        with pytest.raises(InputError, match=r"b\.parquet is not a table that can be read"):
+            is_large(tmp_path)
+
+
+def test_tables_of_other_libraries_are_taken_and_wrong_ones_refused() -> None:
+    import pyarrow as pa
+
+    assert as_table(pa.table({"a": [1, 2]}))["a"].tolist() == [1, 2]
+    assert as_table({"a": [1, 2]})["a"].tolist() == [1, 2]
+    assert as_table([[1, 2], [3, 4]])["x1"].tolist() == [2, 4]
+    with pytest.raises(InputError, match='two columns named "a"'):
+        as_table(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+    with pytest.raises(InputError, match="has no rows"):
+        as_table(pd.DataFrame({"a": []}))
+    with pytest.raises(InputError, match="two dimensions, not 1"):
+        as_table([1, 2, 3])
+
+
+def test_texts_become_codes_and_bags_by_fixed_rules() -> None:
+    assert character_codes(["ab", "ÄB", "日"], 3).tolist() == [[0, 2, 3], [0, 28, 29], [0, 0, 1]]
+    codes = token_codes(["Hello hello world", ""], 4, 50)
+    assert codes[0, 1] == codes[0, 2] != codes[0, 3]
+    assert codes[1].tolist() == [0, 0, 0, 0]
+    bags = bag_of_tokens(["one two", "two one", "", "one"], "tokens", 64)
+    assert np.array_equal(bags[0], bags[1])
+    assert np.linalg.norm(bags, axis=1).round(6).tolist() == [1, 1, 0, 1]
+    near, far = (bag_of_tokens(["Johansson", other], "characters", 512) for other in ("Johanson", "Nakamura"))
+    assert near[0] @ near[1] > 0.5 > far[0] @ far[1]
+
+
+@pytest.mark.statistical
+def test_generated_groups_have_the_optimum_that_they_declare() -> None:
+    """20,000 rows per group: the standard error is 0.003, so 0.015 is five of them (false alarm below 1e-6)."""
+    groups = [
+        GroupSpec("easy", 20_000, margin=3.0),
+        GroupSpec("turned", 20_000, margin=2.0, angle=1.0, label_noise=0.1),
+        GroupSpec("shifted", 20_000, margin=1.0, shift=5.0),
+    ]
+    problem = generate(groups, features=4, seed=1)
+    x, y = problem.inputs.double().numpy(), problem.targets.numpy()
+    for index, name in enumerate(problem.public.groups):
+        group = next(group for group in groups if group.name == name)
+        of = problem.group_of == index
+        best = x[of][:, 0] * np.cos(group.angle) + x[of][:, 1] * np.sin(group.angle) > 0
+        assert (best == y[of]).mean() == pytest.approx(group.best_accuracy(), abs=0.015)
