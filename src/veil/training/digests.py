@@ -247,7 +247,7 @@ def rows_at_once(row_bytes: int) -> int:
     return max(1, _AT_ONCE // max(row_bytes, 1))
 
 
-_PLACES = (Path(sysconfig.get_path("stdlib")), Path(__file__).parent)
+_PLACES = (Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1])
 _PACKAGES = {"site-packages", "dist-packages"}
 
 
