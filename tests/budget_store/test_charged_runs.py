@@ -11,13 +11,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from veil import methods
 from veil.budget_store import BudgetStore, DataSet
 from veil.budget_store.store import BudgetExceeded
 from veil.cli.app import app
 from veil.errors import InputError
 from veil.plans import Plan, Settings
-from veil.tables.preparing import Request
+from veil.request import Request
 from veil.tables.running import train_table
 from veil.training import Callback, StepReport
 from veil.training.run_folder import RunFolder
@@ -40,17 +39,18 @@ class Crash(Callback):
 
 
 def train(place: Path, out: str, method: str = "dp-sgd", share: float | None = None, **more: Any) -> Any:
-    request = Request(
+    request = Request.checked(
         data=place / "people.csv",
         target="rich",
-        groups=("sex",),
+        group="sex",
+        method=method,
         model=more.pop("model", "logistic"),
         private_preprocessing=share,
         dataset="people",
         store=str(place / "budget.sqlite"),
+        settings=Settings.checked(epsilon=1.0, delta=1e-5, steps=5, batch_size=50, seed=1),
     )
-    settings = Settings.checked(epsilon=1.0, delta=1e-5, steps=5, batch_size=50, seed=1)
-    return train_table(request, methods.create(method, {}), settings, out=place / out, **more)
+    return train_table(request, out=place / out, **more)
 
 
 def spent(place: Path) -> float:

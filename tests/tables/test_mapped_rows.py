@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,15 +12,14 @@ import torch
 from torch.utils.data import TensorDataset
 
 import veil
-from veil import methods
 from veil.accounting import Relation
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.plans import Settings
+from veil.request import Request
 from veil.tables import mapped, running
 from veil.tables.encoding import Encoding, Numeric
 from veil.tables.mapped import MappedRows, dataset_problem, parquet_problem
-from veil.tables.preparing import Request
 from veil.tables.splitting import Holdout, row_identities
 from veil.tables.table import table_problem
 
@@ -128,9 +126,9 @@ def test_a_large_folder_trains_end_to_end_with_a_noisy_evaluation(
 ) -> None:
     monkeypatch.setattr(mapped, "LARGE", 100)
     monkeypatch.setenv("VEIL_CACHE", str(tmp_path / "cache"))
-    chosen: Any = methods.create("dp-sgd")
-    request = Request(folder, "y", ("sex",), model="logistic")
-    run = running.train_table(request, chosen, Settings.checked(epsilon=8.0, epochs=3, batch_size=200, seed=1))
+    settings = Settings.checked(epsilon=8.0, epochs=3, batch_size=200, seed=1)
+    asked = {"target": "y", "group": "sex", "method": "dp-sgd", "model": "logistic"}
+    run = running.train_table(Request.checked(data=folder, **asked, settings=settings))
     assert run.metrics is not None
     assert run.metrics.as_json()["released"] is True
     assert run.metrics.accuracy > 0.8

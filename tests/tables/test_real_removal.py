@@ -20,14 +20,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from veil import methods
 from veil.accounting import Event, Ledger
 from veil.foundation.randomness import Seed
 from veil.noise import GaussianNoise
 from veil.plans import Settings
+from veil.request import Request
 from veil.sampling import PoissonSampler
 from veil.tables import opening, running
-from veil.tables.preparing import Request
 from veil.tables.splitting import Holdout, holdout_key, row_identities
 
 ROWS = 100
@@ -140,12 +139,18 @@ def train(table: pd.DataFrame, place: Path, method: str, schema: str) -> Path:
     table.to_csv(place / "people.csv", index=False)
     (place / "schema.toml").write_text(schema)
     model = "whitened" if method == "group-gd" else "logistic"
-    request = Request(
-        place / "people.csv", "loan", ("sex",), schema=place / "schema.toml", private_preprocessing=0.4, model=model
-    )
     batch = 3 if method == "dp-is-sgd" else 20
-    wanted = Settings.checked(epsilon=60.0, steps=3, batch_size=batch, accountant="rdp", seed=1)
-    running.train_table(request, methods.create(method), wanted, out=place / "run")
+    request = Request.checked(
+        data=place / "people.csv",
+        target="loan",
+        group="sex",
+        schema=place / "schema.toml",
+        private_preprocessing=0.4,
+        method=method,
+        model=model,
+        settings=Settings.checked(epsilon=60.0, steps=3, batch_size=batch, accountant="rdp", seed=1),
+    )
+    running.train_table(request, out=place / "run")
     return place / "run"
 
 

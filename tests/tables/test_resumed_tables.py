@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from veil.cli.app import main
 from veil.errors import InputError
 from veil.methods import Method
 from veil.plans import Settings
+from veil.request import Request
 from veil.tables import mapped, measuring, opening, running
-from veil.tables.preparing import Request
 from veil.tables.running import train_table
 from veil.training import Callback, Run, StepReport
 
@@ -84,15 +83,15 @@ def place(tmp_path: Path) -> Path:
 
 
 def asked(place: Path, **more: Any) -> Request:
-    roles: dict[str, Any] = {"target": "rich", "groups": ("sex",), "model": "logistic", "ignore": frozenset({"a"})}
-    return Request(place / "people.csv", **(roles | more))
+    roles: dict[str, Any] = {"target": "rich", "group": "sex", "method": "dp-sgd", "model": "logistic", "ignore": "a"}
+    return Request.checked(data=place / "people.csv", **(roles | more))
 
 
 def train(
     place: Path, request: Request, method: Method | None = None, settings: dict[str, Any] | None = None, **more: Any
 ) -> Run:
-    chosen = methods.create("dp-sgd", {}) if method is None else method
-    return train_table(request, chosen, Settings.checked(**(SETTINGS | (settings or {}))), out=place / "run", **more)
+    request = request.model_copy(update={"settings": Settings.checked(**(SETTINGS | (settings or {})))})
+    return train_table(request, method=method, out=place / "run", **more)
 
 
 def cut_short(place: Path, request: Request, step: int = 6, **more: Any) -> None:
@@ -113,16 +112,16 @@ def refused(place: Path, named: str, request: Request, **more: Any) -> str:
 
 
 OTHER_REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "ignore": ({}, {"ignore": frozenset({"b"})}, "`ignore` was a and is now b"),
+    "ignore": ({}, {"ignore": "b"}, "`ignore` was a and is now b"),
     "holdout": ({}, {"holdout": 0.3}, "`holdout` was not set and is now 0.3"),
     "train only": ({}, {"train_only": ("*.bias",)}, r"`train_only` was not set and is now \*\.bias"),
     "model": ({}, {"model": "mlp"}, "`model` was logistic and is now mlp"),
     "model option": (
-        {"model": "mlp", "model_options": {"width": 4}},
-        {"model": "mlp", "model_options": {"width": 5}},
+        {"model": "mlp", "model_option": {"width": 4}},
+        {"model": "mlp", "model_option": {"width": 5}},
         "`model_option.width` was 4 and is now 5",
     ),
-    "group": ({}, {"groups": ("who",)}, "`group` was sex and is now who"),
+    "group": ({}, {"group": ("who",)}, "`group` was sex and is now who"),
     "exact figures": ({}, {"show_private": True}, "`show_private` was False and is now True"),
     "share of preprocessing": (
         {"private_preprocessing": 0.1},
@@ -145,8 +144,9 @@ def test_every_field_of_a_request_is_compared(place: Path) -> None:
     """One that were left out could change what is released under the same noise."""
     cut_short(place, asked(place))
     record = json.loads((place / "run" / "seed.key").read_text())["noted"]["request"]["settings"]
-    names = {"groups": "group", "model_options": "model_option"}
-    assert {names.get(name, name) for name in Request.__dataclass_fields__} - set(record) == {"model_option"}, "empty"
+    names = {field.alias or name for name, field in Request.model_fields.items()}
+    elsewhere = {"settings": "one by one", "option": "empty", "model_option": "empty", "require": "empty"}
+    assert names - set(record) == set(elsewhere)
 
 
 def test_other_options_of_the_method_and_other_settings_are_named(place: Path) -> None:
@@ -158,7 +158,7 @@ def test_other_options_of_the_method_and_other_settings_are_named(place: Path) -
 def test_a_path_is_the_same_from_wherever_it_is_given(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_short(place, asked(place))
     monkeypatch.chdir(place)
-    train(place, replace(asked(place), data=Path("people.csv")), resume=True)
+    train(place, asked(place).model_copy(update={"data": Path("people.csv")}), resume=True)
 
 
 def edit(path: Path, row: int, column: str, value: Any) -> None:
@@ -183,7 +183,7 @@ def test_an_edited_row_is_refused_whether_it_is_trained_on_or_held_out(place: Pa
 
 def test_an_edited_group_or_target_is_refused_where_sizes_are_declared(place: Path) -> None:
     """The plan and every public fact are the same."""
-    request = asked(place, schema=place / "schema.toml", holdout=0.0, ignore=frozenset())
+    request = asked(place, schema=place / "schema.toml", holdout=0.0, ignore="")
     cut_short(place, request)
     whole = (place / "people.csv").read_bytes()
     for column, named in (("sex", "the groups differ"), ("rich", "the targets differ")):
@@ -191,12 +191,12 @@ def test_an_edited_group_or_target_is_refused_where_sizes_are_declared(place: Pa
         edit(place / "people.csv", 5, column, next(v for v in people()[column].unique() if v != before))
         refused(place, named, request)
         (place / "people.csv").write_bytes(whole)
-    refused(place, "`holdout` was 0.0 and is now 0.2", replace(request, holdout=0.2))
+    refused(place, "`holdout` was 0.0 and is now 0.2", request.model_copy(update={"holdout": 0.2}))
     train(place, request, resume=True)
 
 
 def test_an_edited_schema_is_refused(place: Path) -> None:
-    request = asked(place, schema=place / "schema.toml", ignore=frozenset())
+    request = asked(place, schema=place / "schema.toml", ignore="")
     cut_short(place, request)
     (place / "schema.toml").write_text(SCHEMA.replace("high = 3", "high = 4", 1))
     refused(place, "the schema differs", request)
@@ -223,11 +223,11 @@ def test_another_data_set_or_store_does_not_pay(place: Path) -> None:
             store.add_dataset(DataSet(dataset, groups=("sex",)), epsilon=5.0, delta=1e-3)
     request = asked(place, dataset="people", store=str(place / "budget.sqlite"))
     cut_short(place, request)
-    refused(place, "`dataset` was people and is now others", replace(request, dataset="others"))
+    refused(place, "`dataset` was people and is now others", request.model_copy(update={"dataset": "others"}))
     refused(
         place,
         "`store` was .*budget.sqlite and is now .*other.sqlite",
-        replace(request, store=str(place / "other.sqlite")),
+        request.model_copy(update={"store": str(place / "other.sqlite")}),
     )
     assert BudgetStore.open(str(place / "other.sqlite")).balances("people")[0].spent_epsilon == 0
 
@@ -318,7 +318,7 @@ def as_folder(place: Path, frame: pd.DataFrame) -> Path:
 def test_tables_larger_than_memory_are_compared_row_by_row(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped, "LARGE", 100)
     monkeypatch.setenv("VEIL_CACHE", str(place / "cache"))
-    request = replace(asked(place, holdout=0.2), data=as_folder(place, people()))
+    request = asked(place, holdout=0.2).model_copy(update={"data": as_folder(place, people())})
     cut_short(place, request)
     found = set()
     for row in range(1, 300):
@@ -342,7 +342,7 @@ def test_images_are_compared(place: Path) -> None:
         for number in range(60):
             pixels = generator.integers(0, 255, (8, 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(place / "images" / name / f"{number:02d}.png")
-    request = Request(place / "images", None, model="logistic")
+    request = Request.checked(data=place / "images", method="dp-sgd", model="logistic")
     cut_short(place, request)
     path = place / "images" / "cat" / "07.png"
     whole = path.read_bytes()
@@ -385,9 +385,9 @@ def test_the_command_line_names_what_differs_and_keeps_the_configuration(
     before = (place / "run" / "config.toml").read_bytes()
     for words, named in (
         (("--ignore", "b", "--option", "clip=2"), "`ignore` was a and is now b."),
-        (("--ignore", "a", "--option", "clip=3"), "`option` was clip=2 and is now clip=3."),
+        (("--ignore", "a", "--option", "clip=3"), "`option.clip` was 2 and is now 3."),
         (("--ignore", "a", "--option", "clip=2", "--epsilon", "3"), "`epsilon` was 1.0 and is now 3.0."),
-        (("--ignore", "a"), "`option` was clip=2 and is now not set."),
+        (("--ignore", "a"), "`option.clip` was 2 and is now not set."),
     ):
         capsys.readouterr()
         assert command(place, monkeypatch, *words, "--resume") == 2

@@ -7,20 +7,20 @@ import re
 import shutil
 import tomllib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from tests.tables.table_cases import messy
-from veil import methods
 from veil.accounting import Ledger
 from veil.accounting.verify import verify
 from veil.budget_store import BudgetStore, DataSet
 from veil.plans import Settings
+from veil.request import Request
 from veil.tables import draft_schema, load_predictor, read_table
-from veil.tables.preparing import DRAFTED, Request
+from veil.tables.preparing import DRAFTED
 from veil.tables.running import train_table
 
 
@@ -304,14 +304,16 @@ def test_a_draft_of_a_schema_is_not_covered_until_its_marks_are_gone(train: Any,
         assert read != covered
 
 
+SHORT: dict[str, Any] = {"method": "dp-sgd", "model": "logistic", "settings": {"steps": 1, "seed": 1}}
+
+
 def test_columns_that_are_not_learned_from_are_named_with_the_reason(tmp_path: Path) -> None:
     table = messy().assign(code=[f"X{i}" for i in range(500)], nothing=pd.Series([None] * 500, dtype=object))
     table.to_parquet(tmp_path / "shop.parquet")
     said: list[str] = []
-    request = Request(
-        tmp_path / "shop.parquet", "bought", ("region",), model="logistic", ignore=frozenset({"remark", "empty"})
-    )
-    train_table(request, cast(Any, methods.create("dp-sgd")), Settings.checked(steps=1, seed=1), say=said.append)
+    roles = {"target": "bought", "group": "region", "ignore": "remark,empty"}
+    request = Request.checked(data=tmp_path / "shop.parquet", **roles, **SHORT)
+    train_table(request, say=said.append)
     assert said == [
         "Not learned from: id (counts the rows), postcode (no value stands out), remark (ignored), empty (ignored), "
         "code (different in almost every row), nothing (empty)."
@@ -340,18 +342,18 @@ def test_private_preprocessing_costs_less_than_a_point_on_adult(tmp_path: Path) 
         rows.to_parquet(tmp_path / f"{name}.parquet")
 
     def accuracy(share: float | None, seed: int) -> float:
-        request = Request(
-            tmp_path / "train.parquet",
-            "income",
-            ("sex",),
+        request = Request.checked(
+            data=tmp_path / "train.parquet",
+            target="income",
+            group="sex",
             test=tmp_path / "test.parquet",
-            ignore=frozenset({"fnlwgt"}),
+            ignore="fnlwgt",
             private_preprocessing=share,
+            method="dp-sgd",
             model="logistic",
+            settings=Settings.checked(epsilon=1.0, epochs=10, batch_size=1024, learning_rate=1.0, seed=seed),
         )
-        chosen: Any = methods.create("dp-sgd")
-        wanted = Settings.checked(epsilon=1.0, epochs=10, batch_size=1024, learning_rate=1.0, seed=seed)
-        run = train_table(request, chosen, wanted)
+        run = train_table(request)
         assert run.certificate.epsilon is not None
         assert run.certificate.epsilon <= 1.0
         assert run.metrics is not None
@@ -372,8 +374,8 @@ def test_no_word_that_few_rows_have_stands_in_any_file_of_a_run(tmp_path: Path) 
     )
     table["sex"], table["rich"] = ["f", "m"] * 300, np.where(table["a"] > 0, "yes", "no")
     table.to_csv(tmp_path / "people.csv", index=False)
-    request = Request(tmp_path / "people.csv", "rich", ("sex",), model="logistic")
-    train_table(request, cast(Any, methods.create("dp-sgd")), Settings.checked(steps=1, seed=1), out=tmp_path / "run")
+    request = Request.checked(data=tmp_path / "people.csv", target="rich", group="sex", **SHORT)
+    train_table(request, out=tmp_path / "run")
     counts = table["name"].value_counts()
     rare, common = set(counts.index[counts < 10]), set(counts.index[counts >= 30])
     assert len(rare) > 50

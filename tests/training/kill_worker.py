@@ -19,11 +19,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from veil import methods
 from veil.accounting import Ledger
 from veil.noise import GaussianNoise
 from veil.plans import Settings
-from veil.tables.preparing import Request
+from veil.request import Request
 from veil.tables.running import train_table
 from veil.training.run_folder import finished_in
 
@@ -43,15 +42,16 @@ def table(path: Path) -> None:
 
 
 def train(data: Path, out: Path, method: str, resume: bool, preprocessing: bool) -> None:
-    request = Request(
+    request = Request.checked(
         data=data,
         target="rich",
-        groups=("sex",),
+        group="sex",
+        method=method,
         model="logistic",
         private_preprocessing=0.1 if preprocessing else None,
+        settings=Settings.checked(epsilon=2.0, steps=150, batch_size=64, seed=5, checkpoint_every=7),
     )
-    settings = Settings.checked(epsilon=2.0, steps=150, batch_size=64, seed=5, checkpoint_every=7)
-    train_table(request, methods.create(method, {}), settings, out=out, resume=resume)
+    train_table(request, out=out, resume=resume)
 
 
 def log_releases(path: Path) -> None:

@@ -14,27 +14,15 @@ from veil.accounting import Ledger, Relation
 from veil.auditing.shadow_models import BuildModel
 from veil.errors import require
 from veil.foundation.randomness import Seed
-from veil.plans import Plan, Settings
+from veil.plans import Plan
 from veil.problem import Cell, Problem, PublicFacts
-from veil.tables.encoding import Encoding
+from veil.request import Request, Settings
 from veil.tables.images import holds_images
 from veil.tables.mapped import is_large
 from veil.tables.opening import Opening, open_rows
-from veil.tables.preparing import Request, columns_of, holdout_of, make_model
+from veil.tables.preparing import columns_of, holdout_of
 from veil.tables.splitting import HOLDOUT_KEY, Holdout, Split
 from veil.training.run import LoadedRun, load
-
-
-@dataclass(frozen=True)
-class SameModel:
-    """Builds the run's kind of model with a fresh start; a class, so that other processes can receive it."""
-
-    request: Request
-    encoding: Encoding | None
-
-    def __call__(self, problem: Problem, seed: Seed) -> nn.Module:
-        """A model for the problem whose weights follow from the seed."""
-        return make_model(self.request, problem.public, self.encoding, seed)
 
 
 @dataclass(frozen=True)
@@ -57,7 +45,7 @@ def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) 
         bool(config.get("data")) and Path(str(config.get("data"))).exists(),
         "the rows of this run cannot be read again: this attack needs a run of `veil train` whose table is still there",
     )
-    request = request_from(config, model_values or {})
+    request = Request.recorded(config, **({"model_option": model_values} if model_values else {}))
     plain = not holds_images(request.data) and not is_large(request.data)
     require(
         plain and request.private_preprocessing is None,
@@ -68,7 +56,7 @@ def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) 
     by = Opening(methods.create(str(run.facts["method"])), Settings.checked(), split)
     opened = open_rows(request, columns_of(request), by)
     others = opened.held_out if opened.test is None else opened.test
-    return RunRows(opened.problem, others, SameModel(request, opened.encoding))
+    return RunRows(opened.problem, others, opened.factory)
 
 
 def _holdout(request: Request, config: Mapping[str, Any]) -> Holdout:
@@ -79,31 +67,6 @@ def _holdout(request: Request, config: Mapping[str, Any]) -> Holdout:
         "the folder of this run does not say which rows were held out: train again with this version of veil",
     )
     return holdout_of(request, Seed(bytes.fromhex(key)) if key else Seed.from_int(0))
-
-
-def request_from(config: Mapping[str, Any], model_values: Mapping[str, Any]) -> Request:
-    """What the user asked for, from the configuration that the run kept."""
-
-    def path(name: str) -> Path | None:
-        return Path(str(config[name])) if config.get(name) else None
-
-    return Request(
-        data=Path(str(config["data"])),
-        target=config.get("target"),
-        groups=tuple(config.get("group") or ()),
-        test=path("test"),
-        holdout=config.get("holdout"),
-        schema=path("schema"),
-        private_preprocessing=config.get("private_preprocessing"),
-        owner=config.get("owner"),
-        budgets=path("budgets"),
-        row_budgets=config.get("row_budgets"),
-        ignore=frozenset(config.get("ignore") or ()),
-        model=str(config.get("model") or "mlp"),
-        model_options=dict(model_values),
-        init=path("init"),
-        train_only=tuple(config.get("train_only") or ()),
-    )
 
 
 def rebuild_plan(run: LoadedRun, options: Mapping[str, Any] | None = None, problem: Problem | None = None) -> Plan:

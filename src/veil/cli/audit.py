@@ -9,8 +9,9 @@ import typer
 from rich.table import Table
 
 from veil.cli.console import epsilon, print_json, stderr, stdout
-from veil.cli.parsing import checked_backend, checked_jobs, named_values
+from veil.cli.parsing import checked_backend, checked_jobs
 from veil.errors import require
+from veil.foundation.words import named_values
 
 if TYPE_CHECKING:
     from veil.auditing import Audit

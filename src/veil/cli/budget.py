@@ -10,6 +10,7 @@ from rich.text import Text
 
 from veil.cli.console import print_json, stdout
 from veil.errors import InputError, require
+from veil.request.request import STORE
 
 if TYPE_CHECKING:
     from veil.budget_store import Balance, BudgetStore, DataSet, Entry
@@ -23,7 +24,6 @@ Store = Annotated[
     typer.Option(envvar="VEIL_BUDGET", help="An SQLite file, or the URL of a PostgreSQL database: postgresql://…"),
 ]
 Name = Annotated[str, typer.Argument(help="The name of the data set.")]
-DEFAULT = "veil-budget.sqlite"
 
 
 @budget_app.command("create")
@@ -35,7 +35,7 @@ def create(
     owner: Annotated[str, typer.Option(help="Column that names the owner of each row.")] = "",
     relation: Annotated[str, typer.Option(help="add-remove, or replace-one: takes runs of both.")] = "add-remove",
     compose: Annotated[str, typer.Option(help="sum, or renyi: tighter for many runs, private plans only.")] = "sum",
-    store: Store = DEFAULT,
+    store: Store = STORE,
     json: Json = False,
 ) -> None:
     """Give a data set a budget. It can be lowered later, never raised."""
@@ -58,7 +58,7 @@ def limit(
     delta: Annotated[float, typer.Option(help="δ in all runs together.")],
     group: Annotated[str | None, typer.Option(help="The group whose rows may lose no more than this.")] = None,
     owner: Annotated[str | None, typer.Option(help="The owner whose rows may lose no more than this.")] = None,
-    store: Store = DEFAULT,
+    store: Store = STORE,
     json: Json = False,
 ) -> None:
     """Limit a group or an owner further, or lower a limit. Without either: lower the total."""
@@ -72,7 +72,7 @@ def limit(
 @budget_app.command("show")
 def show(
     dataset: Annotated[str | None, typer.Argument(help="A data set; by default all.")] = None,
-    store: Store = DEFAULT,
+    store: Store = STORE,
     json: Json = False,
 ) -> None:
     """What every limit allows, what is charged and what is left."""
@@ -89,7 +89,7 @@ def reserve(
     epsilon: Annotated[float, typer.Option(help="ε that it may cost any row.")],
     delta: Annotated[float, typer.Option(help="δ of it.")] = 0.0,
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
-    store: Store = DEFAULT,
+    store: Store = STORE,
     json: Json = False,
 ) -> None:
     """Charge something that reads the rows outside of `veil train`, before it starts."""
@@ -112,7 +112,7 @@ def cancel(
     no_row_was_read: Annotated[
         bool, typer.Option("--no-row-was-read", help="Say that it is so; needed for what `reserve` charged.")
     ] = False,
-    store: Store = DEFAULT,
+    store: Store = STORE,
     json: Json = False,
 ) -> None:
     """Give back a reservation of which no row was read. A run that has begun stays charged for good."""
@@ -132,7 +132,7 @@ def cancel(
 
 
 @budget_app.command("history")
-def history(dataset: Name, store: Store = DEFAULT, json: Json = False) -> None:
+def history(dataset: Name, store: Store = STORE, json: Json = False) -> None:
     """Every reservation: when, for what, how much, and what became of it."""
     from veil.budget_store import BudgetStore
 

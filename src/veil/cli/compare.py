@@ -5,9 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,71 +13,34 @@ import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from veil.cli.config_file import config_text, further_settings
+from veil.cli.config_file import config_text
 from veil.cli.console import epsilon as shown_epsilon
 from veil.cli.console import percent, print_json, stderr, stdout
-from veil.cli.options import (
-    BatchSize,
-    Config,
-    Epochs,
-    Group,
-    Ignore,
-    Json,
-    LearningRate,
-    Methods,
-    Model,
-    NoiseFilter,
-    PrintConfig,
-    Quiet,
-    Require,
-    SchemaFile,
-    Target,
-    Test,
-)
-from veil.cli.parsing import checked_backend, checked_jobs, listed, named_values, numbers
+from veil.cli.fields import asks, values_of
+from veil.cli.options import Config, Json, PrintConfig, Quiet
+from veil.cli.parsing import checked_backend, checked_jobs
 from veil.cli.requiring import Checks, checked_requirements, judge, print_verdict
-from veil.errors import InputError, about, require
+from veil.errors import InputError, require
+from veil.foundation.words import named_values, numbers
+from veil.request import CompareRequest, Settings
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from veil.foundation.randomness import Seed
-    from veil.problem import Problem
+    from veil.tables.opening import Opened
     from veil.training.comparing import Comparison
 
-ADULT = {"target": "income", "group": "sex,income", "ignore": "fnlwgt"}
-Data = Annotated[str, typer.Argument(help="The table to train on (CSV or Parquet), or adult for the bundled one.")]
-Seeds = Annotated[int, typer.Option(help="Runs per method, with seeds 1, 2, …")]
-Epsilons = Annotated[str, typer.Option(help="Budget ε, or several: 0.5,1,2.")]
-MethodOptions = Annotated[
-    list[str] | None, typer.Option(help="An option of one of the methods, as method.name=value. Repeatable.")
-]
+BUNDLED = Path("adult")
+ADULT: dict[str, Any] = {"target": "income", "group": ("sex", "income"), "ignore": ("fnlwgt",)}
 Jobs = Annotated[int, typer.Option(help="Runs at the same time.", callback=checked_jobs)]
 Backend = Annotated[str, typer.Option(help="joblib backend: loky, threading, ray or dask.", callback=checked_backend)]
 Out = Annotated[Path, typer.Option(help="Folder for runs and report; an unfinished comparison goes on.")]
 
 
+@asks(CompareRequest)
 def compare(
     context: typer.Context,
-    data: Data = "adult",
-    methods: Methods = "erm,dp-sgd,dp-is-sgd,asc",
     config: Config = None,
-    target: Target = None,
-    group: Group = None,
-    test: Test = None,
-    schema: SchemaFile = None,
-    ignore: Ignore = "",
-    seeds: Seeds = 3,
-    epsilon: Epsilons = "1",
-    epochs: Epochs = 20.0,
-    batch_size: BatchSize = 512,
-    learning_rate: LearningRate = 0.5,
-    noise_filter: NoiseFilter = "none",
-    model: Model = "mlp",
-    option: MethodOptions = None,
     jobs: Jobs = 2,
     backend: Backend = "loky",
-    require: Require = None,
     out: Out = Path("veil-compare"),
     json: Json = False,
     quiet: Quiet = False,
@@ -92,92 +53,62 @@ def compare(
     if print_config:
         typer.echo(config_text(context), nl=False)
         return
-    wanted = checked_requirements(require)
-    rows = _rows(context.params)
-    found = _compare(context.params, rows, further_settings(context), silent=json or quiet)
-    _show(found, rows.not_covered, out, json, wanted)
+    request = CompareRequest.checked(**values_of(CompareRequest, context))
+    if request.data == BUNDLED:
+        given = {name: value for name, value in ADULT.items() if not getattr(request, name)}
+        request = request.model_copy(update=given)
+    wanted = checked_requirements(request.require)
+    opened = _opened(request)
+    found = _compare(request, opened, out, (jobs, backend), silent=json or quiet)
+    _show(found, opened.not_covered, out, json, wanted)
 
 
-def _compare(asked: Mapping[str, Any], rows: _Rows, further: Mapping[str, Any], *, silent: bool) -> Comparison:
+def _compare(
+    request: CompareRequest, opened: Opened, out: Path, workers: tuple[int, str], *, silent: bool
+) -> Comparison:
     from veil.training.comparing import compare as run_comparison
 
-    chosen = listed(asked["methods"])
-    budgets, options = _budgets(asked["epsilon"]), _options(asked["option"] or [], chosen)
-    config = dict(rows.config)
-    same = ("epochs", "batch_size", "learning_rate", "noise_filter")
-    config |= {"command": shlex.join(["veil", *sys.argv[1:]]), "require": asked["require"] or None}
+    assert opened.test is not None
+    command = {"command": shlex.join(["veil", *sys.argv[1:]])}
+    of_runs = {"methods", "seeds", "epsilon", "option"}
+    config = {name: value for name, value in request.record().items() if name not in of_runs}
+    jobs, backend = workers
+    budgets, options = _budgets(request.epsilon), _options(request.option, request.methods)
     with _Watch(silent) as watch:
         return run_comparison(
-            rows.problem,
-            rows.evaluation,
-            methods=chosen,
-            out=asked["out"],
-            model=partial(_model, asked["model"]),
-            seeds=asked["seeds"],
+            opened.problem,
+            opened.test,
+            methods=request.methods,
+            out=out,
+            model=opened.factory,
+            seeds=request.seeds,
             epsilons=budgets,
             options=options,
-            jobs=asked["jobs"],
-            backend=asked["backend"],
-            config=config,
-            not_covered=rows.not_covered,
+            jobs=jobs,
+            backend=backend,
+            config=config | command,
+            not_covered=opened.not_covered,
             finished=watch.finished,
-            **({name: asked[name] for name in same} | dict(further)),
+            **request.settings.model_dump(exclude={"epsilon", "seed"}),
         )
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Training rows, public rows, what was asked for, and what no certificate covers."""
-
-    problem: Problem
-    evaluation: Problem
-    config: dict[str, Any]
-    not_covered: list[str]
-
-
-def _rows(asked: Mapping[str, Any]) -> _Rows:
+def _opened(request: CompareRequest) -> Opened:
+    """The table and the public rows that the methods are judged by."""
     from veil.datasets import load_adult
-    from veil.tables import table_problem
-    from veil.tables.preparing import (
-        Request,
-        check_columns,
-        check_ignored,
-        columns_of,
-        plain_encoding,
-        read_and_check,
-        read_off_rows,
-    )
+    from veil.foundation.randomness import Seed
+    from veil.methods import create
+    from veil.tables.opening import Opening, open_rows
+    from veil.tables.preparing import columns_of
+    from veil.tables.splitting import Holdout, Split
 
-    data, bundled = asked["data"], asked["data"] == "adult"
-    usual = ADULT if bundled else {}
-    ignore = listed(asked["ignore"] or usual.get("ignore", ""))
-    _require_data(data)
-    require(bundled or asked["test"] is not None, "comparing needs rows to judge by: give public ones with --test")
-    request = Request(
-        data=Path(data),
-        target=asked["target"] or usual.get("target"),
-        groups=listed(asked["group"] or usual.get("group", "")),
-        test=asked["test"],
-        schema=asked["schema"],
-        ignore=frozenset(ignore),
-        model=asked["model"],
-    )
-    columns = columns_of(request)
-    table, public = load_adult() if bundled else read_and_check(request, columns)
-    assert public is not None
-    if bundled:
-        check_columns(table, columns)
-        check_ignored(table, request.ignore)
-    target, groups, schema = columns.target, columns.groups, columns.schema
-    encoding = plain_encoding(request, columns, table)
-    sizes = None if schema is None else schema.group_sizes
-    problem = table_problem(table, encoding, target, groups, schema=schema, group_sizes=sizes)
-    with about("--test"):
-        evaluation = table_problem(public, encoding, target, groups, like=problem.public, schema=schema)
-    config = {"data": data, "target": target, "group": list(groups), "model": asked["model"], "ignore": list(ignore)}
-    if asked["schema"] is not None:
-        config["schema"] = str(asked["schema"])
-    return _Rows(problem, evaluation, config, read_off_rows(schema, encoding))
+    bundled = request.data == BUNDLED
+    _require_data(str(request.data))
+    require(bundled or request.test is not None, "comparing needs rows to judge by: give public ones with --test")
+    of_table, nobody = request.of_table(), Seed.from_int(0)
+    split = Split(nobody, Holdout(0.0, nobody), None)
+    by = Opening(create("erm"), request.settings, split, tables=load_adult() if bundled else None)
+    return open_rows(of_table, columns_of(of_table), by)
 
 
 def _require_data(data: str) -> None:
@@ -188,7 +119,7 @@ def _require_data(data: str) -> None:
     raise InputError(f'there is no file or data set "{data}": {hint}')
 
 
-def _show(found: Comparison, not_covered: list[str], out: Path, json: bool, wanted: list[Any]) -> None:
+def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, wanted: list[Any]) -> None:
     from veil.report import write_report
     from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC
 
@@ -211,22 +142,14 @@ def _show(found: Comparison, not_covered: list[str], out: Path, json: bool, want
         raise typer.Exit(1)
 
 
-def _model(name: str, problem: Problem, seed: Seed) -> nn.Module:
-    from veil.models import build_model
-
-    return build_model(name, problem.public, seed)
-
-
 def _budgets(text: str) -> list[float]:
-    from veil.plans import Settings
-
-    values = numbers(str(text), "epsilon")
+    values = numbers(text, "epsilon")
     for value in values:
         Settings.checked(epsilon=value)
     return values
 
 
-def _options(pairs: list[str], methods: tuple[str, ...]) -> dict[str, dict[str, object]]:
+def _options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, object]]:
     """method.name=value pairs, by method; each is for a method that takes part."""
     found: dict[str, dict[str, object]] = {}
     for pair in pairs:

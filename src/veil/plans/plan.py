@@ -2,94 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from veil.accounting import AccountingError, Event, Pld, Rdp, Relation, Terms
-from veil.accounting.accountant import Accountant
+from veil.accounting import AccountingError, Event, Relation, Terms
 from veil.accounting.certificate import GROUP_SIZES
 from veil.accounting.filters import Filter
 from veil.accounting.ledger import Account
-from veil.errors import InputError, require
 from veil.noise.filters import DiskFilter
 from veil.plans.controllers import Controller
 from veil.plans.controllers.gate import Gate
 from veil.plans.controllers.solver import Solver
 from veil.problem import PublicFacts
+from veil.request import Settings
 
 LossFunction = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
 LossTransform = Callable[[LossFunction], LossFunction]
 
-
-class Settings(BaseModel):
-    """What a user may set for any method. Method-specific options belong to the method."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    epsilon: float = Field(1.0, description="privacy budget ε of every owner that has none of its own")
-    delta: float | None = Field(None, description="δ; by default 1 / (2 × rows)")
-    epochs: float = Field(20.0, gt=0, description="passes over the data, in expectation")
-    steps: int | None = Field(None, gt=0, description="steps; overrides epochs")
-    batch_size: int = Field(512, gt=0, description="rows per step, in expectation")
-    learning_rate: float = Field(0.5, gt=0)
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    momentum: float = Field(0.9, ge=0, lt=1)
-    l2: float = Field(0.0, ge=0, description="weight decay")
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    noise_filter: Literal["none", "disk"] = Field("none", description="what smooths noisy gradients; costs nothing")
-    filter_memory: float = Field(0.5, ge=0, lt=1, description="κ of the noise filter: how much of its average it keeps")
-    filter_lookahead: float | None = Field(None, ge=0, description="γ of the noise filter; by default κ / (1 − κ)")
-    ema: float = Field(0.0, ge=0, lt=1, description="decay of an average of the weights; 0 keeps the last weights")
-    accountant: Literal["pld", "rdp"] = "pld"
-    seed: int | None = Field(None, ge=0, description="for tests; by default the operating system gives one")
-    secure_noise: bool = Field(False, description="ChaCha20 noise on a fixed grid, safe against floating-point attacks")
-    micro_batch: int | None = Field(None, gt=0, description="rows per forward pass, to bound memory")
-    evaluate_every: int = Field(0, ge=0, description="steps between evaluations on public rows; 0: twenty times a run")
-    checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints of a run with a folder; 0: twenty")
-
-    @classmethod
-    def checked(cls, **values: Any) -> Settings:
-        """Settings from names and values; a wrong one raises `InputError` with one sentence.
-
-        >>> Settings.checked(epsilon=0)
-        Traceback (most recent call last):
-            ...
-        veil.errors.InputError: epsilon is 0.0: it must be above 0 and finite
-        """
-        try:
-            settings = cls(**values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        require(
-            math.isfinite(settings.epsilon) and settings.epsilon > 0,
-            f"epsilon is {settings.epsilon}: it must be above 0 and finite",
-        )
-        require(
-            settings.delta is None or 0 < settings.delta < 1,
-            f"delta is {settings.delta}: it must lie between 0 and 1",
-        )
-        return settings
-
-    def delta_for(self, facts: PublicFacts) -> float:
-        """The given δ, or 1 / (2 × declared rows)."""
-        return self.delta if self.delta is not None else 1.0 / (2 * facts.rows)
-
-    def steps_for(self, facts: PublicFacts) -> int:
-        """The given steps, or enough for `epochs` expected passes."""
-        return self.steps or max(1, round(self.epochs * facts.rows / min(self.batch_size, facts.rows)))
-
-    def accountant_for(self) -> Accountant:
-        """The accountant that calibrates and certifies."""
-        return ACCOUNTANTS[self.accountant]()
-
-
-ACCOUNTANTS: dict[str, type[Pld] | type[Rdp]] = {"pld": Pld, "rdp": Rdp}
 
 NAMES_PUBLIC = (
     "The names of the groups and owners that have rows are public knowledge and stay as they are: that a row is the "

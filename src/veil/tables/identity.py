@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,21 @@ from veil.budget_store.connecting import shown, store_url
 from veil.foundation.randomness import Seed
 from veil.methods import Method
 from veil.problem import Problem
-from veil.tables.preparing import Columns, Request
+from veil.request import Request
+from veil.tables.preparing import Columns
 from veil.training.identity import Identity, digester, settings_of, whole_identity
 
 # The configuration has these as they are used: a schema may have given them.
-_ROLES = ("target", "groups", "owner")
+_ROLES = {"target", "group", "owner", "settings", "preset", "method"}
 
 
 def request_identity(
     request: Request, columns: Columns | None, method: Method, config: Mapping[str, Any], seed: Seed
 ) -> Identity:
     """Every field of the request and of the configuration, the method with its options, and what the schema says."""
-    asked = {field.name: _plain(getattr(request, field.name)) for field in fields(request) if field.name not in _ROLES}
-    asked["model_option"] = asked.pop("model_options")
-    asked["store"] = None if request.dataset is None else _place(str(request.store))
+    names = set(Request.model_fields) - _ROLES
+    asked = {Request.model_fields[name].alias or name: _plain(getattr(request, name)) for name in sorted(names)}
+    asked["store"] = None if request.dataset is None else _place(request.store)
     digest = digester(seed)
     return Identity(
         settings_of({**config, **asked}),
@@ -66,7 +66,7 @@ def _plain(value: Any) -> Any:
     """A field of a request as JSON holds it; a path does not depend on where the command is typed."""
     if isinstance(value, Path):
         return os.path.abspath(value)
-    return sorted(value) if isinstance(value, frozenset | set) else value
+    return sorted(value) if isinstance(value, tuple) else value
 
 
 def _place(store: str) -> str:

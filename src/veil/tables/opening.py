@@ -24,8 +24,8 @@ from veil.foundation.randomness import Seed
 from veil.methods import Method
 from veil.models import SEQUENCE_MODELS, normalise
 from veil.noise import GaussianNoise
-from veil.plans import Settings
 from veil.problem import Problem
+from veil.request import Request, Settings
 from veil.tables import private
 from veil.tables.charging import Charge
 from veil.tables.encoding import Encoding
@@ -36,9 +36,9 @@ from veil.tables.mapped import first_rows, is_large, parquet_problem, table_rows
 from veil.tables.measuring import held_out_problem, rows_like
 from veil.tables.preparing import (
     Columns,
-    Request,
     budget_levels,
     check_ignored,
+    check_tables,
     classes_of,
     group_names,
     make_model,
@@ -63,7 +63,10 @@ PREPARED = "Kinds, bounds and categories of the columns: they were read off the 
 
 @dataclass(frozen=True)
 class Opening:
-    """What opening needs besides the request: how rows are split, and where private preprocessing is charged."""
+    """What opening needs besides the request: how rows are split, and where private preprocessing is charged.
+
+    `tables` are training and public rows that are in memory already: nothing is read then.
+    """
 
     method: Method
     settings: Settings
@@ -71,6 +74,19 @@ class Opening:
     folder: RunFolder | None = None
     charge: Charge | None = None
     say: Say | None = None
+    tables: tuple[pd.DataFrame, pd.DataFrame | None] | None = None
+
+
+@dataclass(frozen=True)
+class ModelFactory:
+    """Builds the model that a request names; a class, so that other processes can receive it."""
+
+    request: Request
+    encoding: Encoding | None
+
+    def __call__(self, problem: Problem, seed: Seed) -> nn.Module:
+        """A model for the problem, at the start that follows from the seed."""
+        return make_model(self.request, problem.public, self.encoding, seed)
 
 
 @dataclass(frozen=True)
@@ -91,22 +107,26 @@ class Opened:
     not_covered: tuple[str, ...] = ()
     allowed: float = math.inf
 
-    def model(self, seed: Seed) -> nn.Module:
-        """The model asked for, at the start that follows from the seed."""
-        return make_model(self.request, self.problem.public, self.encoding, seed)
+    @property
+    def factory(self) -> ModelFactory:
+        """How the model asked for is built."""
+        return ModelFactory(self.request, self.encoding)
 
 
 def open_rows(request: Request, columns: Columns | None, by: Opening) -> Opened:
     """Read, check, split and encode the rows of a request; `columns` is None for a folder of images."""
     if columns is None:
         return _open_images(request, by)
-    return _open_mapped(request, columns, by) if is_large(request.data) else _open_table(request, columns, by)
+    large = by.tables is None and is_large(request.data)
+    return _open_mapped(request, columns, by) if large else _open_table(request, columns, by)
 
 
 def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     """A table that fits into memory, by the public, the private or the plain way of preprocessing."""
     split, method, settings = by.split, by.method, by.settings
-    table, public = read_and_check(request, columns)
+    table, public = by.tables or read_and_check(request, columns)
+    if by.tables is not None:
+        check_tables(request, columns, table, public)
     names, _ = group_names(table, columns)
     groups = names if _releases_sizes(request, columns, names, method) else None
     apart = set_rows_apart(split.holdout, columns, table, split.relation, sizes_public=groups is None)

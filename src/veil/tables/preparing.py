@@ -1,9 +1,9 @@
-"""Preparing: what a user asks of a table, and the problem, model and test rows that it becomes."""
+"""Preparing: from a request to checked tables, roles of columns, an encoding and a model."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from veil.foundation.randomness import Seed
 from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
 from veil.problem import PublicFacts, cross
 from veil.problem.budgets import Levels, quantise, read_budgets
+from veil.request import Request
 from veil.tables.encoding import Codes, Encoding, day_comes_first
 from veil.tables.guessing import RARE, fit_encoding, guess_kind
 from veil.tables.reading import looks_like_row, read_table
@@ -36,30 +37,6 @@ DRAFTED = (
     "Kinds, bounds and categories of the columns: they were read off the rows into a draft of the schema. Where the "
     f'schema still says "{PRIVATE_NOTE}", put what everybody may know and delete the mark: then they are covered.'
 )
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a user asks: the words of the command line. Groups and target may stand in the schema instead."""
-
-    data: Path
-    target: str | None
-    groups: tuple[str, ...] = ()
-    test: Path | None = None
-    holdout: float | None = None
-    schema: Path | None = None
-    private_preprocessing: float | None = None
-    owner: str | None = None
-    budgets: Path | None = None
-    row_budgets: str | None = None
-    ignore: frozenset[str] = frozenset()
-    model: str = "mlp"
-    model_options: Mapping[str, Any] = field(default_factory=dict)
-    init: Path | None = None
-    train_only: tuple[str, ...] = ()
-    dataset: str | None = None
-    store: str | None = None
-    show_private: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,13 +61,13 @@ def columns_of(request: Request) -> Columns:
     )
     # A level of per-row budgets is an owner: the column that has them says to which level a row belongs.
     named = request.owner or request.row_budgets
-    schema = None if request.schema is None else read_schema(request.schema)
+    schema = None if request.schema_file is None else read_schema(request.schema_file)
     if schema is not None:
-        schema = schema.with_roles(request.target, list(request.groups), named, set(request.ignore))
+        schema = schema.with_roles(request.target, list(request.group), named, set(request.ignore))
     target = request.target or (next(iter(schema.names("target")), None) if schema else None)
     require(target is not None, "no target is named: give --target, or a schema with a column of kind target")
     require(target not in request.ignore, f'"{target}" is the target: --ignore cannot leave it out')
-    groups = request.groups or (tuple(schema.names("group")) if schema else ())
+    groups = request.group or (tuple(schema.names("group")) if schema else ())
     require(len(groups) > 0, "no group is named: give --group, or a schema with a column of kind group")
     owner = named or (next(iter(schema.names("owner")), None) if schema else None)
     require(request.budgets is None or owner is not None, "--budgets needs --owner, the column that names the owner")
@@ -99,15 +76,19 @@ def columns_of(request: Request) -> Columns:
 
 def read_and_check(request: Request, columns: Columns) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """The table and the public test table, with the columns that are needed and nothing missing in them."""
-    table = read_table(request.data)
+    table, public = read_table(request.data), read_public(request)
+    check_tables(request, columns, table, public)
+    return table, public
+
+
+def check_tables(request: Request, columns: Columns, table: pd.DataFrame, public: pd.DataFrame | None) -> None:
+    """Both tables have the columns that are needed, and nothing is missing in them."""
     check_columns(table, columns)
     check_ignored(table, request.ignore)
     check_groups(len(group_names(table, columns)[0]), len(table), columns.groups)
-    public = read_public(request)
     if public is not None:
         with about("--test"):
             check_columns(public, columns)
-    return table, public
 
 
 def read_public(request: Request) -> pd.DataFrame | None:
@@ -227,7 +208,7 @@ def group_names(table: pd.DataFrame, columns: Columns) -> tuple[list[str], list[
 
 def model_options(request: Request, encoding: Encoding | None) -> dict[str, Any]:
     """The options asked for, and those that follow from how columns become numbers."""
-    options = dict(request.model_options)
+    options = dict(request.model_option)
     if encoding is None:
         return options
     if request.model == "wide-and-deep":

@@ -10,16 +10,17 @@ from typing import Any, cast
 from veil.accounting import AccountingError
 from veil.errors import require
 from veil.foundation.randomness import Seed
-from veil.methods import Method, planned, relation_asked
-from veil.plans import Plan, Settings
+from veil.methods import Method, create, planned, relation_asked
+from veil.plans import Plan
 from veil.problem import Problem
+from veil.request import Request, Settings
 from veil.tables.charging import Charge, ChargedMethod
 from veil.tables.identity import held_out_identity, request_identity
 from veil.tables.images import holds_images
 from veil.tables.measuring import measure_exactly, measure_held_out
 from veil.tables.opening import Opened, Opening, Say, open_rows
 from veil.tables.predictor import save_preprocessing
-from veil.tables.preparing import Columns, Request, columns_of, holdout_of, model_options
+from veil.tables.preparing import Columns, columns_of, holdout_of, model_options
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
 from veil.training import Callback, Run, fit
 from veil.training.run_folder import LEDGER, RunFolder
@@ -27,9 +28,8 @@ from veil.training.run_folder import LEDGER, RunFolder
 
 def train_table(
     request: Request,
-    method: Method,
-    settings: Settings,
     *,
+    method: Method | None = None,
     out: Path | None = None,
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
@@ -38,14 +38,16 @@ def train_table(
 ) -> Run:
     """Read, set rows apart, preprocess, train, measure; the run's folder holds what each of these cost.
 
-    With `resume`, the same call resumes a run that was interrupted at any of these.
+    With `resume`, the same call resumes a run that was interrupted at any of these. `method` is one of your own, in the
+    place of the one that the request names.
     """
-    columns = _columns(request)
+    method = create(request.method, request.options()) if method is None else method
+    columns, settings = _columns(request), request.settings
     whole = {**(config or {}), **_config(request, columns)}
     if out is None:
         by = Opening(method, settings, _split(request, method, _seed(settings, None)), say=say)
         return _train(open_rows(request, columns, by), by, callbacks, whole)
-    record = {"method": method.name, **whole, "settings": settings.model_dump(exclude_none=True)}
+    record = {**whole, "method": method.name, "settings": settings.model_dump(exclude_none=True)}
     folder = RunFolder.open(out, settings, resume, record)
     charge = _charge(request, columns, folder)
     try:
@@ -69,13 +71,18 @@ def train_table(
         folder.close()
 
 
-def plan_of(request: Request, method: Method, settings: Settings) -> Plan:
+def plan_of(request: Request) -> Plan:
     """The plan that a training run would have: rows are read for their public facts, and nothing is released."""
-    columns = _columns(request)
+    columns, settings = _columns(request), request.settings
+    method = create(request.method, request.options())
     _config(request, columns)
     by = Opening(method, settings, _split(request, method, _seed(settings, None)))
     opened = open_rows(request, columns, by)
     return planned(opened.method, opened.problem.public, opened.settings)
+
+
+# What a preset stands for is said by method and model.
+_ELSEWHERE: dict[str, Any] = {"preset": None}
 
 
 def _columns(request: Request) -> Columns | None:
@@ -95,7 +102,7 @@ def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: M
         held = held_out_identity(opened.held_out, opened.allowed, folder.seed)
         folder.hold_to("held-out rows", held, before=LEDGER)
     run = fit(
-        opened.model(split.seed),
+        opened.factory(opened.problem, split.seed),
         opened.problem,
         method=opened.method,
         evaluation=opened.test,
@@ -132,7 +139,7 @@ def _measure(run: Run, held: Problem, split: Split, folder: RunFolder | None, al
 
 def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Charge | None:
     """The data set's own budget, where the user named one; in a team the first process pays."""
-    if request.dataset is None or request.store is None or not folder.leads:
+    if request.dataset is None or not folder.leads:
         return None
     groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
     more = _reads_more(request, columns)
@@ -151,7 +158,7 @@ def _reads_more(request: Request, columns: Columns | None) -> list[str]:
 def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
     """What `veil train --config` needs to do the same again."""
     if columns is None:
-        for name, given in (("--target", request.target), *(("--group", group) for group in request.groups)):
+        for name, given in (("--target", request.target), *(("--group", group) for group in request.group)):
             require(given in (None, "class"), f"{name} is {given}: in a folder of images the class is target and group")
         for_tables = {
             "--owner": request.owner,
@@ -161,21 +168,13 @@ def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
         }
         for option, value in for_tables.items():
             require(value is None, f"{option} is for tables: a folder of images has neither owners nor columns")
-        return {"data": str(request.data), "target": "class", "group": ["class"], "model": request.model}
-    paths = {"test": request.test, "schema": request.schema, "budgets": request.budgets, "init": request.init}
-    return {
-        "data": str(request.data),
+        return request.record() | {"target": "class", "group": ["class"], "store": None, **_ELSEWHERE}
+    server = "://" in request.store
+    return request.record() | {
         "target": columns.target,
         "group": list(columns.groups),
-        "model": request.model,
         "owner": None if request.row_budgets is not None else columns.owner,
-        "row_budgets": request.row_budgets,
-        "holdout": request.holdout,
-        "private_preprocessing": request.private_preprocessing,
-        "ignore": sorted(request.ignore) or None,
-        "train_only": list(request.train_only) or None,
-        "dataset": request.dataset,
         # The address of a server may hold a password: it is given anew.
-        "store": request.store if request.dataset is not None and "://" not in str(request.store) else None,
-        **{name: None if path is None else str(path) for name, path in paths.items()},
+        "store": None if server or request.dataset is None else request.store,
+        **_ELSEWHERE,
     }

@@ -1,0 +1,102 @@
+"""Fields: the options of a command, made from the fields of a request; a new option is one field there."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from veil.cli.completing import complete_method, complete_methods, complete_model, complete_requirement
+from veil.cli.config_file import further_settings
+from veil.request import Settings, TableRequest
+
+_COMPLETIONS: dict[str, Callable[[str], list[str]]] = {
+    "method": complete_method,
+    "methods": complete_methods,
+    "model": complete_model,
+    "require": complete_requirement,
+}
+_ARGUMENT = "data"
+
+
+def asks(request: type[TableRequest]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a request. It is called with its context and its own options."""
+    options = _options(request)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        first, *others = own.parameters.values()
+
+        @wraps(command)
+        def wrapper(**values: Any) -> None:
+            command(**{name: value for name, value in values.items() if name in own.parameters})
+
+        parameters = [first, *options, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in others)]
+        wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
+
+    return decorate
+
+
+def values_of(request: type[TableRequest], context: typer.Context) -> dict[str, Any]:
+    """What the command line and its configuration file say for the fields of a request."""
+    asked = context.params
+    names = (field.alias or name for name, field in request.model_fields.items() if name != "settings")
+    settings = {name: asked[name] for name, field in Settings.model_fields.items() if name in asked and _shown(field)}
+    given = {name: asked[name] for name in names if asked.get(name) is not None}
+    return given | {"settings": settings | further_settings(context)}
+
+
+def _options(request: type[TableRequest]) -> list[inspect.Parameter]:
+    fields = {field.alias or name: field for name, field in request.model_fields.items() if name != "settings"}
+    further = {name: field for name, field in Settings.model_fields.items() if _shown(field) and name not in fields}
+    return [_parameter(name, field) for name, field in (fields | further).items()]
+
+
+def _shown(field: FieldInfo) -> bool:
+    return bool(_extra(field).get("option"))
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    """A field as a parameter that typer makes an option from."""
+    kind, default = _typed(field)
+    if name == _ARGUMENT:
+        about: Any = typer.Argument(help=field.description)
+        kind, default = (kind | None, None) if field.is_required() else (kind, default)
+    elif kind is bool:
+        about = typer.Option(f"--{name.replace('_', '-')}", help=field.description)
+    else:
+        about = typer.Option(
+            help=field.description, autocompletion=_COMPLETIONS.get(name), envvar=_extra(field).get("envvar")
+        )
+    annotation: Any = Annotated.__class_getitem__((kind, about))  # type: ignore[attr-defined]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _typed(field: FieldInfo) -> tuple[Any, Any]:
+    """The type and the default of a field as they are typed: lists by commas, pairs one by one."""
+    kind, default = field.annotation, field.get_default(call_default_factory=True)
+    if _extra(field).get("unset") is not None:
+        return str, _extra(field)["unset"]
+    origin = get_origin(kind)
+    if origin is tuple:
+        return str, ",".join(default)
+    if origin in (list, dict):
+        return list[str] | None, None
+    if origin is Literal:
+        return str, default
+    if origin in (Union, UnionType):
+        (inner,) = (one for one in get_args(kind) if one is not NoneType)
+        return inner | None, default
+    return (kind, str(default) if kind is Path and not field.is_required() else default)

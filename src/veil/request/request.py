@@ -1,0 +1,129 @@
+"""Request: everything that can be asked of a table, as one typed model.
+
+Command-line options, configuration files, comparisons, audits and the identity of a run are made from its fields: a new
+option is one field with a description. A field stands on the command line under its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from veil.foundation.words import as_pairs, listed, named_values
+from veil.request.settings import Settings, said
+
+# Typed with commas between them.
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda given: listed(given) if isinstance(given, str) else given)]
+# Typed as name=value, as often as needed.
+Pairs = Annotated[
+    dict[str, Any],
+    BeforeValidator(lambda given: given if isinstance(given, Mapping) else named_values(given or ())),
+    PlainSerializer(as_pairs),
+]
+
+
+STORE = "veil-budget.sqlite"
+
+
+class TableRequest(BaseModel):
+    """What every command that opens a table asks. Roles of columns may stand in the schema instead."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    data: Path = Field(description="A CSV, Parquet or Arrow file, or a folder of Parquet files or of images.")
+    target: str | None = Field(None, description="Column to predict.")
+    group: Names = Field((), description="Group columns, comma-separated.")
+    model: str = Field("mlp", description="A built-in model, or my_module:factory.")
+    test: Path | None = Field(None, description="A table whose rows are public, for evaluation.")
+    schema_file: Path | None = Field(
+        None, alias="schema", description="Public knowledge about the columns; see `veil data schema`."
+    )
+    ignore: Names = Field((), description="Columns to leave out, comma-separated.")
+    require: list[str] = Field(
+        [],
+        description="What must hold, as METRIC>=VALUE: worst_group_accuracy>=0.6. Exit code 1 if it does not. "
+        "Repeatable.",
+    )
+    settings: Settings = Field(Settings.checked())
+
+    @classmethod
+    def checked(cls, **values: Any) -> Self:
+        """A request from names and values; a wrong one raises `InputError` with one sentence."""
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise said(error) from error
+
+    def record(self) -> dict[str, Any]:
+        """What a configuration file says of it: every field but the settings, None where nothing is asked."""
+        found = self.model_dump(mode="json", by_alias=True, exclude={"settings"})
+        return {name: None if value == [] or value is False else value for name, value in found.items()}
+
+    @classmethod
+    def recorded(cls, config: Mapping[str, Any], **more: Any) -> Self:
+        """The request that a run's configuration file kept."""
+        names = {field.alias or name for name, field in cls.model_fields.items()}
+        kept = {name: value for name, value in config.items() if name in names and value is not None}
+        return cls.checked(**kept | more)
+
+
+class Request(TableRequest):
+    """What `veil train` can be asked."""
+
+    preset: str | None = Field(None, description="Method and model in one word: best. See docs/methods/group-gd.md.")
+    method: str = Field("asc", description="See `veil methods`.")
+    option: Pairs = Field({}, description="An option of the method, as name=value. Repeatable.")
+    tail: float | None = Field(None, description="ino-sgd: length of the tail in percent.")
+    allow_weaker_minority_privacy: bool = Field(False, description="azb-weak: small groups get a larger ε than asked.")
+    model_option: Pairs = Field({}, description="An option of the model, as name=value. Repeatable.")
+    init: Path | None = Field(None, description="Public weights to start from (safetensors).")
+    train_only: Names = Field((), description="Train only parameters of these names, comma-separated: 2.*")
+    holdout: float | None = Field(
+        None, description="Without --test: share of rows kept out of training and measured with noise. [default: 0.2]"
+    )
+    private_preprocessing: float | None = Field(
+        None, description="Share of ε to find bounds and categories with (and group sizes, if the plan is fixed)."
+    )
+    owner: str | None = Field(None, description="Column that says who set each row's budget, an ε for one row.")
+    budgets: Path | None = Field(
+        None, description="ε for each single row of an owner: a CSV file (owner, epsilon) or a TOML table."
+    )
+    row_budgets: str | None = Field(None, description="Column with every row's own ε, cut into at most eight levels.")
+    dataset: str | None = Field(
+        None, description="Charge the run to this data set's budget; see `veil budget`. Refused if it overruns."
+    )
+    store: str = Field(
+        STORE,
+        description="An SQLite file, or the URL of a PostgreSQL database: postgresql://…",
+        json_schema_extra={"envvar": "VEIL_BUDGET"},
+    )
+    show_private: bool = Field(
+        False, description="Also measure private rows exactly. The certificate does not cover it, and says so."
+    )
+
+    def options(self) -> dict[str, Any]:
+        """The options of the method, those with a name of their own on the command line among them."""
+        own = {"tail": self.tail, "allow_weaker_minority_privacy": self.allow_weaker_minority_privacy or None}
+        return self.option | {name: value for name, value in own.items() if value is not None}
+
+
+class CompareRequest(TableRequest):
+    """What `veil compare` can be asked."""
+
+    data: Path = Field(
+        Path("adult"), description="The table to train on (CSV or Parquet), or adult for the bundled one."
+    )
+    methods: Names = Field(
+        ("erm", "dp-sgd", "dp-is-sgd", "asc"), description="Methods, comma-separated; see `veil methods`."
+    )
+    seeds: int = Field(3, description="Runs per method, with seeds 1, 2, …")
+    epsilon: str = Field("1", description="Budget ε, or several: 0.5,1,2.")
+    option: list[str] = Field([], description="An option of one of the methods, as method.name=value. Repeatable.")
+
+    def of_table(self, **more: Any) -> Request:
+        """What a run on the same table would be asked."""
+        same = {name: getattr(self, name) for name in TableRequest.model_fields}
+        return Request.checked(**same | more)

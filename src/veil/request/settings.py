@@ -1,0 +1,107 @@
+"""Settings: what a user may set for any method; those that are options stand on the command line under their names."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from veil.accounting import Pld, Rdp
+from veil.accounting.accountant import Accountant
+from veil.errors import InputError, require
+
+if TYPE_CHECKING:
+    from veil.problem import PublicFacts
+
+
+def Option(default: Any, *, unset: str | None = None, **about: Any) -> Any:
+    """A field that stands on the command line; `unset` is the word for None there."""
+    return Field(default, json_schema_extra={"option": True, "unset": unset}, **about)
+
+
+def said(error: ValidationError) -> InputError:
+    """The first thing that is wrong with given values, as one sentence."""
+    first = error.errors()[0]
+    cause = first.get("ctx", {}).get("error")
+    return InputError(str(cause) if isinstance(cause, InputError) else f"{first['loc'][-1]}: {first['msg']}")
+
+
+def _delta(given: Any) -> Any:
+    """A δ, or None for auto."""
+    if given == "auto":
+        return None
+    try:
+        return None if given is None else float(given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f'delta is "{given}": give a number between 0 and 1, or auto') from error
+
+
+Delta = Annotated[float | None, BeforeValidator(_delta)]
+
+
+class Settings(BaseModel):
+    """What a user may set for any method. Method-specific options belong to the method."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epsilon: float = Option(1.0, description="Privacy budget ε of every owner that has none of its own.")
+    delta: Delta = Option(None, description="δ, or auto for 1 / (2 × training rows).", unset="auto")
+    epochs: float = Option(20.0, gt=0, description="Expected passes over the rows.")
+    steps: int | None = Field(None, gt=0, description="steps; overrides epochs")
+    batch_size: int = Option(512, gt=0, description="Expected rows per step.")
+    learning_rate: float = Option(0.5, gt=0, description="Step size.")
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: float = Field(0.9, ge=0, lt=1)
+    l2: float = Field(0.0, ge=0, description="weight decay")
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    noise_filter: Literal["none", "disk"] = Option(
+        "none", description="none, or disk: a filter after the noise, for any method."
+    )
+    filter_memory: float = Field(0.5, ge=0, lt=1, description="κ of the noise filter: how much of its average it keeps")
+    filter_lookahead: float | None = Field(None, ge=0, description="γ of the noise filter; by default κ / (1 − κ)")
+    ema: float = Field(0.0, ge=0, lt=1, description="decay of an average of the weights; 0 keeps the last weights")
+    accountant: Literal["pld", "rdp"] = "pld"
+    seed: int | None = Option(None, ge=0, description="For tests only; stated on the certificate.")
+    secure_noise: bool = Field(False, description="ChaCha20 noise on a fixed grid, safe against floating-point attacks")
+    micro_batch: int | None = Field(None, gt=0, description="rows per forward pass, to bound memory")
+    evaluate_every: int = Field(0, ge=0, description="steps between evaluations on public rows; 0: twenty times a run")
+    checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints of a run with a folder; 0: twenty")
+
+    @classmethod
+    def checked(cls, **values: Any) -> Settings:
+        """Settings from names and values; a wrong one raises `InputError` with one sentence.
+
+        >>> Settings.checked(epsilon=0)
+        Traceback (most recent call last):
+            ...
+        veil.errors.InputError: epsilon is 0.0: it must be above 0 and finite
+        """
+        try:
+            settings = cls(**values)
+        except ValidationError as error:
+            raise said(error) from error
+        require(
+            math.isfinite(settings.epsilon) and settings.epsilon > 0,
+            f"epsilon is {settings.epsilon}: it must be above 0 and finite",
+        )
+        require(
+            settings.delta is None or 0 < settings.delta < 1,
+            f"delta is {settings.delta}: it must lie between 0 and 1",
+        )
+        return settings
+
+    def delta_for(self, facts: PublicFacts) -> float:
+        """The given δ, or 1 / (2 × declared rows)."""
+        return self.delta if self.delta is not None else 1.0 / (2 * facts.rows)
+
+    def steps_for(self, facts: PublicFacts) -> int:
+        """The given steps, or enough for `epochs` expected passes."""
+        return self.steps or max(1, round(self.epochs * facts.rows / min(self.batch_size, facts.rows)))
+
+    def accountant_for(self) -> Accountant:
+        """The accountant that calibrates and certifies."""
+        return ACCOUNTANTS[self.accountant]()
+
+
+ACCOUNTANTS: dict[str, type[Pld] | type[Rdp]] = {"pld": Pld, "rdp": Rdp}
