@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from veil.metrics.definitions import ACROSS, BY_COUNTS, Floats
+from veil.metrics.definitions import BY_COUNTS, Floats, all_across
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -46,11 +46,7 @@ def intervals(counts: Floats, noise: float = 0.0, resamples: int = RESAMPLES) ->
     drawn = np.stack([_redrawn(group, noise, resamples, generator) for group in used], axis=1)
     two = counts.shape[-1] == 2
     values = {f.name: f.of(drawn) for f in BY_COUNTS if two or not f.two_classes}
-    found = {
-        f.name: _span(f.over(*(values[name] for name in f.reads)))
-        for f in ACROSS
-        if all(name in values for name in f.reads)
-    }
+    found = {name: _span(resampled) for name, resampled in all_across(values).items()}
     return Intervals([_span(column) for column in values["accuracy"].T], found)
 
 

@@ -1,5 +1,8 @@
 """The table of figures: what is measured of one group, and what is said across groups. Everything else reads it.
 
+An entry in `BY_COUNTS`, `BY_ROWS` or `ACROSS` is all that a new figure needs: metrics.json, intervals, what is released
+with noise, `--require` and the report follow from it. Without a `title`, its name is shown as words.
+
 A figure of a group is a function of its confusion counts, `[..., true class, predicted class]`, or of its rows' losses
 and probabilities. A figure across groups is a function of one value per group. NaN means that it cannot be said:
 there is no row (or no row of the class that it is about). It is never written as 0.
@@ -7,27 +10,33 @@ there is no row (or no row of the class that it is about). It is never written a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Better = Literal["higher", "lower"]
+T = TypeVar("T")
 LEAST_ROWS = 5
 BINS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFigure:
-    """A figure of one group, from its confusion counts. `two_classes`: class 1 is the positive one."""
+    """A figure of one group, from its confusion counts.
+
+    `overall`: it is said of all rows together too. `two_classes`: class 1 is the positive one.
+    """
 
     name: str
     meaning: str
     of: Callable[[Floats], Floats]
+    overall: bool = False
     two_classes: bool = False
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +47,9 @@ class RowFigure:
     meaning: str
     of: Callable[[NDArray[np.int64], Floats], float]
     reads: Literal["losses", "positive", "confidence"]
+    overall: bool = False
     two_classes: bool = False
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,7 @@ class AcrossGroups:
     over: Callable[..., Floats]
     better: Better
     parity: bool = False
+    title: str = ""
 
 
 def share(part: Floats, whole: Floats) -> Floats:
@@ -159,22 +171,62 @@ def ece(right: NDArray[np.int64], confidence: Floats) -> float:
 
 
 BY_COUNTS = (
-    GroupFigure("accuracy", "share of rows predicted right", accuracy),
-    GroupFigure("balanced_accuracy", "mean over classes of the share predicted right", balanced_accuracy),
+    GroupFigure("accuracy", "share of rows predicted right", accuracy, overall=True),
+    GroupFigure("balanced_accuracy", "mean over classes of the share predicted right", balanced_accuracy, overall=True),
     GroupFigure("selection_rate", "share given the positive class", selection_rate, two_classes=True),
-    GroupFigure("tpr", "share of positive rows given the positive class", true_positive_rate, two_classes=True),
-    GroupFigure("fpr", "share of negative rows given the positive class", false_positive_rate, two_classes=True),
+    GroupFigure(
+        "tpr",
+        "share of positive rows given the positive class",
+        true_positive_rate,
+        two_classes=True,
+        title="True positive rate",
+    ),
+    GroupFigure(
+        "fpr",
+        "share of negative rows given the positive class",
+        false_positive_rate,
+        two_classes=True,
+        title="False positive rate",
+    ),
 )
 BY_ROWS = (
-    RowFigure("loss", "mean cross-entropy", mean_loss, "losses"),
-    RowFigure("auroc", "area under the ROC curve", auroc, "positive", two_classes=True),
-    RowFigure("ece", "expected calibration error in ten bins", ece, "confidence"),
+    RowFigure("loss", "mean cross-entropy", mean_loss, "losses", overall=True),
+    RowFigure("auroc", "area under the ROC curve", auroc, "positive", overall=True, two_classes=True, title="AUROC"),
+    RowFigure("ece", "expected calibration error in ten bins", ece, "confidence", overall=True, title="ECE"),
 )
 ACROSS = (
-    AcrossGroups("worst_group_accuracy", "accuracy of the worst group", ("accuracy",), lowest, "higher"),
-    AcrossGroups("average_group_accuracy", "mean over groups, each alike", ("accuracy",), mean_of_known, "higher"),
-    AcrossGroups("disparity", "accuracy of the best group − of the worst", ("accuracy",), difference, "lower"),
-    AcrossGroups("ratio", "accuracy of the worst group / of the best", ("accuracy",), ratio, "higher"),
+    AcrossGroups(
+        "worst_group_accuracy",
+        "accuracy of the worst group",
+        ("accuracy",),
+        lowest,
+        "higher",
+        title="Worst-group accuracy",
+    ),
+    AcrossGroups(
+        "average_group_accuracy",
+        "mean over groups, each alike",
+        ("accuracy",),
+        mean_of_known,
+        "higher",
+        title="Average over groups",
+    ),
+    AcrossGroups(
+        "disparity",
+        "accuracy of the best group − of the worst",
+        ("accuracy",),
+        difference,
+        "lower",
+        title="Gap between best and worst group",
+    ),
+    AcrossGroups(
+        "ratio",
+        "accuracy of the worst group / of the best",
+        ("accuracy",),
+        ratio,
+        "higher",
+        title="Worst group over best group",
+    ),
     AcrossGroups(
         "demographic_parity", "difference in selection rate", ("selection_rate",), difference_of_two, "lower", True
     ),
@@ -189,9 +241,15 @@ ACROSS = (
     ),
 )
 PRIVACY_COST_GAP = AcrossGroups(
-    "privacy_cost_gap", "difference in what privacy costs a group against erm", ("privacy_cost",), difference, "lower"
+    "privacy_cost_gap",
+    "difference in what privacy costs a group against erm",
+    ("privacy_cost",),
+    difference,
+    "lower",
+    title="Privacy-cost gap",
 )
-OVERALL = ("accuracy", "balanced_accuracy", "loss", "auroc", "ece")
+OVERALL = tuple(figure.name for figure in (*BY_COUNTS, *BY_ROWS) if figure.overall)
+TITLES = {figure.name: figure.title for figure in (*BY_COUNTS, *BY_ROWS, *ACROSS, PRIVACY_COST_GAP) if figure.title}
 
 
 def across(name: str) -> AcrossGroups:
@@ -201,6 +259,26 @@ def across(name: str) -> AcrossGroups:
     0.25
     """
     return next(figure for figure in (*ACROSS, PRIVACY_COST_GAP) if figure.name == name)
+
+
+def all_across(values: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Every figure across groups that follows from these figures of each group.
+
+    >>> float(all_across({"accuracy": np.array([0.5, 0.75])})["disparity"])
+    0.25
+    """
+    known = [figure for figure in ACROSS if all(name in values for name in figure.reads)]
+    return {figure.name: figure.over(*(values[name] for name in figure.reads)) for figure in known}
+
+
+def parity_apart(found: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
+    """Figures across groups by name, those that are parity notions in a dictionary of their own.
+
+    >>> parity_apart({"ratio": 0.5, "equal_opportunity": 0.1})
+    ({'ratio': 0.5}, {'equal_opportunity': 0.1})
+    """
+    notions = {figure.name for figure in ACROSS if figure.parity}
+    return {n: v for n, v in found.items() if n not in notions}, {n: v for n, v in found.items() if n in notions}
 
 
 def judged_names() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from veil.metrics.definitions import LEAST_ROWS, across
+from veil.metrics.definitions import ACROSS, LEAST_ROWS, across
 from veil.metrics.outcomes import Outcomes
 from veil.models.applying import apply
 from veil.problem import Problem
@@ -75,11 +75,8 @@ class GroupMetrics:
     def as_json(self) -> dict[str, Any]:
         """The keys that other programs rely on, and every further figure that the outcomes allow."""
         found = {
-            "worst_group_accuracy": _number(self.worst_group_accuracy),
-            "average_group_accuracy": _number(self.average_group_accuracy),
+            **{f.name: _number(self._across(f.name)) for f in ACROSS if f.reads == ("accuracy",)},
             "accuracy": _number(self.accuracy),
-            "disparity": _number(self.disparity),
-            "ratio": _number(self.ratio),
             "worst_group": self.worst_group,
             "by_group": {name: score.as_json() for name, score in self.by_group.items()},
         }

@@ -22,7 +22,7 @@ from veil.accounting import Account, Gaussian, Ledger, Relation, Repeated, Terms
 from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_multiplier
 from veil.metrics.bootstrap import intervals
-from veil.metrics.definitions import ACROSS, BY_COUNTS, LEAST_ROWS, balanced_accuracy
+from veil.metrics.definitions import BY_COUNTS, LEAST_ROWS, all_across, parity_apart
 from veil.metrics.groups import GroupMetrics, GroupScore
 from veil.models.applying import apply
 from veil.noise import GaussianNoise
@@ -56,7 +56,9 @@ class NoisyGroupMetrics(GroupMetrics):
         plain = {**GroupMetrics.as_json(self), "released": True, "noise": self.sigma}
         if self.counts is None or not self.by_group:
             return plain
-        return plain | _from_counts(self.counts, list(self.by_group.items()), plain["by_group"], self.sigma)
+        further = _from_counts(self.counts, list(self.by_group.items()), plain["by_group"], self.sigma)
+        # Accuracies are worked out before counts are cut off at 0, which is more exact: they stay.
+        return {**further, **plain, "by_group": further["by_group"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ def _from_counts(
     used = np.where(known[:, None, None] & there[:, :, None], np.maximum(counts, 0.0), 0.0)
     values = {figure.name: figure.of(used) for figure in BY_COUNTS}
     spans = intervals(used, sigma)
-    parity = {f.name: _or_none(float(f.over(*(values[name] for name in f.reads)))) for f in ACROSS if f.parity}
+    found, parity = parity_apart({name: _or_none(float(value)) for name, value in all_across(values).items()})
     by_group = {
         name: {
             **shown[name],
@@ -153,8 +155,8 @@ def _from_counts(
         else shown[name]
         for i, (name, _) in enumerate(scores)
     }
-    overall = _or_none(float(balanced_accuracy(used.sum(axis=0))))
-    return {"balanced_accuracy": overall, "parity": parity, "intervals": spans.across, "by_group": by_group}
+    overall = {f.name: _or_none(float(f.of(used.sum(axis=0)))) for f in BY_COUNTS if f.overall}
+    return {**found, **overall, "parity": parity, "intervals": spans.across, "by_group": by_group}
 
 
 def fewest_rows(sigma: float, counts: int) -> float:

@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veil.metrics.bootstrap import intervals
-from veil.metrics.definitions import ACROSS, BINS, BY_COUNTS, BY_ROWS, LEAST_ROWS, OVERALL, Floats
+from veil.metrics.definitions import (
+    BINS,
+    BY_COUNTS,
+    BY_ROWS,
+    LEAST_ROWS,
+    OVERALL,
+    Floats,
+    all_across,
+    parity_apart,
+)
 
 MOST_CLASSES = 12
 CURVE_POINTS = 41
@@ -62,9 +71,7 @@ class Outcomes:
         """Every figure as JSON values: overall, across groups with intervals, parity, and of each group."""
         overall, by_group = self._frames()
         values = {name: np.array([group[name] for group in by_group]) for name in by_group[0]} if by_group else {}
-        known = [f for f in ACROSS if all(name in values for name in f.reads)]
-        found = {f.name: _number(float(f.over(*(values[name] for name in f.reads)))) for f in known}
-        parity = {f.name: found.pop(f.name) for f in known if f.parity}
+        found, parity = parity_apart({name: _number(float(value)) for name, value in all_across(values).items()})
         spans = intervals(self._enough(self.counts))
         whole = intervals(confusion(self.targets, self.predicted, self.classes)[None])
         groups = {

@@ -24,7 +24,12 @@ def render_card(
     twin, _ = build([facts], requirements, audits)
     environment = Environment(autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(
-        percent=wording.percent, number=wording.number, spelled=wording.spelled, show=wording.show, md=plain_markdown
+        percent=wording.percent,
+        number=wording.number,
+        label=wording.label,
+        spelled=wording.spelled,
+        show=wording.show,
+        md=plain_markdown,
     )
     environment.globals.update(
         relations=wording.RELATIONS,

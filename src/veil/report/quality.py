@@ -7,7 +7,8 @@ from typing import Any
 
 from veil.report.cleaning import Facts
 from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
-from veil.report.wording import FIGURE_NAMES, METRIC_NAMES, number, spelled
+from veil.report.variants import FIGURES
+from veil.report.wording import label, number
 
 
 def quality_figures(run: Facts) -> dict[str, Figure]:
@@ -19,7 +20,7 @@ def quality_figures(run: Facts) -> dict[str, Figure]:
     if parity:
         figures["parity"] = Bars(
             title="Parity between groups",
-            bars=tuple(Bar(spelled(name), value) for name, value in parity),
+            bars=tuple(Bar(label(name), value) for name, value in parity),
             x_label="Difference (0: groups are treated alike)",
             row_label="Notion",
             value_label="Difference",
@@ -80,16 +81,8 @@ def score_table(run: Facts) -> Table | None:
 def further_figures(run: Facts) -> dict[str, float]:
     """Numbers of `metrics` that stand nowhere else on the page, by their label."""
     metrics = run.get("metrics") or {}
-    return {label(key): value for key, value in metrics.items() if _is_number(value) and key not in METRIC_NAMES}
-
-
-def label(key: str) -> str:
-    """The name of a figure as people write it.
-
-    >>> label("auroc"), label("balanced_accuracy")
-    ('AUROC', 'Balanced accuracy')
-    """
-    return FIGURE_NAMES.get(key) or spelled(key)
+    elsewhere = (*FIGURES, "epsilon")
+    return {label(key): value for key, value in metrics.items() if _is_number(value) and key not in elsewhere}
 
 
 def _is_number(value: Any) -> bool:

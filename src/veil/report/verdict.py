@@ -11,7 +11,7 @@ from veil.report.cleaning import Facts
 from veil.report.intervals import spread
 from veil.report.requirements import SIGNS, from_mapping
 from veil.report.variants import Variant, find_variants, privacy_cost_gap
-from veil.report.wording import METRIC_NAMES, number, percent, some_of, spelled
+from veil.report.wording import label, number, percent, some_of
 
 OVER_GROUPS = {figure.name for figure in (*ACROSS, PRIVACY_COST_GAP)}
 
@@ -69,7 +69,7 @@ def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Fact
         "value": value,
         "met": asked.holds(value) and not missing,
         "not_measured": missing,
-        "name": METRIC_NAMES.get(asked.metric, spelled(asked.metric)),
+        "name": label(asked.metric),
         "shown": f"{shown(value)}, required {SIGNS[asked.op]}\u00a0{shown(asked.threshold)}{lacking}",
     }
 

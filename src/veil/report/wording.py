@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from veil.metrics.definitions import TITLES
+
 NOTHING = "–"
 NARROW = "\u202f"
 
@@ -27,21 +29,11 @@ SAMPLINGS = {
     "shuffled": "shuffled: one pass after another over all rows",
     "none": "none: every step reads all rows",
 }
-METRIC_NAMES = {
-    "worst_group_accuracy": "Worst-group accuracy",
-    "average_group_accuracy": "Average over groups",
-    "accuracy": "Overall accuracy",
-    "disparity": "Gap between best and worst group",
-    "epsilon": "ε",
-}
 FIGURE_NAMES = {
-    "auroc": "AUROC",
-    "ece": "ECE",
-    "tpr": "True positive rate",
-    "fpr": "False positive rate",
-    "ratio": "Worst group over best group",
+    **TITLES,
+    "accuracy": "Overall accuracy",
+    "epsilon": "ε",
     "noise": "Noise in each released count (std)",
-    "privacy_cost_gap": "Privacy-cost gap",
 }
 STATE_NAMES = {
     "weights": "Weight of each group",
@@ -109,6 +101,15 @@ def spelled(value: str) -> str:
     """
     text = value.replace("_", " ").strip()
     return text[:1].upper() + text[1:]
+
+
+def label(key: str) -> str:
+    """The name of a figure as people write it.
+
+    >>> label("auroc"), label("balanced_accuracy")
+    ('AUROC', 'Balanced accuracy')
+    """
+    return FIGURE_NAMES.get(key) or spelled(key)
 
 
 def some_of(names: Sequence[str], most: int = 5) -> str:
