@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs, and every method has its page."""
+"""The documentation is true: its code runs, and every method has its page, every figure its place."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from veil import methods
 from veil.accounting import Ledger
 from veil.accounting.events import PoissonGaussian
 from veil.errors import InputError
+from veil.metrics.definitions import judged_names
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -34,6 +35,18 @@ def test_every_option_of_a_method_is_on_its_page(name: str) -> None:
     known = re.findall(r"`([a-z_0-9]+)`", page)
     for option in fields(methods.create(name)):  # type: ignore[arg-type]
         assert option.name in known, f"{option.name} is not explained"
+
+
+def test_every_method_file_is_listed_by_its_package() -> None:
+    folder = ROOT / "src" / "veil" / "methods"
+    files = {file.stem for file in folder.glob("*.py") if "\n@register\n" in file.read_text(encoding="utf-8")}
+    listed = (folder / "__init__.py").read_text(encoding="utf-8").partition("from veil.methods.registry")[0]
+    assert files == set(re.findall(r"^    (\w+),$", listed, flags=re.MULTILINE))
+
+
+def test_every_figure_that_can_be_required_is_on_the_page_of_the_command_line() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    assert [name for name in judged_names() if f"`{name}`" not in page] == []
 
 
 def code_of(page: str) -> str:
