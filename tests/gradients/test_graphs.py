@@ -66,3 +66,84 @@ def test_a_linear_map_of_another_width_is_recorded_again():
     assert found["weight"].shape == (5, 6, 3)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert engine._memory.plain.maps == (("weight", "bias", 6),)
+
+
+def _squares(model: nn.Module, batch: Tensor) -> Tensor:
+    output: Tensor = model(batch)
+    return output.square().sum(1)
+
+
+@pytest.mark.parametrize("shape", [(1,), (), (1, 4)])
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
+def test_a_bias_that_is_broadcast_has_the_gradient_of_its_own_shape(shape, warm, assert_like_loop, loop_gradients):
+    model, batch = nn.Linear(3, 4).double(), torch.randn(5, 3).double()
+    engine = GradientEngine(model, _squares)
+    if warm:
+        engine.facts(batch)
+        assert engine._memory.plain is not None
+    model.bias.data = torch.randn(shape).double()
+    found, wanted = engine.per_row(batch), loop_gradients(model, _squares, batch)
+    assert all(torch.allclose(found[name], wanted[name]) for name in wanted)
+    assert engine.weighted_sum(batch, lambda facts: facts.norms).sums[0]["bias"].shape == shape
+    assert_like_loop(model, batch, _squares)
+
+
+@pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
+def test_a_vector_as_weight_of_a_linear_map_is_exact(assert_like_loop):
+    model = nn.Linear(3, 1, bias=False).double()
+    model.weight.data = torch.randn(3).double()
+    assert_like_loop(model, torch.randn(5, 3).double(), lambda model, batch: model(batch))
+
+
+@pytest.mark.parametrize("exchange", ["layers", "weights"])
+def test_layers_that_change_places_take_their_gradients_with_them(exchange, loop_gradients):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)).double()
+    engine, batch = GradientEngine(model, _squares), torch.randn(4, 3).double()
+    engine.facts(batch)
+    assert engine._memory.plain is not None
+    if exchange == "layers":
+        model[0], model[2] = model[2], model[0]
+    else:
+        model[0].weight, model[2].weight = model[2].weight, model[0].weight
+    found, wanted = engine.per_row(batch), loop_gradients(model, _squares, batch)
+    assert all(torch.allclose(found[name], wanted[name]) for name in wanted)
+    assert engine._memory.plain.holds()
+
+
+class _Leaf(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.ones(1))
+
+
+@pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
+def test_losses_that_are_a_parameter_or_its_expansion_reach_it():
+    batch = torch.randn(3, 2)
+    one = GradientEngine(_Leaf(), lambda model, batch: model.value).per_row(batch[:1])
+    every = GradientEngine(_Leaf(), lambda model, batch: model.value.expand(len(batch))).per_row(batch)
+    assert one["value"].tolist() == [[1.0]]
+    assert every["value"].tolist() == [[1.0]] * 3
+
+
+def test_losses_that_depend_on_no_parameter_have_no_gradient():
+    engine = GradientEngine(nn.Linear(3, 2), lambda model, batch: model(batch).sum(1).detach())
+    assert engine.facts(torch.randn(4, 3)).norms.tolist() == [0.0] * 4
+
+
+class _NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):  # type: ignore[no-untyped-def]
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return None
+
+
+@pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
+def test_a_function_that_gives_no_gradient_gives_zero(assert_like_loop):
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch) + _NoGradient.apply(model(batch))).square().sum(1)
+
+    assert_like_loop(nn.Linear(3, 3).double(), torch.randn(4, 3).double(), loss)

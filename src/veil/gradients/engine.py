@@ -106,7 +106,7 @@ class GradientEngine:
         return dict(parameters)
 
     def _run(self, batch: Batch, rows: int, keep: bool = True) -> Outcome:
-        """One pass. The short way reads the parameters off the graph, so a change among them cannot go unseen there."""
+        """One pass. The short way reads the parameters off the graph and knows where the model held each of them."""
         try:
             outcome = run_again(self.model, self.loss, batch, rows, self._memory, keep)
             if outcome is None:

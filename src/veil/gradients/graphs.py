@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import GradientEdge, _engine_run_backward
+from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 from veil.gradients.records import GradientError
 
@@ -101,13 +101,20 @@ def kind_of(node: Any) -> Kind:
     return kind
 
 
+def _start(losses: Tensor) -> Any:
+    """The node that made the losses; that of the tensor itself if they are a leaf, None if they depend on nothing."""
+    if losses.grad_fn is None and losses.requires_grad:
+        return get_gradient_edge(losses).node
+    return losses.grad_fn
+
+
 def read_graph(losses: Tensor, rows: int, past_products: bool = True) -> Graph:
     """Every node that the losses depend on.
 
     If not `past_products`, of a matrix product only what comes from the left is followed, and its key leaves out the
     shape of what it gives: whoever asks for that knows and compares it.
     """
-    start = losses.grad_fn
+    start = _start(losses)
     nodes: list[Any] = [start] if start is not None else []
     kinds: list[Kind] = []
     leaves: list[Tensor] = []
@@ -161,7 +168,8 @@ def reject_checkpoints(kinds: Collection[Kind]) -> None:
 def leaves_before(losses: Tensor, stops: Collection[Any]) -> list[Tensor]:
     """The leaves that the losses reach without passing one of some nodes."""
     leaves: list[Tensor] = []
-    nodes = [losses.grad_fn] if losses.grad_fn is not None else []
+    start = _start(losses)
+    nodes = [start] if start is not None else []
     seen = set(nodes)
     for node in nodes:  # grows on the way
         if node in stops:

@@ -21,7 +21,7 @@ from veil.gradients.graphs import backward, leaves_before, read_graph, reject_ch
 from veil.gradients.local import Watch, draws_random_numbers, owners, per_row_of_module
 from veil.gradients.recording import Recorder, Structures
 from veil.gradients.records import Batch, FallbackWarning, GradientError, LossFn, RowFacts
-from veil.gradients.replay import Plain, plain_maps, read, replay
+from veil.gradients.replay import Plain, places_of, plain_maps, read, replay
 
 # Memory kept from pass to pass, as a share of the activations that the recorded calls hold anyway.
 HELD_SHARE = 0.35
@@ -118,7 +118,7 @@ def run_again(
 ) -> Outcome | None:
     """The pass by the short way, if there is one and the graph is the one that was recorded; else None."""
     plain = memory.plain
-    if plain is None or rows < 2:
+    if plain is None or rows < 2 or not plain.holds():
         return None
     if not torch.is_grad_enabled():
         with torch.enable_grad():
@@ -171,7 +171,8 @@ def _recorded(
             left = _backward(losses, recorder, gathering)
         first, memory.watched = memory.watched is None, memory.watched or ()
         maps = None if left else plain_maps(recorder.uses, names, rows)
-        memory.plain = None if maps is None else Plain(maps, names)
+        places = None if maps is None else places_of(model, parameters)
+        memory.plain = None if maps is None or places is None else Plain(maps, names, places)
         if left and first:
             memory.watched = tuple(dict.fromkeys(name for around in owners(left).values() for name in around))
             if memory.watched:
@@ -223,7 +224,7 @@ def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering) -> list
     reject_checkpoints(graph.kinds)
     leaves = [leaf for leaf in graph.leaves if id(leaf) in recorder.names]
     inputs: list[Any] = [*recorder.roots, *leaves]
-    if not inputs:
+    if not inputs or not losses.requires_grad:
         return []
     recorder.settle_layouts(losses, graph, inputs)
     # Let go of the nodes: what they hold is free again as soon as the backward pass is done with them.

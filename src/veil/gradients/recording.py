@@ -236,7 +236,9 @@ class Recorder(TorchFunctionMode):
         """Names of the parameters that a use contributes to."""
         return [self.names[id(parameter)] for parameter in use.parameters]
 
-    def _gradient(self, use: Use, gradient: Tensor) -> None:
+    def _gradient(self, use: Use, gradient: Tensor | None) -> None:
+        if gradient is None:  # from an autograd function that gives none: the same as zero
+            return
         if self.probed is not None:
             self.probed[-1][id(use)] = gradient
             return

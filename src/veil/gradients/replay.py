@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from veil.gradients.contributions import Contribution, Rowwise, Single, product_squares, squared_norms
@@ -23,19 +23,45 @@ from veil.gradients.tracing import traced
 
 Maps: TypeAlias = tuple[tuple[str, str | None, int], ...]
 """Names of weight and bias of every linear map and the width of what it gives, sorted."""
+Place: TypeAlias = tuple[dict[str, Any], str, Any]
+"""The dict of a module, a key, and the submodule or parameter that it holds there."""
 
 
 @dataclass(slots=True)
 class Plain:
-    """A model of nothing but linear maps: its maps, its parameters' names by identity, graphs that were traced."""
+    """A model of nothing but linear maps: its maps, its parameters' names by identity, graphs that were traced.
+
+    `places` is where the model holds its parameters: while each of them is held there, the names are right.
+    """
 
     maps: Maps
     names: dict[int, str]
+    places: list[Place]
     traced: set[Hashable] = field(default_factory=set)
     pairs: list[tuple[str, str | None]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.pairs = [(weight, bias) for weight, bias, _ in self.maps]
+
+    def holds(self) -> bool:
+        """Whether every parameter still has the name that it had when the model was recorded."""
+        return all(holder.get(name) is held for holder, name, held in self.places)
+
+
+def places_of(model: nn.Module, parameters: dict[str, Tensor]) -> list[Place] | None:
+    """What the model holds on the way to each parameter, and the parameter; None if its names are no such ways."""
+    places: dict[str, Place] = {}
+    for name, parameter in parameters.items():
+        *path, last = name.split(".")
+        module = model
+        for depth, part in enumerate(path):
+            inner = module._modules.get(part)
+            if inner is None:
+                return None
+            places[".".join(path[: depth + 1])] = (module._modules, part, inner)
+            module = inner
+        places[name] = (module._parameters, last, parameter)
+    return list(places.values())
 
 
 def plain_maps(uses: list[Use], names: dict[int, str], rows: int) -> Maps | None:
@@ -86,14 +112,16 @@ def _map_of(kind: str, following: Any, names: dict[int, str]) -> tuple[str, str 
     turned = following[-1][0]
     if turned is None or turned.name() != "TBackward0":
         return None
-    weight = names.get(id(getattr(turned.next_functions[0][0], "variable", None)))
-    if weight is None:
+    weight = getattr(turned.next_functions[0][0], "variable", None)
+    name = names.get(id(weight))
+    if weight is None or name is None:
         return None
     if kind == "MmBackward0":
-        return weight, None
-    shift = following[0][0]
-    bias = names.get(id(getattr(shift, "variable", None)))
-    return None if bias is None else (weight, bias)
+        return name, None
+    bias = getattr(following[0][0], "variable", None)
+    shift = names.get(id(bias))
+    # A bias of another shape is broadcast: its gradient is then a sum over features.
+    return None if bias is None or shift is None or bias.shape != weight.shape[:1] else (name, shift)
 
 
 def replay(

@@ -14,7 +14,9 @@ from veil.gradients.recording import Parts, Recorder, Rows, rule
 @rule(F.linear)
 def linear(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     """The gradient of W is Σ_t g_t ⊗ x_t; that of b is Σ_t g_t."""
-    if not recorder.trains(weight, bias):
+    # torch takes a vector as weight too, and broadcasts a bias of any other shape.
+    usual = weight.ndim == 2 and (bias is None or bias.shape == weight.shape[:1])
+    if not usual or not recorder.trains(weight, bias):
         return NotImplemented
     plain_weight, plain_bias = recorder.opened(input, weight, bias)
     assert plain_weight is not None
