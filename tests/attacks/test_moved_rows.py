@@ -59,6 +59,21 @@ def largest_move(model: nn.Module, batches: list[tuple[Tensor, Tensor]], bound: 
     return float(max(moves)) / bound
 
 
+def assert_as_alone(engine: GradientEngine, batch: tuple[Tensor, Tensor]) -> None:
+    """Every row has the gradient and the norm that it has in a batch of its own."""
+    trained = dict(engine.model.named_parameters())
+    found, norms = engine.per_row(batch), engine.facts(batch).norms
+    for row in range(len(norms)):
+        alone = torch.autograd.grad(
+            losses(engine.model, sliced(batch, row, row + 1)).sum(), list(trained.values()), allow_unused=True
+        )
+        size = torch.stack([g.norm() for g in alone if g is not None]).norm()
+        assert norms[row] == pytest.approx(float(size), rel=1e-3, abs=1e-6)
+        for parameter, gradient in zip(trained, alone, strict=True):
+            wanted = torch.zeros_like(trained[parameter]) if gradient is None else gradient
+            assert (found[parameter][row] - wanted).norm() <= 1e-3 * size + 1e-6, f"row {row}, {parameter}"
+
+
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(steps=programs(), seed=st.integers(0, 1000), count=st.integers(2, 6))
 @pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
@@ -82,19 +97,21 @@ def test_every_row_has_the_gradient_that_it_has_alone(name: str) -> None:
         with pytest.raises(GradientError):
             engine.per_row(rows_of(5, 0, 1.0))
         return
-    trained = dict(model.named_parameters())
     for seed, count in ((0, 5), (1, 4), (2, 5)):
-        batch = rows_of(count, seed, 1.0)
-        found, norms = engine.per_row(batch), engine.facts(batch).norms
-        for row in range(count):
-            alone = torch.autograd.grad(
-                losses(model, sliced(batch, row, row + 1)).sum(), list(trained.values()), allow_unused=True
-            )
-            size = torch.stack([g.norm() for g in alone if g is not None]).norm()
-            assert norms[row] == pytest.approx(float(size), rel=1e-3, abs=1e-6)
-            for parameter, gradient in zip(trained, alone, strict=True):
-                wanted = torch.zeros_like(trained[parameter]) if gradient is None else gradient
-                assert (found[parameter][row] - wanted).norm() <= 1e-3 * size + 1e-6, f"row {row}, {parameter}"
+        assert_as_alone(engine, rows_of(count, seed, 1.0))
+
+
+@pytest.mark.parametrize("count", [2, 5, WIDTH])
+@pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
+def test_an_engine_that_saw_the_same_layers_in_other_arrangements_has_every_row_right(count: int) -> None:
+    torch.manual_seed(3)
+    model = Program(["features_first(linear)"])
+    engine = GradientEngine(model, losses)
+    ways = [way for name, way in WRAPPERS.items() if name not in (*REJECTED, "checkpointed")]
+    plain = WRAPPERS["features_first"]
+    for seed, way in enumerate([plain, *(way for other in ways for way in (other, plain)), *reversed(ways)]):
+        model.steps[0].function = way
+        assert_as_alone(engine, rows_of(count, seed, 1.0))
 
 
 def test_the_family_has_what_breaks_engines() -> None:

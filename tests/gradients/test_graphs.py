@@ -147,3 +147,53 @@ def test_a_function_that_gives_no_gradient_gives_zero(assert_like_loop):
         return (model(batch) + _NoGradient.apply(model(batch))).square().sum(1)
 
     assert_like_loop(nn.Linear(3, 3).double(), torch.randn(4, 3).double(), loss)
+
+
+def _sorted(layer: nn.Module, rows: Tensor) -> Tensor:
+    order = rows[:, 0].detach().argsort()
+    output: Tensor = layer(rows[order])
+    return output[order.argsort()]
+
+
+# The same function of every row by the same linear map, with the rows in other places.
+ARRANGED = {
+    "plain": lambda layer, rows: layer(rows),
+    "reversed": lambda layer, rows: layer(rows.flip(0)).flip(0),
+    "rolled": lambda layer, rows: layer(rows.roll(1, 0)).roll(-1, 0),
+    "sorted": _sorted,
+    "in order": lambda layer, rows: layer(rows)[torch.arange(len(rows))],
+    "reversed by index": lambda layer, rows: layer(rows.flip(0))[torch.arange(len(rows)).flip(0)],
+    "reversed by select": lambda layer, rows: layer(rows.flip(0)).index_select(0, torch.arange(len(rows)).flip(0)),
+    "reversed by matrix": lambda layer, rows: torch.eye(len(rows)).flip(0).to(rows) @ layer(rows.flip(0)),
+    "reversed by stack": lambda layer, rows: torch.stack(layer(rows.flip(0)).unbind(0)[::-1]),
+    "turned": lambda layer, rows: layer(rows).t().flip(1).flip(1).t(),
+    "turned and reversed": lambda layer, rows: layer(rows.flip(0)).t().flip(1).t(),
+    "repeated": lambda layer, rows: layer(rows.repeat(2, 1))[: len(rows)],
+    "repeated, second": lambda layer, rows: layer(rows.repeat(2, 1))[len(rows) :],
+    "each repeated": lambda layer, rows: layer(rows.repeat_interleave(2, 0))[::2],
+    "for every row": lambda layer, rows: layer(rows.expand(len(rows), *rows.shape))[0],
+    "of every row": lambda layer, rows: layer(rows.unsqueeze(1).expand(-1, len(rows), -1))[:, 0],
+    "of every row, flat": lambda layer, rows: layer(rows.repeat_interleave(len(rows), 0))[:: len(rows)],
+}
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+@pytest.mark.parametrize("first", [0, 1], ids=["first layer", "second layer"])
+@pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
+def test_rows_that_stand_elsewhere_than_when_the_model_was_recorded_are_found(first, rows, loop_gradients):
+    torch.manual_seed(rows)
+    model = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)]).double()
+    ways = [ARRANGED["plain"], ARRANGED["plain"]]
+
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        hidden = torch.tanh(ways[0](model[0], batch))
+        return torch.log_softmax(ways[1](model[1], hidden), 1)[:, 0]
+
+    engine = GradientEngine(model, loss)
+    for name in [*ARRANGED, *reversed(ARRANGED)]:
+        for way in ("plain", "plain", name):
+            ways[first] = ARRANGED[way]
+            batch = torch.randn(rows, 3).double()
+            found, wanted = engine.per_row(batch), loop_gradients(model, loss, batch)
+            assert all(torch.allclose(found[of], wanted[of]) for of in wanted), way
+        assert engine._memory.plain is not None or name != "plain"

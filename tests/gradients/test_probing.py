@@ -194,6 +194,25 @@ def test_state_that_is_the_same_whatever_the_rows_are_may_change(model: nn.Modul
     assert reasons(model) == ""
 
 
+class Statistics(nn.Module):
+    """Subtracts the mean of rows seen in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.ones(4))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * rows.detach().mean(0)
+        return self.head(rows - self.mean)
+
+
+def test_statistics_that_are_read_and_not_written_pass() -> None:
+    assert "mean: the forward pass writes to it" in reasons(Statistics())
+    assert reasons(Statistics().eval()) == ""
+
+
 def test_a_loss_that_remembers_earlier_rows_is_refused() -> None:
     past = [0.0]
 

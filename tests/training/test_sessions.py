@@ -158,6 +158,18 @@ def test_losses_that_weigh_a_row_by_the_others_are_refused_at_the_first_step(cha
     assert not torch.overrides._get_current_function_mode_stack()
 
 
+def test_losses_that_begin_to_mix_at_a_later_step_are_refused_at_that_step() -> None:
+    model = small_model()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    with pytest.raises(GradientError, match="the losses mix rows"):
+        for count, (inputs, targets) in enumerate(session):
+            before = weights(model).clone()
+            losses = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+            session.step(losses if count < 7 else losses / losses.detach().mean())
+    assert count == 7
+    assert torch.equal(weights(model), before)
+
+
 def test_mixup_is_refused_in_a_session() -> None:
     model = small_model()
     start = weights(model).clone()

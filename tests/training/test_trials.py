@@ -54,6 +54,22 @@ def test_a_model_that_cannot_be_evaluated_is_refused_before_anything_is_spent(
     assert not (tmp_path / "run").exists()
 
 
+class Pairs(nn.Linear):
+    """Takes two rows at a time when it is evaluated."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if not self.training and len(rows) > 2:
+            raise ValueError("two rows at a time")
+        return super().forward(rows)
+
+
+def test_a_model_whose_figures_cannot_be_computed_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    problem = generate(GROUPS)
+    with pytest.raises(InputError, match="rows like those of evaluation: two rows at a time"):
+        veil.fit(Pairs(10, 2), problem, evaluation=problem, out=tmp_path / "run", **SETTINGS)
+    assert not (tmp_path / "run").exists()
+
+
 def test_rows_for_evaluation_of_another_shape_are_refused_before_anything_is_spent(tmp_path: Path) -> None:
     other = Problem.from_arrays(torch.zeros(4, 7), [0, 1, 0, 1], ["large", "small"] * 2)
     with pytest.raises(InputError, match="the model does not take rows of shape 7"):
