@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tests.attacks.losses import SCORES, WAYS, Loss, made_losses
 from tests.attacks.programs import INNER, NAMES, WIDTH, WRAPPERS, Program, programs
 from veil.gradients import GradientEngine, GradientError, RowFacts
 from veil.gradients.batches import mapped, sliced
+from veil.gradients.records import LossFn
 
 # What the engine keeps below a bound for the error of single-precision norms, and the rounding of two sums.
 SLACK = 2e-3
@@ -20,9 +21,7 @@ SLACK = 2e-3
 REJECTED = ("hooked", "overwritten", "in_place(linear, relu)")
 
 
-def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Cross-entropy of each row."""
-    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+losses = Loss("cross entropy")
 
 
 def rows_of(count: int, seed: int, scale: float) -> tuple[Tensor, Tensor]:
@@ -50,9 +49,9 @@ def bounded_sum(engine: GradientEngine, batch: tuple[Tensor, Tensor], bound: flo
     return torch.cat([part.flatten() for part in engine.weighted_sum(batch, clip).sums[0].values()]).double()
 
 
-def largest_move(model: nn.Module, batches: list[tuple[Tensor, Tensor]], bound: float) -> float:
+def largest_move(model: nn.Module, batches: list[tuple[Tensor, Tensor]], bound: float, loss: LossFn = losses) -> float:
     """How far the removal of one row moves the sum, in bounds, at most; one engine sees all batches."""
-    engine, moves = GradientEngine(model, losses), []
+    engine, moves = GradientEngine(model, loss), []
     for batch in batches:
         whole = bounded_sum(engine, batch, bound)
         moves += [(whole - bounded_sum(engine, without(batch, row), bound)).norm() for row in range(len(batch[1]))]
@@ -65,7 +64,7 @@ def assert_as_alone(engine: GradientEngine, batch: tuple[Tensor, Tensor]) -> Non
     found, norms = engine.per_row(batch), engine.facts(batch).norms
     for row in range(len(norms)):
         alone = torch.autograd.grad(
-            losses(engine.model, sliced(batch, row, row + 1)).sum(), list(trained.values()), allow_unused=True
+            engine.loss(engine.model, sliced(batch, row, row + 1)).sum(), list(trained.values()), allow_unused=True
         )
         size = torch.stack([g.norm() for g in alone if g is not None]).norm()
         assert norms[row] == pytest.approx(float(size), rel=1e-3, abs=1e-6)
@@ -74,15 +73,15 @@ def assert_as_alone(engine: GradientEngine, batch: tuple[Tensor, Tensor]) -> Non
             assert (found[parameter][row] - wanted).norm() <= 1e-3 * size + 1e-6, f"row {row}, {parameter}"
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(steps=programs(), seed=st.integers(0, 1000), count=st.integers(2, 6))
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(steps=programs(), loss=made_losses(), seed=st.integers(0, 1000), count=st.integers(2, 6))
 @pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
-def test_no_row_moves_the_sum_by_more_than_its_bound(steps: list[str], seed: int, count: int) -> None:
+def test_no_row_moves_the_sum_by_more_than_its_bound(steps: list[str], loss: Loss, seed: int, count: int) -> None:
     torch.manual_seed(seed)
     model = Program(steps)
     batches = [rows_of(count, seed, 0.3), rows_of(5, seed + 1, 1.0)]
     try:
-        assert largest_move(model, batches, bound=0.05) <= 1.0 + SLACK
+        assert largest_move(model, batches, 0.05, loss) <= 1.0 + SLACK
     except GradientError:
         assert any(name.startswith((*REJECTED, "checkpointed")) for name in steps)
 
@@ -99,6 +98,17 @@ def test_every_row_has_the_gradient_that_it_has_alone(name: str) -> None:
         return
     for seed, count in ((0, 5), (1, 4), (2, 5)):
         assert_as_alone(engine, rows_of(count, seed, 1.0))
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
+def test_every_row_has_its_own_gradient_under_every_loss(score: str, way: str) -> None:
+    torch.manual_seed(3)
+    for model in (nn.Linear(WIDTH, 3), Program(["called_twice(linear)"])):
+        engine = GradientEngine(model, Loss(score, (way,)))
+        for seed, count in ((0, 5), (1, 4), (2, 5)):
+            assert_as_alone(engine, rows_of(count, seed, 1.0))
 
 
 @pytest.mark.parametrize("count", [2, 5, WIDTH])
