@@ -13,17 +13,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 from veil import methods
 from veil.budget_store import BudgetStore, DataSet
 from veil.cli.app import main
 from veil.errors import InputError
 from veil.methods import Method
-from veil.plans import Settings
+from veil.plans import Plan, Settings
 from veil.request import Request
-from veil.tables import mapped, measuring, opening, running
+from veil.tables import mapped, measuring, opening
+from veil.tables.measuring import HeldOutFigures
 from veil.tables.running import train_table
 from veil.training import Callback, Run, StepReport
+from veil.training.fitting import Measured
 
 SETTINGS: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "steps": 10, "batch_size": 40, "checkpoint_every": 4}
 SCHEMA = """
@@ -294,15 +297,14 @@ def test_a_run_that_was_trained_is_not_trained_again(measured: Path) -> None:
 
 def test_held_out_rows_are_not_measured_again_by_another_model(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counts of two models under the same noise would differ by exact counts."""
-    trained = running.fit
+    measure = HeldOutFigures.__call__
 
-    def other(*given: Any, **more: Any) -> Run:
-        run = trained(*given, **more)
+    def other(self: HeldOutFigures, model: nn.Module, plan: Plan) -> Measured:
         with torch.no_grad():
-            next(run.model.parameters()).add_(0.01)
-        return run
+            next(model.parameters()).add_(0.01)
+        return measure(self, model, plan)
 
-    monkeypatch.setattr(running, "fit", other)
+    monkeypatch.setattr(HeldOutFigures, "__call__", other)
     with pytest.raises(InputError, match="Cannot resume: the trained weights differ"):
         train(measured, asked(measured), resume=True)
     monkeypatch.undo()

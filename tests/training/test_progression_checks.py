@@ -25,7 +25,7 @@ from veil.plans.controllers import Constant
 from veil.plans.plan import METRICS
 from veil.problem import Problem
 from veil.releases import LossRelease
-from veil.tables.measuring import measure_held_out
+from veil.tables.measuring import HeldOutFigures
 from veil.training.fitting import Job, execute, row_losses
 from veil.training.progression import (
     LATER_IS_GONE,
@@ -189,9 +189,10 @@ def test_held_out_rows_are_measured_once(tmp_path: Path) -> None:
     apart = Problem.from_arrays(problem.inputs, problem.targets, ["majority", "minority"] * 120, classes=[0, 1])
     plan = plan_of("dp-sgd", problem)
     folder = RunFolder.start(tmp_path / "run", plan.settings)
-    run = execute(Job(nn.Linear(4, 2), problem, None, row_losses, (points,), ()), plan, folder)
-    measure_held_out(run, apart, folder.seed, folder)
+    measure = HeldOutFigures(apart, folder.seed, plan.relation, folder)
+    run = execute(Job(nn.Linear(4, 2), problem, callbacks=(points,), measures=[measure]), plan, folder)
     folder.complete()
+    later = HeldOutFigures(apart, Seed.from_int(9), plan.relation)
     more = raise_budgets(run, problem, {"careful": 1.0}, 5, out=tmp_path / "more", callbacks=[points])
     again = roll_back(more, points.kept, {"careful": 0.9}, out=tmp_path / "again")
     assert (tmp_path / "more" / "evaluation.jsonl").read_bytes() == (tmp_path / "run" / "evaluation.jsonl").read_bytes()
@@ -200,11 +201,11 @@ def test_held_out_rows_are_measured_once(tmp_path: Path) -> None:
         assert (continued.folder / "evaluation.jsonl").exists()
         assert verify(continued.folder / "certificate.json").holds
         with pytest.raises(InputError, match="measured before"):
-            measure_held_out(continued, apart, Seed.from_int(9), None)
+            later(continued.model, continued.plan)
     back = roll_back(run, points.kept, LOWERED, out=tmp_path / "back")
     assert not set(DISJOINT.values()) & set(back.certificate.assumptions)
     assert not (tmp_path / "back" / "evaluation.jsonl").exists()
-    measure_held_out(back, apart, Seed.from_int(9), None)
+    later(back.model, back.plan)
 
 
 def test_a_folder_is_a_run_of_its_own_and_is_not_used_twice(tmp_path: Path) -> None:

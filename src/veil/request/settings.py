@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from veil.accounting import Pld, Rdp
 from veil.accounting.accountant import Accountant
@@ -78,18 +78,18 @@ class Settings(BaseModel):
         veil.errors.InputError: epsilon is 0.0: it must be above 0 and finite
         """
         try:
-            settings = cls(**values)
+            return cls(**values)
         except ValidationError as error:
             raise said(error) from error
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Settings:
         require(
-            math.isfinite(settings.epsilon) and settings.epsilon > 0,
-            f"epsilon is {settings.epsilon}: it must be above 0 and finite",
+            math.isfinite(self.epsilon) and self.epsilon > 0,
+            f"epsilon is {self.epsilon}: it must be above 0 and finite",
         )
-        require(
-            settings.delta is None or 0 < settings.delta < 1,
-            f"delta is {settings.delta}: it must lie between 0 and 1",
-        )
-        return settings
+        require(self.delta is None or 0 < self.delta < 1, f"delta is {self.delta}: it must lie between 0 and 1")
+        return self
 
     def delta_for(self, facts: PublicFacts) -> float:
         """The given δ, or 1 / (2 × declared rows)."""

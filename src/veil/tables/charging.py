@@ -10,9 +10,7 @@ from veil.accounting import Relation
 from veil.budget_store import NOT_CHARGED, RunReservation, reserve_amount, reserve_for
 from veil.budget_store.runs import SNAPSHOT
 from veil.errors import InputError, require
-from veil.methods import Method, relation_asked
-from veil.plans import Plan, Settings
-from veil.problem import PublicFacts
+from veil.plans import Plan
 from veil.training import Callback
 from veil.training.run_folder import RunFolder
 
@@ -56,6 +54,7 @@ class Charge(Callback):
 
     def reserve(self, plan: Plan) -> None:
         """What a plan may spend, unless everything was reserved before."""
+        require(plan.private, f"{plan.method} is not private: no budget is large enough for it")
         if self._reservation is None:
             found = reserve_for(
                 plan,
@@ -100,20 +99,3 @@ class Charge(Callback):
 
     def _name(self) -> str:
         return f"{self._folder.name}, {datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}"
-
-
-class ChargedMethod:
-    """A method whose plan is paid for before anybody else sees it."""
-
-    def __init__(self, method: Method, charge: Charge) -> None:
-        self._method, self._charge = method, charge
-        self.name, self.family, self.private = method.name, method.family, method.private
-        # The relation of the method's options: this has none of its own.
-        self.relation, self.summary = relation_asked(method), method.summary
-
-    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
-        """The method's plan; refused if the data set's budget does not allow it."""
-        plan = self._method.plan(facts, settings)
-        require(plan.private, f"{plan.method} is not private: no budget is large enough for it")
-        self._charge.reserve(plan)
-        return plan

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
+from torch import nn
 
-from veil.accounting import Ledger, Relation
+from veil.accounting import AccountingError, Ledger, Relation
 from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.metrics import evaluate
 from veil.metrics.noisy_confusion import DISJOINT, noisy_metrics
 from veil.noise import GaussianNoise
+from veil.plans import Plan
 from veil.problem import Problem
 from veil.tables.encoding import Encoding
 from veil.tables.identity import measured_identity
 from veil.tables.preparing import Columns
 from veil.tables.splitting import FEW_ROWS
 from veil.tables.table import table_problem
-from veil.training import Run
+from veil.training.fitting import Measured
 from veil.training.run_folder import EVALUATION, RunFolder
 
 
@@ -51,46 +53,58 @@ def held_out_problem(
     return rows_like(held, encoding, columns, problem, sizes)
 
 
-def measure_held_out(run: Run, apart: Problem, seed: Seed, folder: RunFolder | None, allowed: float = math.inf) -> None:
-    """Put figures on held-out rows into the run, by a noisy release: also where the method itself is not private.
+@dataclass(frozen=True)
+class HeldOutFigures:
+    """Figures on held-out rows, by a noisy release: also where the method itself is not private.
 
-    `allowed` is the smallest ε that one of these rows allows.
+    The rows were held out for `relation`; `allowed` is the smallest ε that one of them allows.
     """
-    plan = run.plan
-    require(
-        not set(DISJOINT.values()) & set(run.certificate.assumptions),
-        "Cannot measure: held-out rows were measured before, for this run or the one that it continues, and pay once.",
-    )
-    if folder is not None:
-        folder.hold_to("measured", measured_identity(run.model, seed), before=EVALUATION)
-    run.metrics = noisy_metrics(
-        run.model,
-        apart,
-        epsilon=min((allowed, plan.settings.epsilon, *(plan.facts.budgets or ()))),
-        delta=plan.delta,
-        relation=plan.relation or Relation.ADD_REMOVE,
-        accountant=plan.settings.accountant_for(),
-        noise=GaussianNoise(seed, secure=plan.settings.secure_noise),
-        groups=plan.facts.groups,
-        open_ledger=Ledger if folder is None else partial(folder.ledger, name=EVALUATION),
-    )
-    if plan.relation is not None:
-        sentence = DISJOINT[Relation(plan.relation)]
-        run.certificate = replace(run.certificate, assumptions=(*run.certificate.assumptions, sentence))
-    if run.folder is not None:
-        run.save(run.folder)
+
+    rows: Problem
+    seed: Seed
+    relation: Relation | None
+    folder: RunFolder | None = None
+    allowed: float = math.inf
+
+    def __call__(self, model: nn.Module, plan: Plan) -> Measured:
+        """Measure the model of a plan that has been carried out."""
+        if plan.private and plan.relation is not self.relation:
+            raise AccountingError(f"rows were held out for {self.relation}, but {plan.method} has {plan.relation}")
+        require(
+            not set(DISJOINT.values()) & set(plan.assumptions),
+            "Cannot measure: held-out rows were measured before, for this run or the one that it continues, and pay "
+            "once.",
+        )
+        folder = self.folder
+        if folder is not None:
+            folder.hold_to("measured", measured_identity(model, self.seed), before=EVALUATION)
+        metrics = noisy_metrics(
+            model,
+            self.rows,
+            epsilon=min((self.allowed, plan.settings.epsilon, *(plan.facts.budgets or ()))),
+            delta=plan.delta,
+            relation=plan.relation or Relation.ADD_REMOVE,
+            accountant=plan.settings.accountant_for(),
+            noise=GaussianNoise(self.seed, secure=plan.settings.secure_noise),
+            groups=plan.facts.groups,
+            open_ledger=Ledger if folder is None else partial(folder.ledger, name=EVALUATION),
+        )
+        return Measured(metrics, assumptions=() if plan.relation is None else (DISJOINT[Relation(plan.relation)],))
 
 
 SHOWN = "Exact figures on the training rows: someone asked for them by --show-private. Do not publish this folder."
 
 
-def measure_exactly(run: Run, problem: Problem) -> None:
-    """Add exact figures on the training rows, marked as not covered: someone asked for them."""
-    shown = evaluate(run.model, problem, run.plan.facts.groups).as_json()
-    names = ("worst_group_accuracy", "average_group_accuracy", "accuracy", "loss")
-    found = {"private": True, **{name: shown.get(name) for name in names}}
-    found |= {f"accuracy of {name}": score["accuracy"] for name, score in shown["by_group"].items()}
-    run.findings = {**run.findings, "Training rows": found}
-    run.certificate = replace(run.certificate, not_covered=(*run.certificate.not_covered, SHOWN))
-    if run.folder is not None:
-        run.save(run.folder)
+@dataclass(frozen=True)
+class ExactFigures:
+    """Exact figures on the training rows, marked as not covered: someone asked for them."""
+
+    rows: Problem
+
+    def __call__(self, model: nn.Module, plan: Plan) -> Measured:
+        """Measure the model on rows that it was trained on."""
+        shown = evaluate(model, self.rows, plan.facts.groups).as_json()
+        names = ("worst_group_accuracy", "average_group_accuracy", "accuracy", "loss")
+        found = {"private": True, **{name: shown.get(name) for name in names}}
+        found |= {f"accuracy of {name}": score["accuracy"] for name, score in shown["by_group"].items()}
+        return Measured(findings={"Training rows": found}, not_covered=(SHOWN,))

@@ -1,28 +1,26 @@
-"""Running: from a request to a finished run: open rows, train, measure; the run's folder and budget around it."""
+"""Running: from a request to a finished run: open, plan, charge, execute, with the run's folder around it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from veil.accounting import AccountingError
 from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.methods import Method, create, planned, relation_asked
 from veil.plans import Plan
-from veil.problem import Problem
 from veil.request import Request, Settings
-from veil.tables.charging import Charge, ChargedMethod
+from veil.tables.charging import Charge
 from veil.tables.identity import held_out_identity, request_identity
 from veil.tables.images import holds_images
-from veil.tables.measuring import measure_exactly, measure_held_out
+from veil.tables.measuring import ExactFigures, HeldOutFigures
 from veil.tables.opening import Opened, Opening, Say, open_rows
 from veil.tables.predictor import save_preprocessing
 from veil.tables.preparing import Columns, columns_of, holdout_of, model_options
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
-from veil.training import Callback, Run, fit
+from veil.training import Callback, Run
+from veil.training.fitting import Job, Measure, execute
 from veil.training.run_folder import LEDGER, RunFolder
 
 
@@ -45,17 +43,13 @@ def train_table(
     columns, settings = _columns(request), request.settings
     whole = {**(config or {}), **_config(request, columns)}
     if out is None:
-        by = Opening(method, settings, _split(request, method, _seed(settings, None)), say=say)
+        by = Opening(method, settings, _split(request, method, _seed(settings)), say=say)
         return _train(open_rows(request, columns, by), by, callbacks, whole)
     record = {**whole, "method": method.name, "settings": settings.model_dump(exclude_none=True)}
     folder = RunFolder.open(out, settings, resume, record)
     charge = _charge(request, columns, folder)
     try:
         folder.hold_to("request", request_identity(request, columns, method, record, folder.seed))
-        if charge is not None:
-            callbacks = [*callbacks, charge]
-            if request.private_preprocessing is None:  # else everything is reserved before the first row is read
-                method = cast(Method, ChargedMethod(method, charge))
         by = Opening(method, settings, _split(request, method, folder.seed), folder, charge, say)
         run = _train(open_rows(request, columns, by), by, callbacks, whole)
         if charge is not None:
@@ -76,7 +70,7 @@ def plan_of(request: Request) -> Plan:
     columns, settings = _columns(request), request.settings
     method = create(request.method, request.options())
     _config(request, columns)
-    by = Opening(method, settings, _split(request, method, _seed(settings, None)))
+    by = Opening(method, settings, _split(request, method, _seed(settings)))
     opened = open_rows(request, columns, by)
     return planned(opened.method, opened.problem.public, opened.settings)
 
@@ -94,47 +88,42 @@ def _split(request: Request, method: Method, seed: Seed) -> Split:
 
 
 def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Mapping[str, Any]) -> Run:
-    """Train on opened rows, keep what turns a new table into predictions, and measure."""
-    request, split, folder = opened.request, by.split, by.folder
-    if split.holdout.share > 0:
-        config = {**config, HOLDOUT_KEY: split.holdout.key.secret.hex()}
-    if folder is not None:  # other held-out rows than the run began with would be measured with the same noise
-        held = held_out_identity(opened.held_out, opened.allowed, folder.seed)
-        folder.hold_to("held-out rows", held, before=LEDGER)
-    run = fit(
-        opened.factory(opened.problem, split.seed),
-        opened.problem,
-        method=opened.method,
-        evaluation=opened.test,
-        callbacks=callbacks,
-        not_covered=opened.not_covered,
-        out=folder,
-        config=config,
-        **opened.settings.model_dump(),
-    )
+    """Plan, charge, execute; then keep what turns a new table into predictions."""
+    plan = planned(opened.method, opened.problem.public, opened.settings)
+    if by.charge is not None:
+        by.charge.reserve(plan)
+    run = execute(_job(opened, by, callbacks, config), plan, by.folder)
     if run.folder is not None and opened.encoding is not None:
-        options = model_options(request, opened.encoding)
-        save_preprocessing(run.folder, opened.encoding, run.plan.facts, request.model, options)
-    if opened.held_out is not None:
-        _measure(run, opened.held_out, split, folder, opened.allowed)
-    if request.show_private:
-        measure_exactly(run, opened.problem)
+        options = model_options(opened.request, opened.encoding)
+        save_preprocessing(run.folder, opened.encoding, plan.facts, opened.request.model, options)
     return run
 
 
-def _seed(settings: Settings, folder: RunFolder | None) -> Seed:
-    """One seed for all that a run does; its folder keeps it for as long as the run may have to go on."""
-    if folder is not None:
-        return folder.seed
+def _job(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Mapping[str, Any]) -> Job:
+    """What the run works on, and what is measured at its end."""
+    split, folder, measures = by.split, by.folder, list[Measure]()
+    if folder is not None:  # other held-out rows than the run began with would be measured with the same noise
+        held = held_out_identity(opened.held_out, opened.allowed, folder.seed)
+        folder.hold_to("held-out rows", held, before=LEDGER)
+    if opened.held_out is not None:
+        measures.append(HeldOutFigures(opened.held_out, split.seed, split.relation, folder, opened.allowed))
+    if opened.request.show_private:
+        measures.append(ExactFigures(opened.problem))
+    if split.holdout.share > 0:
+        config = {**config, HOLDOUT_KEY: split.holdout.key.secret.hex()}
+    return Job(
+        opened.factory(opened.problem, split.seed),
+        opened.problem,
+        opened.test,
+        callbacks=callbacks if by.charge is None else [*callbacks, by.charge],
+        not_covered=opened.not_covered,
+        config=config,
+        measures=measures,
+    )
+
+
+def _seed(settings: Settings) -> Seed:
     return Seed.from_system() if settings.seed is None else Seed.from_int(settings.seed)
-
-
-def _measure(run: Run, held: Problem, split: Split, folder: RunFolder | None, allowed: float = math.inf) -> None:
-    """Figures on held-out rows, if these were chosen for the relation that the plan has."""
-    plan = run.plan
-    if plan.private and plan.relation is not split.relation:
-        raise AccountingError(f"rows were held out for {split.relation}, but {plan.method} has {plan.relation}")
-    measure_held_out(run, held, split.seed, folder, allowed)
 
 
 def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Charge | None:

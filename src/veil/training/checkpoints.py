@@ -30,7 +30,7 @@ from veil.foundation.randomness import Seed
 from veil.training.identity import Identity
 
 # Counted up whenever the same plan would get other draws or updates, or a checkpoint other parts.
-MEANING = 5
+MEANING = 6
 
 Tensors = Mapping[str, Tensor]
 Reserved = Mapping[str, tuple[int, Mapping[int, Event]]]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from veil.accounting.certificate import Certificate, certify, check_budgets, no_
 from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientSum
-from veil.metrics import evaluate
+from veil.metrics import GroupMetrics, evaluate
 from veil.plans import LossFunction, Plan, Settings
 from veil.plans.plan import METRICS, TRAINED, TUNING
 from veil.problem import Problem
@@ -77,11 +78,24 @@ def fit(
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What a measurement adds to a run: figures, findings, and sentences for its certificate."""
+
+    metrics: GroupMetrics | None = None
+    findings: Mapping[str, Any] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()
+
+
+Measure = Callable[[nn.Module, Plan], Measured]
+
+
+@dataclass(frozen=True)
 class Job:
     """What a run works on besides its plan: the model, the rows, the loss, and who watches.
 
     `evaluation` holds rows that were declared public; `not_covered` are sentences for the certificate; `config` is what
-    was asked for, as the run's folder keeps it.
+    was asked for, as the run's folder keeps it; `measures` are taken of the trained model before it is certified.
     """
 
     model: nn.Module
@@ -91,6 +105,7 @@ class Job:
     callbacks: Sequence[Callback] = ()
     not_covered: Sequence[str] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
+    measures: Sequence[Measure] = ()
 
 
 def execute(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Run:
@@ -130,7 +145,7 @@ def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, res
             folder.abandon()
             folder.close()
         raise
-    return Preparation(loop, folder, own, tuple(job.not_covered), dict(job.config), time.perf_counter(), began)
+    return Preparation(loop, folder, own, job, time.perf_counter(), began)
 
 
 def _tried(job: Job, plan: Plan) -> list[str]:
@@ -218,8 +233,7 @@ class Preparation:
     loop: Loop
     folder: RunFolder | None
     own: bool
-    not_covered: tuple[str, ...]
-    config: Mapping[str, Any]
+    job: Job
     started: float
     began: str
 
@@ -242,22 +256,22 @@ class Preparation:
         """The run of what the loop has done: figures on public rows, certificate, and its folder if it has one."""
         loop, plan = self.loop, self.loop.plan
         seconds = time.perf_counter() - self.started
-        evaluated = loop.evaluation is not None
         metrics = None
-        if loop.evaluation is not None:
-            with loop.untouched():
+        with loop.untouched():
+            if loop.evaluation is not None:
                 metrics = evaluate(loop.model, loop.evaluation, plan.facts.groups)
-        views = any(callback.private for callback in loop.callbacks)
+            measured = [measure(loop.model, plan) for measure in self.job.measures]
+        findings = {type(c).__name__: dict(c.findings()) for c in loop.callbacks if c.findings()}
         run = Run(
             model=loop.model,
             plan=plan,
             history=pd.DataFrame(loop.history),
-            metrics=metrics,
-            certificate=self._certificate(evaluated, views),
-            findings={type(c).__name__: dict(c.findings()) for c in loop.callbacks if c.findings()},
+            metrics=next((found.metrics for found in measured if found.metrics is not None), metrics),
+            certificate=self._certificate(measured),
+            findings=reduce(or_, (dict(found.findings) for found in measured), findings),
             seconds=seconds,
             stopped=loop.stopped,
-            config=dict(self.config),
+            config=dict(self.job.config),
             folder=self.folder.path if self.folder is not None and self.folder.leads else None,
         )
         if self.folder is not None and self.folder.leads:
@@ -266,10 +280,10 @@ class Preparation:
                 self.folder.complete()
         return run
 
-    def _certificate(self, evaluated: bool, private_views: bool) -> Certificate:
+    def _certificate(self, measured: Sequence[Measured]) -> Certificate:
         loop, made = self.loop, None
         if loop.team is None or loop.team.leads:
-            made = _certificate(loop.plan, loop.ledger, loop.seed, evaluated, private_views, self.not_covered)
+            made = _certificate(loop, self.job.not_covered, measured)
         if loop.team is None:
             assert made is not None
             return made
@@ -277,19 +291,20 @@ class Preparation:
         return made or Certificate.from_json(said)
 
 
-def _certificate(
-    plan: Plan, ledger: Ledger | None, seed: Seed, evaluated: bool, private_views: bool, not_covered: Sequence[str]
-) -> Certificate:
-    if ledger is None:
-        return no_certificate(plan.method, {"method": plan.method, "steps": plan.steps})
+def _certificate(loop: Loop, not_covered: Sequence[str], measured: Sequence[Measured]) -> Certificate:
+    plan, shown = loop.plan, [sentence for found in measured for sentence in found.not_covered]
+    if loop.ledger is None:
+        made = no_certificate(plan.method, {"method": plan.method, "steps": plan.steps})
+        return replace(made, not_covered=(*made.not_covered, *shown))
     missing = [TUNING, *not_covered]
-    if evaluated:
+    if loop.evaluation is not None:
         missing.append(METRICS)
-    if private_views:
+    if any(callback.private for callback in loop.callbacks):
         missing.append("Diagnostics that looked at private rows: their figures are marked and are not covered.")
+    more = [sentence for found in measured for sentence in found.assumptions]
     return certify(
-        ledger,
+        loop.ledger,
         plan.settings.accountant_for(),
-        assumptions=plan.all_assumptions(seed.given),
-        not_covered=tuple(dict.fromkeys(missing)),
+        assumptions=(*plan.all_assumptions(loop.seed.given), *more),
+        not_covered=tuple(dict.fromkeys([*missing, *shown])),
     )

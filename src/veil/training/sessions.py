@@ -149,10 +149,11 @@ class Session:
             self._tried.add(_mark(loss))
 
     def _say_not_covered(self, sentences: Sequence[str]) -> None:
-        known = self._preparation.not_covered
+        known = self._preparation.job.not_covered
         fresh = tuple(sentence for sentence in sentences if sentence not in known)
         if fresh:
-            self._preparation = replace(self._preparation, not_covered=(*known, *fresh))
+            job = replace(self._preparation.job, not_covered=(*known, *fresh))
+            self._preparation = replace(self._preparation, job=job)
 
     def _undo_writes(self) -> None:
         """Undo what passes over a batch that is still waiting wrote into the model."""
