@@ -39,6 +39,16 @@ def people(path: str, seed: int) -> str:
     return path
 
 
+def an_option() -> None:
+    """It is in the help, in the configuration that a run keeps, and it is read."""
+    import torch
+
+    words = (people("people.csv", 0), "--target", "ill", "--group", "sex", "--method", "dp-sgd", "--epochs", "1")
+    printed("train", *words, "--seed", "1", "--threads", "2", "--out", "run")
+    assert torch.get_num_threads() == 2
+    assert "threads = 2" in Path("run", "config.toml").read_text(encoding="utf-8")
+
+
 def a_metric() -> None:
     """It is measured and judged, on public rows and through noise, and stands in the files of the run."""
     table, public = people("people.csv", 0), people("public.csv", 1)
@@ -83,7 +93,7 @@ class Counter:
             self.passed.append(report.nodeid)
 
 
-SHOWN: dict[str, Callable[[], None]] = {"A metric": a_metric, "A method": a_method}
+SHOWN: dict[str, Callable[[], None]] = {"A command-line option": an_option, "A metric": a_metric, "A method": a_method}
 
 if __name__ == "__main__":
     assert Path(veil.__file__).is_relative_to(Path.cwd()), "this is not the patched Veil"
