@@ -37,6 +37,7 @@ from veil.models.applying import apply
 from veil.noise import GaussianNoise
 from veil.plans import Settings
 from veil.problem import Problem, PublicFacts, cross
+from veil.releases import Allowance
 from veil.tables.fitted_rows import Fitted, added_up, fitted_before, mark_of, remember, rows_of
 from veil.tables.guessing import fit_encoding
 from veil.tables.preparing import read_off_rows
@@ -275,16 +276,9 @@ class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc
             return None
         _, given = self._seed()
         seed = Seed.from_system() if given is None else Seed.from_int(given)
-        found = noisy_metrics(
-            run.model,
-            apart,
-            epsilon=plan.settings.epsilon,
-            delta=plan.delta,
-            relation=Relation(plan.relation),
-            accountant=plan.settings.accountant_for(),
-            noise=GaussianNoise(seed, secure=plan.settings.secure_noise),
-            groups=plan.facts.groups,
-        )
+        settings, noise = plan.settings, GaussianNoise(seed, secure=plan.settings.secure_noise)
+        allowance = Allowance(settings.epsilon, plan.delta, Relation(plan.relation), settings.accountant_for(), noise)
+        found = noisy_metrics(run.model, apart, allowance, plan.facts.groups)
         self.certificate_ = _assuming(run, DISJOINT[Relation(plan.relation)])
         return found
 

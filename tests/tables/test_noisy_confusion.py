@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from veil.foundation.randomness import Seed
 from veil.metrics.noisy_confusion import ConfusionRelease, figures, noisy_metrics, predictions
 from veil.noise import GaussianNoise
 from veil.problem import Problem
+from veil.releases import Allowance
 
 
 def problem(rows: int = 300, classes: int = 2) -> Problem:
@@ -65,18 +67,17 @@ def test_without_noise_the_figures_are_the_exact_ones() -> None:
     assert found.accuracy == pytest.approx(right.mean())
 
 
+def allowance(epsilon: float = 1.0, relation: Relation = Relation.ADD_REMOVE, **more: Any) -> Allowance:
+    return Allowance(epsilon, 1e-5, relation, Pld(), GaussianNoise(Seed.from_int(1)), **more)
+
+
 @pytest.mark.parametrize("relation", list(Relation))
 def test_the_cost_is_within_epsilon_and_on_disk(relation: Relation, tmp_path: Path) -> None:
     found = noisy_metrics(
         model(),
         problem(),
-        epsilon=1.0,
-        delta=1e-5,
-        relation=relation,
-        accountant=Pld(),
-        noise=GaussianNoise(Seed.from_int(1)),
+        allowance(relation=relation, open_ledger=lambda terms: Ledger(terms, tmp_path / "evaluation.jsonl")),
         groups=("a", "b", "c"),
-        open_ledger=lambda terms: Ledger(terms, tmp_path / "evaluation.jsonl"),
     )
     ledger = Ledger.open(tmp_path / "evaluation.jsonl")
     assert 0.99 < Pld().epsilon(ledger.spent(0), 1e-5) <= 1.0
@@ -97,12 +98,7 @@ def test_rows_are_not_read_when_the_reservation_fails(tmp_path: Path) -> None:
         noisy_metrics(
             Unread(),
             problem(),
-            epsilon=1.0,
-            delta=1e-5,
-            relation=Relation.ADD_REMOVE,
-            accountant=Pld(),
-            noise=GaussianNoise(Seed.from_int(1)),
-            open_ledger=lambda terms: Ledger(terms, tmp_path / "evaluation.jsonl"),
+            allowance(open_ledger=lambda terms: Ledger(terms, tmp_path / "evaluation.jsonl")),
         )
 
 
@@ -110,10 +106,8 @@ def test_the_smallest_budget_of_any_owner_decides() -> None:
     rows = Problem.from_arrays(
         torch.zeros(40, 3), [0, 1] * 20, owners=["x", "y"] * 20, budgets={"x": 0.5, "y": 4.0}, classes=[0, 1]
     )
-    asked = {"delta": 1e-5, "relation": Relation.ADD_REMOVE, "accountant": Pld()}
-    noise = GaussianNoise(Seed.from_int(1))
-    strict = noisy_metrics(model(), rows, epsilon=4.0, noise=noise, **asked)  # type: ignore[arg-type]
-    alone = noisy_metrics(model(), problem(), epsilon=0.5, noise=noise, **asked)  # type: ignore[arg-type]
+    strict = noisy_metrics(model(), rows, allowance(epsilon=4.0))
+    alone = noisy_metrics(model(), problem(), allowance(epsilon=0.5))
     assert strict.sigma == pytest.approx(alone.sigma)
 
 

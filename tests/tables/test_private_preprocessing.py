@@ -19,6 +19,7 @@ from veil.foundation.randomness import Seed
 from veil.noise import GaussianNoise
 from veil.plans import Settings
 from veil.problem import Cell, PublicFacts
+from veil.releases import Allowance
 from veil.tables.encoding import HashedCategory, Numeric
 from veil.tables.histograms import HistogramRelease, octave_bins, octave_edges, step_bins
 from veil.tables.private import Preprocessing, WithPreprocessing, find_encoding, relation_of
@@ -71,14 +72,10 @@ def found(
     return find_encoding(
         rows,
         schema,
+        Allowance(1.0, 1e-5, relation, Rdp(), noise),
+        share=share,
         groups=["f", "m"],
         group_of=rows["sex"].tolist() if "sex" in rows else None,
-        budget=1.0,
-        share=share,
-        delta=1e-5,
-        relation=relation,
-        settings=Settings.checked(accountant="rdp"),
-        noise=noise,
     )
 
 

@@ -9,7 +9,7 @@ pays for that one alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from veil.accounting import Account, Gaussian, Ledger, Relation, Repeated, Terms, TokenBucket
-from veil.accounting.accountant import Accountant
+from veil.accounting import Account, Gaussian, Relation, Repeated, Terms, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.metrics.bootstrap import intervals
 from veil.metrics.definitions import BY_COUNTS, LEAST_ROWS, all_across, parity_apart
@@ -27,6 +26,7 @@ from veil.metrics.groups import GroupMetrics, GroupScore
 from veil.models.applying import apply
 from veil.noise import GaussianNoise
 from veil.problem import Problem
+from veil.releases import Allowance
 
 PURPOSE = "evaluation"
 _PAYS = (
@@ -98,14 +98,8 @@ def predictions(model: nn.Module, problem: Problem) -> NDArray[np.int64]:
 def noisy_metrics(
     model: nn.Module,
     problem: Problem,
-    *,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
-    accountant: Accountant,
-    noise: GaussianNoise,
+    allowance: Allowance,
     groups: Sequence[str] = (),
-    open_ledger: Callable[[Terms], Ledger] = Ledger,
 ) -> NoisyGroupMetrics:
     """Reserve the cost in a ledger of its own, release the counts, and work out the figures.
 
@@ -113,7 +107,8 @@ def noisy_metrics(
     of right and wrong answers only, because noise adds up over the counts that make a figure.
     """
     full = len(problem.public.classes) == 2
-    budget = min((epsilon, *(problem.public.budgets or ())))
+    relation, delta, accountant = allowance.relation, allowance.delta, allowance.accountant
+    budget = min((allowance.epsilon, *(problem.public.budgets or ())))
     kappa = noise_multiplier(lambda k: [Gaussian(k, relation, one_sided=True)], budget, delta, accountant)
     distance = ConfusionRelease(1.0, relation, full).distance
     release = ConfusionRelease(kappa * distance, relation, full)
@@ -122,15 +117,15 @@ def noisy_metrics(
         Account(
             problem.public.groups[cell.group],
             problem.public.owners[cell.owner],
-            problem.public.budget_of(index, epsilon),
+            problem.public.budget_of(index, allowance.epsilon),
             TokenBucket((Repeated(event, 1),)),
         )
         for index, cell in enumerate(problem.public.cells)
     )
     terms = Terms(relation, delta, accountant.name, accounts, {"method": "confusion counts", "steps": 1})
-    ledger = open_ledger(terms)
+    ledger = allowance.open_ledger(terms)
     ledger.reserve(PURPOSE, 0, 1, dict.fromkeys(range(len(accounts)), event))
-    return figures(release.make(model, problem, noise), problem.public.groups, groups, release.sigma)
+    return figures(release.make(model, problem, allowance.noise), problem.public.groups, groups, release.sigma)
 
 
 def _from_counts(

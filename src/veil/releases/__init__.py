@@ -1,5 +1,6 @@
 """Releases: the one place where sampling, bounds, noise and their events meet."""
 
+from veil.releases.allowance import Allowance
 from veil.releases.release import (
     GradientRelease,
     LossRelease,
@@ -11,6 +12,7 @@ from veil.releases.release import (
 )
 
 __all__ = [
+    "Allowance",
     "GradientRelease",
     "LossRelease",
     "PrivateView",

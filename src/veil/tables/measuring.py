@@ -18,6 +18,7 @@ from veil.metrics.noisy_confusion import DISJOINT, noisy_metrics
 from veil.noise import GaussianNoise
 from veil.plans import Plan
 from veil.problem import Problem
+from veil.releases import Allowance
 from veil.tables.encoding import Encoding
 from veil.tables.identity import measured_identity
 from veil.tables.preparing import Columns
@@ -78,17 +79,15 @@ class HeldOutFigures:
         folder = self.folder
         if folder is not None:
             folder.hold_to("measured", measured_identity(model, self.seed), before=EVALUATION)
-        metrics = noisy_metrics(
-            model,
-            self.rows,
+        allowance = Allowance(
             epsilon=min((self.allowed, plan.settings.epsilon, *(plan.facts.budgets or ()))),
             delta=plan.delta,
             relation=plan.relation or Relation.ADD_REMOVE,
             accountant=plan.settings.accountant_for(),
             noise=GaussianNoise(self.seed, secure=plan.settings.secure_noise),
-            groups=plan.facts.groups,
             open_ledger=Ledger if folder is None else partial(folder.ledger, name=EVALUATION),
         )
+        metrics = noisy_metrics(model, self.rows, allowance, plan.facts.groups)
         return Measured(metrics, assumptions=() if plan.relation is None else (DISJOINT[Relation(plan.relation)],))
 
 

@@ -25,6 +25,7 @@ from veil.methods import Method
 from veil.models import SEQUENCE_MODELS, normalise
 from veil.noise import GaussianNoise
 from veil.problem import Problem
+from veil.releases import Allowance
 from veil.request import Request, Settings
 from veil.tables import private
 from veil.tables.charging import Charge
@@ -290,15 +291,17 @@ def _privately(
     return private.find_encoding(
         table,
         open_schema(request, columns, table),
+        Allowance(
+            epsilon=settings.epsilon if budgets is None else min(budgets.values()),
+            delta=delta,
+            relation=relation,
+            accountant=settings.accountant_for(),
+            noise=GaussianNoise(seed, secure=settings.secure_noise),
+            open_ledger=Ledger if folder is None else partial(folder.ledger, name=PREPROCESSING),
+        ),
+        share=float(request.private_preprocessing or 0.0),
         groups=names,
         group_of=None if groups is None else group_of,
-        budget=settings.epsilon if budgets is None else min(budgets.values()),
-        share=float(request.private_preprocessing or 0.0),
-        delta=delta,
-        relation=relation,
-        settings=settings,
-        noise=GaussianNoise(seed, secure=settings.secure_noise),
-        open_ledger=Ledger if folder is None else partial(folder.ledger, name=PREPROCESSING),
     )
 
 

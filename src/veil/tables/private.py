@@ -14,7 +14,7 @@ by PLD is not proved, so every cell then has a Rényi filter at one order that f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -39,9 +39,9 @@ from veil.accounting.filters import Filter
 from veil.accounting.rdp import rdp
 from veil.errors import InputError, require
 from veil.methods import Method
-from veil.noise import GaussianNoise
 from veil.plans import Earlier, Plan, Settings
 from veil.problem import Cell, PublicFacts
+from veil.releases import Allowance
 from veil.tables.encoding import Column, Date, Encoding, HashedCategory, Numeric, days, hashed_words, numbers
 from veil.tables.histograms import HistogramRelease, filled_range, octave_bins, octave_edges, step_bins
 from veil.tables.schema import ColumnFacts, Schema
@@ -88,26 +88,23 @@ def relation_of(method: Method, groups: Sequence[str]) -> tuple[Relation, bool]:
 def find_encoding(
     table: pd.DataFrame,
     schema: Schema,
-    *,
+    allowance: Allowance,
+    share: float,
     groups: Sequence[str],
     group_of: Sequence[str] | None,
-    budget: float,
-    share: float,
-    delta: float,
-    relation: Relation,
-    settings: Settings,
-    noise: GaussianNoise,
-    open_ledger: Callable[[Terms], Ledger] = Ledger,
 ) -> Preprocessing:
-    """Fill in what the schema leaves open, by two releases that together cost `share` of the budget.
+    """Fill in what the schema leaves open, by two releases that together cost `share` of the allowance.
 
     `group_of` names each row's group; where it is given, the group sizes are released too. Values that are not of
     their column's kind count as missing.
     """
     require(0 < share < 1, f"the share of private preprocessing is {share}: it must lie between 0 and 1")
-    accountant = settings.accountant_for()
+    relation, noise = allowance.relation, allowance.noise
     kappa = noise_multiplier(
-        lambda k: [Repeated(Gaussian(k, relation, one_sided=True), RELEASES)], share * budget, delta, accountant
+        lambda k: [Repeated(Gaussian(k, relation, one_sided=True), RELEASES)],
+        share * allowance.epsilon,
+        allowance.delta,
+        allowance.accountant,
     )
     ranged = [facts for facts in schema.columns if facts.open and facts.kind in ("numeric", "date")]
     listed = [facts for facts in schema.columns if facts.open and facts.kind in ("category", "group")]
@@ -116,7 +113,7 @@ def find_encoding(
     first = HistogramRelease(PURPOSE, 0, columns, kappa, relation)
     second = HistogramRelease(PURPOSE, 1, max(len(ranged), 1), kappa, relation)
     event = Gaussian(kappa, relation, one_sided=True)
-    ledger = _ledger(groups, budget, delta, relation, accountant.name, event, open_ledger)
+    ledger = _ledger(groups, allowance, event)
     ledger.reserve(PURPOSE, 0, RELEASES, dict.fromkeys(range(len(groups)), event))
     values = {facts.name: _values(table, facts) for facts in ranged}
     bins = {name: octave_bins(found) for name, found in values.items()}
@@ -187,18 +184,13 @@ def _encoding(schema: Schema, found: Mapping[str, Column]) -> Encoding:
     return Encoding(kept, schema.from_rows)
 
 
-def _ledger(
-    groups: Sequence[str],
-    budget: float,
-    delta: float,
-    relation: Relation,
-    accountant: str,
-    event: Event,
-    open_ledger: Callable[[Terms], Ledger],
-) -> Ledger:
+def _ledger(groups: Sequence[str], allowance: Allowance, event: Event) -> Ledger:
     rule = TokenBucket((Repeated(event, RELEASES),))
-    accounts = tuple(Account(name, "everybody", budget, rule) for name in groups)
-    return open_ledger(Terms(relation, delta, accountant, accounts, {"method": PURPOSE, "steps": RELEASES}))
+    accounts = tuple(Account(name, "everybody", allowance.epsilon, rule) for name in groups)
+    details = {"method": PURPOSE, "steps": RELEASES}
+    return allowance.open_ledger(
+        Terms(allowance.relation, allowance.delta, allowance.accountant.name, accounts, details)
+    )
 
 
 @dataclass(frozen=True)
