@@ -15,12 +15,13 @@ from veil.accounting import Event, Ledger, PoissonGaussian, Repeated, TokenBucke
 from veil.auditing.self_test import SelfTest, self_test, small_plan
 from veil.bounding import ordered
 from veil.foundation.randomness import Seed
+from veil.gradients import GradientSum
 from veil.noise import GaussianNoise
 from veil.plans import Plan
 from veil.plans.controllers import Controller
 from veil.problem import Problem, PublicFacts
 from veil.releases import GradientRelease, Released
-from veil.sampling import Sampler, ShuffledSampler
+from veil.sampling import ShuffledSampler
 from veil.training.loop import Loop
 
 SEED = 5
@@ -160,17 +161,14 @@ class NoClip(GradientRelease):
 class ClipPerLayer(GradientRelease):
     """Every layer has the whole bound for itself."""
 
-    def make(
-        self, engine: Any, problem: Problem, sampler: Sampler, seed: Seed, step: int, noise: GaussianNoise, *rest: Any
-    ) -> Released:
-        rows = sampler.draw(seed, step)
-        result = engine.weighted_sum(problem.batch(rows), self.weigh(problem, rows), rows=len(rows))
+    def bounded_sum(self, engine: Any, problem: Problem, rows: Any, *rest: Any) -> GradientSum:
+        result: GradientSum = engine.weighted_sum(problem.batch(rows), self.weigh(problem, rows), rows=len(rows))
         limits = torch.tensor(self.bound.limits)[torch.from_numpy(problem.cell_of[rows])]
         for name, gradients in engine.per_row(problem.batch(rows)).items():
             flat = gradients.flatten(1)
             factor = torch.clamp(limits / flat.norm(dim=1).clamp_min(1e-30), max=1.0)
             result.sums[0][name] = (flat * factor[:, None]).sum(0).view(gradients.shape[1:])
-        return self.complete(result, problem, rows, sampler, seed, step, noise)
+        return result
 
 
 class ClipAfterAveraging(GradientRelease):

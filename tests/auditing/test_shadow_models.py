@@ -51,8 +51,8 @@ SETTINGS = {"steps": 100, "batch_size": 100, "learning_rate": 1.0, "delta": 1e-5
 class Noiseless(GradientRelease):
     """Forgets the noise and charges for it."""
 
-    def make(self, *args: object) -> Released:
-        return super().make(*args[:5], NoNoise(Seed.from_int(0)))  # type: ignore[arg-type]
+    def complete(self, *args: object) -> Released:
+        return super().complete(*args[:6], NoNoise(Seed.from_int(0)))  # type: ignore[arg-type]
 
 
 def naive_lira(scores: np.ndarray, inside: np.ndarray) -> np.ndarray:

@@ -59,10 +59,10 @@ def test_refusing_everything_leaves_model_and_optimizer_as_they_were() -> None:
         loop = looped(never, problem)
         before = [p.detach().clone() for p in loop.model.parameters()]
         loop.run()
-        assert [value[0] for value in (record["accepted"] for record in loop.history)] == [0.0] * plan.steps
+        assert [value[0] for value in (record["accepted"] for record in loop.reporter.history)] == [0.0] * plan.steps
         for old, new in zip(before, loop.model.parameters(), strict=True):
             assert torch.equal(old, new)
-        assert not loop._optimizer.state_dict()["state"]
+        assert not loop.optimizer.slots()
 
 
 def test_keeping_everything_is_dp_sgd() -> None:
@@ -84,15 +84,15 @@ def test_momentum_starts_anew_after_a_refusal() -> None:
     assert plan.gate is not None
     loop = looped(replace(plan, rules=None), problem)
     gradient = {name: torch.ones_like(p) for name, p in loop.model.named_parameters()}
-    loop._update(gradient, 0)
-    kept = loop._snapshot()
-    loop._update({name: 100 * value for name, value in gradient.items()}, 1)
-    loop._restore(kept)
-    loop._update(gradient, 2)
+    loop.optimizer.update(gradient, 0)
+    take_back = loop.optimizer.snapshot()
+    loop.optimizer.update({name: 100 * value for name, value in gradient.items()}, 1)
+    take_back()
+    loop.optimizer.update(gradient, 2)
     other = looped(replace(plan, rules=None), problem)
-    other._update(gradient, 0)
-    other._optimizer.state.clear()
-    other._update(gradient, 2)
+    other.optimizer.update(gradient, 0)
+    other.optimizer.load_slots({})
+    other.optimizer.update(gradient, 2)
     for one, two in zip(loop.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(one, two)
 
@@ -103,7 +103,7 @@ def test_tries_pass_again_after_refusals_with_momentum() -> None:
     plan = plan_for("dpsur", {}, problem, epsilon=50.0, steps=60, batch_size=200, learning_rate=5.0, momentum=0.95)
     loop = Loop(nn.Linear(4, 2), problem, replace(plan, rules=None), row_losses, Seed.from_int(5), None)
     loop.run()
-    kept = [record["accepted"][0] for record in loop.history]
+    kept = [record["accepted"][0] for record in loop.reporter.history]
     assert 0 < sum(kept[:30]) < 30
     assert sum(kept[30:]) > 0
 

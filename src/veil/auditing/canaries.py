@@ -241,6 +241,7 @@ def play(
             one(step)
 
     run_watched(loop, players, look)
-    assert loop.ledger is not None
-    charged = tuple(loop.ledger.spent(cell) for cell in range(len(plan.facts.cells)))
+    ledger = loop.reservations.ledger
+    assert ledger is not None
+    charged = tuple(ledger.spent(cell) for cell in range(len(plan.facts.cells)))
     return Scores(players, likelihood.values, charged)

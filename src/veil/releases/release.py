@@ -119,18 +119,22 @@ class GradientRelease:
         seed: Seed,
         step: int,
         noise: GaussianNoise,
-        team: Team | None = None,
     ) -> Released:
-        """Touch the rows, those of a team's other processes excepted. The caller has reserved `events` before."""
+        """Touch the rows: draw, sum within the bound, add noise. The caller has reserved `events` before."""
         rows = sampler.draw(seed, step)
+        result = self.bounded_sum(engine, problem, rows)
+        return self.complete(result, problem, rows, sampler, seed, step, noise)
+
+    def bounded_sum(
+        self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64], team: Team | None = None
+    ) -> GradientSum:
+        """The sum of drawn rows' gradients, each within its limit; it is private until `complete` adds the noise."""
         weigh = self.weigh(problem, rows)
         if team is not None:
-            result = team.weighted_sum(engine, problem, rows, weigh)
-        elif self.bound.needs_norms or self.relation is not None:
-            result = engine.weighted_sum(problem.batch(rows), weigh, rows=len(rows))
-        else:
-            result = _sum_without_norms(engine, problem.batch(rows), weigh)
-        return self.complete(result, problem, rows, sampler, seed, step, noise)
+            return team.weighted_sum(engine, problem, rows, weigh)
+        if self.bound.needs_norms or self.relation is not None:
+            return engine.weighted_sum(problem.batch(rows), weigh, rows=len(rows))
+        return _sum_without_norms(engine, problem.batch(rows), weigh)
 
     def weigh(self, problem: Problem, rows: NDArray[np.int64]) -> Weigh:
         """The weights of drawn rows within their limits, as the gradient engine wants them."""

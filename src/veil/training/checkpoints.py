@@ -8,7 +8,7 @@ key that follows from the run's seed and identity, so a checkpoint of another ru
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from hmac import compare_digest
@@ -20,14 +20,19 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from veil.accounting import Event
 from veil.accounting.events import from_json, to_json
 from veil.errors import InputError
 from veil.foundation.files import write_whole
 from veil.foundation.randomness import Seed
+from veil.plans import Plan
+from veil.plans.controllers import State
 from veil.training.identity import Identity
+from veil.training.optimizer import Optimizer
+from veil.training.reporting import Reporter
+from veil.training.reservations import Reservations
 
 # Counted up whenever the same plan would get other draws or updates, or a checkpoint other parts.
 MEANING = 6
@@ -51,6 +56,57 @@ class Progress:
     read: int | None
     history: Sequence[Mapping[str, Any]]
     callbacks: Sequence[Mapping[str, Any]] = field(default=())
+
+
+@dataclass
+class Checkpointer:
+    """Takes checkpoints of a run's parts; `keep` stores one and is None in a run without a folder."""
+
+    model: nn.Module
+    plan: Plan
+    optimizer: Optimizer
+    reservations: Reservations
+    reporter: Reporter
+    keep: Callable[[Progress], None] | None = None
+
+    def due(self, done: int) -> bool:
+        """Whether a checkpoint is kept after so many whole steps; the last one is, as the model is measured then."""
+        every = self.plan.settings.checkpoint_every or max(1, self.plan.steps // 20)
+        return done % every == 0 or done == self.plan.steps
+
+    def keep_if_due(self, done: int, state: State) -> None:
+        """Store a checkpoint after `done` whole steps if one is due."""
+        if self.keep is not None and self.due(done):
+            self.keep(self.take(done, state))
+
+    def take(self, done: int, state: State) -> Progress:
+        """Where the run stands after `done` whole steps; `state` is the controller's."""
+        return Progress(
+            step=done,
+            weights=self.model.state_dict(),
+            optimizer=self.optimizer.slots(),
+            average=self.optimizer.average.state(),
+            filter=self.optimizer.filter.state() if self.optimizer.filter else None,
+            state=state,
+            reserved=self.reservations.reserved,
+            entries=self.reservations.entries,
+            read=self.reporter.read,
+            history=self.reporter.history,
+            callbacks=[callback.state() for callback in self.reporter.steering()],
+        )
+
+    def put_back(self, progress: Progress) -> None:
+        """Let every part continue where a checkpoint stands."""
+        self.model.load_state_dict(dict(progress.weights))
+        self.optimizer.load_slots(progress.optimizer)
+        self.optimizer.average.restore(progress.average)
+        if self.optimizer.filter and progress.filter:
+            self.optimizer.filter.restore((dict(progress.filter[0]), dict(progress.filter[1])))
+        self.reservations.reserved, self.reservations.entries = dict(progress.reserved), progress.entries
+        self.reporter.history.extend(dict(record) for record in progress.history)
+        for callback, state in zip(self.reporter.steering(), progress.callbacks, strict=True):
+            callback.restore(state)
+        self.reporter.read = progress.read
 
 
 class CheckpointDamaged(InputError):

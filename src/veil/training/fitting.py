@@ -118,11 +118,12 @@ def execute(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, res
 def _train(loop: Loop) -> None:
     """Go through the steps, or let the plan's solver train the model as a whole."""
     solver = loop.plan.solver
-    if solver is None or loop.ledger is None:
+    ledger = loop.reservations.ledger
+    if solver is None or ledger is None:
         loop.run()
         return
     with loop.around():
-        solver.solve(loop.model, loop.problem, loop.seed, loop.ledger, loop.hear_of)
+        solver.solve(loop.model, loop.problem, loop.seed, ledger, loop.hear_of)
 
 
 def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Preparation:
@@ -180,13 +181,13 @@ def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     # In a team the first process keeps the ledger: no release is whole without it, so none is made unreserved.
     if not plan.private or (team is not None and not team.leads):
         return loop
-    loop.ledger = Ledger(plan.terms()) if folder is None else folder.ledger(plan.terms())
+    ledger = loop.reservations.ledger = Ledger(plan.terms()) if folder is None else folder.ledger(plan.terms())
     require(
-        len(loop.ledger.entries) >= loop.entries,
+        len(ledger.entries) >= loop.reservations.entries,
         "the ledger of this run is behind its checkpoint: lines were taken from it, so the run cannot be resumed",
     )
     for earlier in plan.earlier:
-        loop.ledger.reserve(earlier.purpose, earlier.first, earlier.count, earlier.events)
+        ledger.reserve(earlier.purpose, earlier.first, earlier.count, earlier.events)
     return loop
 
 
@@ -214,14 +215,14 @@ def _take_up(loop: Loop, folder: RunFolder | None) -> None:
     key = sealing_key(loop.seed, now)
     if folder is not None and folder.leads:
         path = folder.path / CHECKPOINT
-        loop.keep = partial(save_checkpoint, path, key=key)
+        loop.checkpointer.keep = partial(save_checkpoint, path, key=key)
         if folder.resumed and path.exists():
             content = path.read_bytes()
         else:
             require(not (folder.path / LEDGER).exists(), f"Cannot resume: {path} is missing. The run stays charged.")
-            loop.keep(loop.progress(0))
+            loop.checkpointer.keep(loop.progress())
     if team is not None:
-        content = team.told(content or packed(loop.progress(0), key) if team.leads else None)
+        content = team.told(content or packed(loop.progress(), key) if team.leads else None)
     if content is not None:
         loop.go_on(unpacked(content, key))
 
@@ -249,7 +250,7 @@ class Preparation:
 
     def hold_to_step(self, step: int, total: GradientSum) -> None:
         """In a user's own loop, whose loss nobody can compare: the first step after a checkpoint gives what it gave."""
-        if self.folder is not None and self.loop.kept_after(step):
+        if self.folder is not None and self.loop.checkpointer.due(step):
             self.folder.hold_to_step(step, digester(self.loop.seed).of(total.sums, total.facts))
 
     def finish(self) -> Run:
@@ -257,7 +258,7 @@ class Preparation:
         loop, plan = self.loop, self.loop.plan
         seconds = time.perf_counter() - self.started
         metrics = None
-        with loop.untouched():
+        with loop.side_effects.undone():
             if loop.evaluation is not None:
                 metrics = evaluate(loop.model, loop.evaluation, plan.facts.groups)
             measured = [measure(loop.model, plan) for measure in self.job.measures]
@@ -265,7 +266,7 @@ class Preparation:
         run = Run(
             model=loop.model,
             plan=plan,
-            history=pd.DataFrame(loop.history),
+            history=pd.DataFrame(loop.reporter.history),
             metrics=next((found.metrics for found in measured if found.metrics is not None), metrics),
             certificate=self._certificate(measured),
             findings=reduce(or_, (dict(found.findings) for found in measured), findings),
@@ -293,7 +294,7 @@ class Preparation:
 
 def _certificate(loop: Loop, not_covered: Sequence[str], measured: Sequence[Measured]) -> Certificate:
     plan, shown = loop.plan, [sentence for found in measured for sentence in found.not_covered]
-    if loop.ledger is None:
+    if loop.reservations.ledger is None:
         made = no_certificate(plan.method, {"method": plan.method, "steps": plan.steps})
         return replace(made, not_covered=(*made.not_covered, *shown))
     missing = [TUNING, *not_covered]
@@ -303,7 +304,7 @@ def _certificate(loop: Loop, not_covered: Sequence[str], measured: Sequence[Meas
         missing.append("Diagnostics that looked at private rows: their figures are marked and are not covered.")
     more = [sentence for found in measured for sentence in found.assumptions]
     return certify(
-        loop.ledger,
+        loop.reservations.ledger,
         plan.settings.accountant_for(),
         assumptions=(*plan.all_assumptions(loop.seed.given), *more),
         not_covered=tuple(dict.fromkeys([*missing, *shown])),

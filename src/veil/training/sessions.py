@@ -34,8 +34,8 @@ from veil.releases import GradientRelease
 from veil.sampling import Sampler
 from veil.training.callbacks import Callback
 from veil.training.fitting import Job, Preparation, prepare, row_losses
-from veil.training.loop import refuse_written
 from veil.training.run import Run
+from veil.training.side_effects import refuse_written
 from veil.training.trials import check_rows_apart
 
 
@@ -87,7 +87,7 @@ class Session:
                 release, sampler = loop.prepare(step)
                 rows = sampler.draw(loop.seed, step)
                 batch = loop.problem.batch(rows)
-                loop.note_state()
+                loop.side_effects.note()
                 with ExitStack() as stack:
                     watched = stack.enter_context(loop.engine.open(len(rows))) if len(rows) else None
                     trace = LossTrace(loop.model, batch, step - loop.first) if len(rows) and loop.plan.private else None
@@ -132,11 +132,11 @@ class Session:
             self._try(given)
             batch = loop.problem.batch(now.rows)
             result = GradientEngine(loop.model, given).weighted_sum(batch, weigh, rows=len(now.rows))
-        refuse_written(loop.undo_weights())
+        refuse_written(loop.side_effects.undo_weights())
         self._preparation.hold_to_step(now.step, result)
         released = now.release.complete(result, loop.problem, now.rows, now.sampler, loop.seed, now.step, loop.noise)
         self._undo_writes()
-        loop.carry_on()
+        loop.side_effects.carry_on()
         self._waiting = None
         self._done = now.step + 1
         with torch.no_grad():
@@ -158,7 +158,7 @@ class Session:
     def _undo_writes(self) -> None:
         """Undo what passes over a batch that is still waiting wrote into the model."""
         if self._waiting is not None:
-            self._loop.undo_writes(numbers=False)
+            self._loop.side_effects.undo(numbers=False)
 
     def close(self) -> None:
         """Give the run's folder free without finishing; whoever calls `session` with `resume=True` goes on."""

@@ -1,0 +1,108 @@
+"""Optimizer: one update of the weights by a released gradient, and how to take it back.
+
+Schedule, noise filter, torch's optimizer and the average of the weights: all of it is post-processing of releases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from veil.plans import Plan, Settings
+from veil.training.averaging import WeightAverage, weights_of, write_weights
+
+
+class Optimizer:
+    """Updates a model's weights as a plan's settings say."""
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self._model, self._plan = model, plan
+        self._parameters = dict(model.named_parameters())
+        self._torch = torch_optimizer(model, plan.settings)
+        self.average = WeightAverage(model, plan.settings.ema)
+        self.filter = plan.noise_filter()
+
+    def look_ahead(self) -> AbstractContextManager[None]:
+        """The model where the noise filter wants the gradient; without a filter where it stands."""
+        return self.filter.ahead(self._model) if self.filter else nullcontext()
+
+    def update(self, gradient: Mapping[str, Tensor], step: int) -> None:
+        """One step along a released gradient."""
+        settings = self._plan.settings
+        rate = settings.learning_rate * schedule(settings.schedule, step, self._plan.steps)
+        for group in self._torch.param_groups:
+            group["lr"] = rate
+        smooth = self.filter.smooth(gradient) if self.filter else gradient
+        for name, parameter in self._parameters.items():
+            parameter.grad = _laid_out_like(parameter, smooth.get(name))
+        self._torch.step()
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        self.average.update()
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that takes back the updates since. Momentum is forgotten, or the next try would be the same."""
+        weights, average = weights_of(self._model), self.average.state()
+        filtered = self.filter.state() if self.filter else None
+
+        def take_back() -> None:
+            write_weights(self._model, weights)
+            self._torch.state.clear()
+            self.average.restore(average)
+            if self.filter and filtered:
+                self.filter.restore(filtered)
+
+        return take_back
+
+    def slots(self) -> dict[int, dict[str, Any]]:
+        """What torch's optimizer remembers of each parameter (momentum), as a checkpoint keeps it."""
+        kept: dict[int, dict[str, Any]] = self._torch.state_dict()["state"]
+        return kept
+
+    def load_slots(self, slots: Mapping[int, Mapping[str, Any]]) -> None:
+        """Take up what a checkpoint kept."""
+        whole = self._torch.state_dict()
+        self._torch.load_state_dict({**whole, "state": {index: dict(kept) for index, kept in slots.items()}})
+        for parameter, kept in self._torch.state.items():
+            for name, value in kept.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    kept[name] = _laid_out_like(parameter, value)
+
+
+def torch_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    """The optimizer of the settings over the trainable parameters."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.l2,
+            fused=all(p.is_floating_point() for p in parameters),
+        )
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=settings.learning_rate, weight_decay=settings.l2)
+
+
+def _laid_out_like(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """The gradient in the parameter's order of memory: fused optimizers walk through both side by side."""
+    if gradient is None or gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
+
+
+def schedule(kind: str, step: int, steps: int) -> float:
+    """The factor on the learning rate: a pure function of the step.
+
+    >>> schedule("linear", 5, 10), schedule("cosine", 0, 10), schedule("constant", 9, 10)
+    (0.5, 1.0, 1.0)
+    """
+    progress = step / max(steps, 1)
+    if kind == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    return 1.0 - progress if kind == "linear" else 1.0

@@ -1,0 +1,101 @@
+"""Reporting: after every step its record in the history and its report to the callbacks, with figures and odometer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from veil.accounting import Ledger
+from veil.metrics import GroupMetrics, evaluate
+from veil.plans import Plan
+from veil.problem import Problem
+from veil.training.averaging import WeightAverage
+from veil.training.callbacks import Callback, StepReport
+from veil.training.reservations import Reservations
+from veil.training.side_effects import SideEffects
+
+
+@dataclass
+class Reporter:
+    """Tells history and callbacks of a run's steps. `read` counts the ledger's entries at the last reading."""
+
+    model: nn.Module
+    plan: Plan
+    evaluation: Problem | None
+    callbacks: Sequence[Callback]
+    reservations: Reservations
+    side_effects: SideEffects
+    average: WeightAverage
+    history: list[dict[str, Any]] = field(default_factory=list, init=False)
+    read: int | None = field(default=None, init=False)
+    _readings: dict[int, dict[str, float]] = field(default_factory=dict, init=False)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Tell the callbacks before the first step and after the last one, also when a run is interrupted."""
+        for callback in self.callbacks:
+            callback.on_start(self.plan)
+        try:
+            yield
+        finally:
+            for callback in self.callbacks:
+                callback.on_end()
+
+    def report(self, step: int, state: Mapping[str, Any], statistics: Mapping[str, Any], view: Any) -> None:
+        """One finished step. Only callbacks that are marked as private get the `view`."""
+        metrics = self._evaluate(step)
+        spent = self._spent(step)
+        record: dict[str, Any] = {"step": step, "epsilon": max(spent.values(), default=None)}
+        for name, values in {**state, **statistics}.items():
+            record[name] = np.atleast_1d(values).astype(float).tolist()
+        if metrics is not None:
+            record["worst_group_accuracy"] = metrics.worst_group_accuracy
+            record["average_group_accuracy"] = metrics.average_group_accuracy
+            record["accuracy"] = metrics.accuracy
+            record["group_accuracy"] = [score.accuracy for score in metrics.by_group.values()]
+        self.history.append(record)
+        for callback in self.callbacks:
+            seen = view if callback.private else None
+            callback.on_step(StepReport(step, self.plan, self.model, state, statistics, metrics, spent, seen))
+
+    def steering(self) -> list[Callback]:
+        """The callbacks whose state a checkpoint keeps."""
+        return [callback for callback in self.callbacks if callback.steers()]
+
+    def _evaluate(self, step: int) -> GroupMetrics | None:
+        every = self.plan.settings.evaluate_every or max(1, self.plan.steps // 20)
+        if self.evaluation is None or ((step + 1) % every and step + 1 != self.plan.steps):
+            return None
+        with self.side_effects.undone(), self.average.installed():
+            return evaluate(self.model, self.evaluation, self.plan.facts.groups)
+
+    def _spent(self, step: int) -> dict[str, float]:
+        """The odometer by group, read at the first step and twenty times a run: a reading can cost more than a step."""
+        ledger = self.reservations.ledger
+        if ledger is None:
+            return {}
+        due = (step + 1) % max(1, self.plan.steps // 20) == 0 or step + 1 == self.plan.steps
+        if due or self.read is None:
+            self.read = self.reservations.entries
+        if self.read not in self._readings:
+            # After a crash the ledger may be ahead of the run: the history shows what this step had cost.
+            self._readings = {self.read: spent_by_group(ledger.upto(self.read), self.plan)}
+        return self._readings[self.read]
+
+
+def spent_by_group(ledger: Ledger, plan: Plan) -> dict[str, float]:
+    """ε of what has been reserved so far, by group: a reading, not a guarantee."""
+    accountant = plan.settings.accountant_for()
+    known: dict[Any, float] = {}
+    largest: dict[str, float] = {}
+    for cell, account in enumerate(ledger.terms.accounts):
+        key = (account.rule, frozenset(ledger.spent(cell)))
+        if key not in known:
+            known[key] = account.rule.reading(ledger.spent(cell), ledger.terms.delta, accountant)
+        largest[account.group] = max(largest.get(account.group, 0.0), known[key])
+    return largest

@@ -1,0 +1,44 @@
+"""Reservations: the cost of coming steps is in the ledger before any of their rows is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from veil.accounting import Event, Ledger
+from veil.plans import Plan
+from veil.problem import PublicFacts
+
+RESERVED_AT_ONCE = 100
+
+
+class Reservations:
+    """Reserves in the run's ledger. There is none in a run that is not private, nor in a process that does not lead."""
+
+    def __init__(self, plan: Plan, ledger: Ledger | None) -> None:
+        self._plan, self.ledger = plan, ledger
+        self.reserved: dict[str, tuple[int, Mapping[int, Event]]] = {}
+        self.entries = 0
+
+    def reserve(
+        self, purpose: str, charge: Callable[[PublicFacts], Mapping[int, Event]], steady: int, step: int
+    ) -> None:
+        """Put the cost of the coming steps on disk before any row is drawn: of `steady` steps that cost the same."""
+        if self.ledger is None:
+            return
+        covered_until, covered = self.reserved.get(purpose, (0, {}))
+        events = charge(self._plan.facts)
+        if step < covered_until and events == covered:
+            return
+        count = max(1, min(steady, RESERVED_AT_ONCE, self._plan.steps - step))
+        self.charge(purpose, step, count, events)
+        self.reserved[purpose] = (step + count, events)
+
+    def charge(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> None:
+        """Reserve these events, whatever was reserved before."""
+        if self.ledger is not None:
+            self.entries = self.ledger.reserve(purpose, first, count, events)
+
+    def catch_up(self) -> None:
+        """Count what a solver has reserved by itself."""
+        if self.ledger is not None:
+            self.entries = len(self.ledger.entries)
