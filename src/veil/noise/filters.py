@@ -42,7 +42,7 @@ class DiskFilter:
         try:
             yield
         finally:
-            _put(model, own)
+            put_weights(model, own)
             self._before = own
 
     def smooth(self, gradient: Mapping[str, Tensor]) -> Weights:
@@ -61,7 +61,8 @@ class DiskFilter:
         self._mean, self._before = dict(state[0]), dict(state[1])
 
 
-def _put(model: nn.Module, weights: Weights) -> None:
+def put_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Write values into the parameters that have one."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in weights:

@@ -123,7 +123,7 @@ def _train(loop: Loop) -> None:
         loop.run()
         return
     with loop.around():
-        solver.solve(loop.model, loop.problem, loop.seed, ledger, loop.hear_of)
+        solver.solve(loop.model, loop.problem, loop.seed, ledger, loop.reporter.hear_of)
 
 
 def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Preparation:

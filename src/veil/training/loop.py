@@ -1,7 +1,7 @@
 """The loop: reserve, sample, gradients, bound, noise, update, controller. Every SGD method runs through here.
 
-What serves the loop stands beside it: `reservations`, `optimizer`, `averaging`, `side_effects`, `reporting`,
-`checkpoints`; several processes share the work as `releases.process_group` says.
+What serves the loop stands beside it: `reservations`, `optimizer` (with schedule and average), `side_effects`,
+`reporting` and `checkpoints`; several processes share the work as `releases.process_group` says.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -57,10 +56,8 @@ class Loop:
         model, plan = self.model, self.plan
         self.side_effects = SideEffects(model, self.problem, self.loss, private=plan.private)
         loss = plan.transform(self.loss) if plan.transform else self.loss
-        small = plan.settings.micro_batch
-        self.engine = GradientEngine(
-            model, loss if small is None else self.side_effects.undone_before(loss), micro_batch=small
-        )
+        micro = plan.settings.micro_batch
+        self.engine = GradientEngine(model, self.side_effects.undone_before(loss) if micro else loss, micro_batch=micro)
         self.noise = GaussianNoise(self.seed, secure=plan.settings.secure_noise)
         self.optimizer = Optimizer(model, plan)
         self.reservations = Reservations(plan, ledger)
@@ -114,8 +111,7 @@ class Loop:
     def _update(self, gradient: Mapping[str, Tensor], step: int) -> dict[str, NDArray[np.float64]]:
         """Update; with a gate, test the update on fresh rows and take it back if it fails. Returns what was released.
 
-        A step taken back leaves no trace in weights, average or noise filter; its cost stays spent. The optimizer
-        forgets: with the momentum of before, the next try would go the same way, and no try would ever pass.
+        A step taken back leaves no trace in weights, average or noise filter; its cost stays spent.
         """
         gate = self.plan.gate
         if gate is None:
@@ -153,11 +149,6 @@ class Loop:
             except StopTraining as reason:
                 self.stopped = str(reason)
         self.optimizer.average.install()
-
-    def hear_of(self, step: int, state: Mapping[str, Any]) -> None:
-        """A step of a solver, which reserves by itself."""
-        self.reservations.catch_up()
-        self.reporter.report(step, state, {}, None)
 
     def progress(self) -> Progress:
         """Where the run stands before its first step."""

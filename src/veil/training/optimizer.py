@@ -6,15 +6,15 @@ Schedule, noise filter, torch's optimizer and the average of the weights: all of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from veil.noise.filters import put_weights
 from veil.plans import Plan, Settings
-from veil.training.averaging import WeightAverage, weights_of, write_weights
 
 
 class Optimizer:
@@ -51,7 +51,7 @@ class Optimizer:
         filtered = self.filter.state() if self.filter else None
 
         def take_back() -> None:
-            write_weights(self._model, weights)
+            put_weights(self._model, weights)
             self._torch.state.clear()
             self.average.restore(average)
             if self.filter and filtered:
@@ -72,6 +72,52 @@ class Optimizer:
             for name, value in kept.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     kept[name] = _laid_out_like(parameter, value)
+
+
+class WeightAverage:
+    """An exponential moving average of the weights; with `decay` 0 there is none, and the model keeps its own."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._model, self._decay, self._count = model, decay, 0
+        self._weights = weights_of(model) if decay > 0 else {}
+
+    def update(self) -> None:
+        """Move towards the model's weights by one step."""
+        if not self._weights:
+            return
+        self._count += 1
+        # Early on the average follows the weights closely, so that it does not remember the random start.
+        decay = min(self._decay, (1 + self._count) / (10 + self._count))
+        with torch.no_grad():
+            for name, parameter in self._model.named_parameters():
+                self._weights[name].lerp_(parameter, 1.0 - decay)
+
+    def state(self) -> tuple[int, dict[str, Tensor]]:
+        """What a checkpoint keeps and a rejected step puts back."""
+        return self._count, {name: value.clone() for name, value in self._weights.items()}
+
+    def restore(self, state: tuple[int, Mapping[str, Tensor]]) -> None:
+        """Back to an earlier state."""
+        self._count, self._weights = state[0], {name: value.clone() for name, value in state[1].items()}
+
+    def install(self) -> None:
+        """Give the model the averaged weights, for good."""
+        put_weights(self._model, self._weights)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """The model with the averaged weights; its own come back afterwards."""
+        own = weights_of(self._model) if self._weights else {}
+        self.install()
+        try:
+            yield
+        finally:
+            put_weights(self._model, own)
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of every parameter by its name."""
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def torch_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:

@@ -14,8 +14,8 @@ from veil.accounting import Ledger
 from veil.metrics import GroupMetrics, evaluate
 from veil.plans import Plan
 from veil.problem import Problem
-from veil.training.averaging import WeightAverage
 from veil.training.callbacks import Callback, StepReport
+from veil.training.optimizer import WeightAverage
 from veil.training.reservations import Reservations
 from veil.training.side_effects import SideEffects
 
@@ -62,6 +62,11 @@ class Reporter:
         for callback in self.callbacks:
             seen = view if callback.private else None
             callback.on_step(StepReport(step, self.plan, self.model, state, statistics, metrics, spent, seen))
+
+    def hear_of(self, step: int, state: Mapping[str, Any]) -> None:
+        """A step of a solver, which reserves by itself."""
+        self.reservations.catch_up()
+        self.report(step, state, {}, None)
 
     def steering(self) -> list[Callback]:
         """The callbacks whose state a checkpoint keeps."""
