@@ -1,4 +1,4 @@
-"""Team: several processes that train one model, each reading its own share of the rows.
+"""Process group: several processes that train one model, each reading its own share of the rows.
 
 Every process draws the same batch (draws are pure functions of the seed), works on the rows of its share, and learns
 the norms and losses of the others, so that weights which depend on the whole batch come out the same everywhere. The
@@ -26,15 +26,15 @@ from veil.problem import Problem
 
 
 @dataclass(frozen=True)
-class Team:
+class ProcessGroup:
     """The processes of `torch.distributed`; `rank` 0 leads."""
 
     rank: int
     size: int
 
     @classmethod
-    def joined(cls) -> Team | None:
-        """The team this process is in; None where it trains alone. Under torchrun it joins the team by itself."""
+    def joined(cls) -> ProcessGroup | None:
+        """The group this process is in; None where it trains alone. Under torchrun it joins the group by itself."""
         if not dist.is_available():
             return None
         if not dist.is_initialized():
@@ -51,7 +51,7 @@ class Team:
     def own(self, rows: NDArray[np.int64], total: int) -> NDArray[np.int64]:
         """Which of some rows this process works on, as positions: its share is one block of the table.
 
-        >>> Team(1, 2).own(np.array([0, 5, 9]), total=10)
+        >>> ProcessGroup(1, 2).own(np.array([0, 5, 9]), total=10)
         array([1, 2])
         """
         start, stop = self.rank * total // self.size, (self.rank + 1) * total // self.size
@@ -123,7 +123,7 @@ class Team:
 class _Everything:
     """Stands between a process and the weights: facts of own rows in, weights from everybody's facts out."""
 
-    team: Team
+    processes: ProcessGroup
     weigh: Weigh
     own: NDArray[np.int64]
     total: int
@@ -133,7 +133,7 @@ class _Everything:
 
     def __call__(self, facts: RowFacts) -> Tensor:
         known = torch.stack([facts.losses, facts.norms, facts.finite.to(facts.losses.dtype)])
-        losses, norms, finite = self.team.spread(known, self.own, self.total)
+        losses, norms, finite = self.processes.spread(known, self.own, self.total)
         self.facts = RowFacts(losses, norms, finite > 0)
         self.weights = self.weigh(self.facts)
         return self.weights[..., torch.from_numpy(self.own)]

@@ -28,7 +28,7 @@ from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine, GradientSum, RowFacts, Weigh
 from veil.noise import GaussianNoise
 from veil.problem import Problem, PublicFacts
-from veil.releases.process_group import Team
+from veil.releases.process_group import ProcessGroup
 from veil.sampling import OneGroupSampler, PoissonSampler, Sampler
 from veil.sampling.draws import Draw
 
@@ -126,12 +126,12 @@ class GradientRelease:
         return self.complete(result, problem, rows, sampler, seed, step, noise)
 
     def bounded_sum(
-        self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64], team: Team | None = None
+        self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64], processes: ProcessGroup | None = None
     ) -> GradientSum:
         """The sum of drawn rows' gradients, each within its limit; it is private until `complete` adds the noise."""
         weigh = self.weigh(problem, rows)
-        if team is not None:
-            return team.weighted_sum(engine, problem, rows, weigh)
+        if processes is not None:
+            return processes.weighted_sum(engine, problem, rows, weigh)
         if self.bound.needs_norms or self.relation is not None:
             return engine.weighted_sum(problem.batch(rows), weigh, rows=len(rows))
         return _sum_without_norms(engine, problem.batch(rows), weigh)

@@ -23,7 +23,7 @@ from veil.metrics import GroupMetrics, evaluate
 from veil.plans import LossFunction, Plan, Settings
 from veil.plans.plan import METRICS, TRAINED, TUNING
 from veil.problem import Problem
-from veil.releases.process_group import Team
+from veil.releases.process_group import ProcessGroup
 from veil.training.callbacks import Callback
 from veil.training.carrying import continues
 from veil.training.checkpoints import packed, save_checkpoint, sealing_key, unpacked
@@ -173,13 +173,13 @@ def _tried(job: Job, plan: Plan) -> list[str]:
 
 def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     """The loop with its ledger and, in a run that goes on, with what was done before."""
-    team = Team.joined()
-    require(team is None or plan.solver is None, f"{plan.method} trains in one process: start it without torchrun")
-    seed = _seed(plan, team) if folder is None else folder.seed
-    loop = Loop(job.model, job.problem, plan, job.loss, seed, None, job.evaluation, job.callbacks, team=team)
+    processes = ProcessGroup.joined()
+    require(processes is None or plan.solver is None, f"{plan.method} trains in one process: start it without torchrun")
+    seed = _seed(plan, processes) if folder is None else folder.seed
+    loop = Loop(job.model, job.problem, plan, job.loss, seed, None, job.evaluation, job.callbacks, processes=processes)
     _take_up(loop, folder)
-    # In a team the first process keeps the ledger: no release is whole without it, so none is made unreserved.
-    if not plan.private or (team is not None and not team.leads):
+    # In a process group the first one keeps the ledger: no release is whole without it, so none is made unreserved.
+    if not plan.private or (processes is not None and not processes.leads):
         return loop
     ledger = loop.reservations.ledger = Ledger(plan.terms()) if folder is None else folder.ledger(plan.terms())
     require(
@@ -191,21 +191,21 @@ def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     return loop
 
 
-def _seed(plan: Plan, team: Team | None) -> Seed:
+def _seed(plan: Plan, processes: ProcessGroup | None) -> Seed:
     if plan.settings.seed is not None:
         return Seed.from_int(plan.settings.seed)
     seed = Seed.from_system()
-    return seed if team is None else Seed(bytes.fromhex(team.told_json(seed.secret.hex())), given=False)
+    return seed if processes is None else Seed(bytes.fromhex(processes.told_json(seed.secret.hex())), given=False)
 
 
 def _take_up(loop: Loop, folder: RunFolder | None) -> None:
     """Go on where the folder's checkpoint stands; the first one is on disk before the ledger is begun.
 
-    In a team every process takes up what the first one has, at the start too: all begin with the same weights. Before
+    In a process group all take up what the first one has, at the start too: all begin with the same weights. Before
     that, whatever the releases follow from is compared with what the run began with, in every process.
     """
-    team, content = loop.team, None
-    if folder is None and team is None:
+    processes, content = loop.processes, None
+    if folder is None and processes is None:
         return
     now = run_identity(loop.plan, loop.model, loop.loss, loop.problem, loop.evaluation, loop.callbacks, loop.seed)
     if folder is None:
@@ -221,8 +221,8 @@ def _take_up(loop: Loop, folder: RunFolder | None) -> None:
         else:
             require(not (folder.path / LEDGER).exists(), f"Cannot resume: {path} is missing. The run stays charged.")
             loop.checkpointer.keep(loop.progress())
-    if team is not None:
-        content = team.told(content or packed(loop.progress(), key) if team.leads else None)
+    if processes is not None:
+        content = processes.told(content or packed(loop.progress(), key) if processes.leads else None)
     if content is not None:
         loop.go_on(unpacked(content, key))
 
@@ -283,12 +283,12 @@ class Preparation:
 
     def _certificate(self, measured: Sequence[Measured]) -> Certificate:
         loop, made = self.loop, None
-        if loop.team is None or loop.team.leads:
+        if loop.processes is None or loop.processes.leads:
             made = _certificate(loop, self.job.not_covered, measured)
-        if loop.team is None:
+        if loop.processes is None:
             assert made is not None
             return made
-        said = loop.team.told_json(None if made is None else made.as_json())
+        said = loop.processes.told_json(None if made is None else made.as_json())
         return made or Certificate.from_json(said)
 
 

@@ -22,7 +22,7 @@ from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.plans import LossFunction, Plan
 from veil.problem import Problem
-from veil.releases.process_group import Team
+from veil.releases.process_group import ProcessGroup
 from veil.training.callbacks import Callback
 from veil.training.digests import Digester, rows_at_once
 
@@ -78,20 +78,20 @@ def agree(now: Identity, noted: Mapping[str, Any] | None) -> None:
 
     All processes of a group are refused together: none goes on to reserve or to wait for the others.
     """
-    team = Team.joined()
+    processes = ProcessGroup.joined()
     found = None if noted is None else difference(noted, now)
-    if team is None:
+    if processes is None:
         require(found is None, _refusal(found))
         return
-    first = team.told_json(now.as_json())
+    first = processes.told_json(now.as_json())
     found = found or difference(first, now)
-    together = team.all(found is None)
+    together = processes.all(found is None)
     if noted is not None:
         require(found is None, _refusal(found))
     require(
         together,
         "The processes of the group do not have the same settings, rows, model and code"
-        + ("." if found is None else f": in process {team.rank} {found[0].replace('the original run', 'process 0')}."),
+        + (f": in process {processes.rank} {found[0].replace('the original run', 'process 0')}." if found else "."),
     )
 
 

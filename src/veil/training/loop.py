@@ -25,7 +25,7 @@ from veil.plans.controllers import State
 from veil.plans.controllers import gate as gates
 from veil.problem import Problem
 from veil.releases import GradientRelease, Released
-from veil.releases.process_group import Team
+from veil.releases.process_group import ProcessGroup
 from veil.sampling import Sampler
 from veil.sampling.draws import Draw
 from veil.training.callbacks import Callback, StopTraining
@@ -48,7 +48,7 @@ class Loop:
     ledger: InitVar[Ledger | None]
     evaluation: Problem | None = None
     callbacks: Sequence[Callback] = ()
-    team: Team | None = None
+    processes: ProcessGroup | None = None
     first: int = 0
     stopped: str | None = None
 
@@ -77,7 +77,7 @@ class Loop:
                 release, sampler = self.prepare(step)
                 with self.side_effects.undone(), self.optimizer.look_ahead():
                     rows = sampler.draw(self.seed, step)
-                    bounded = release.bounded_sum(self.engine, self.problem, rows, self.team)
+                    bounded = release.bounded_sum(self.engine, self.problem, rows, self.processes)
                     released = release.complete(bounded, self.problem, rows, sampler, self.seed, step, self.noise)
                 self.side_effects.carry_on()
                 self.absorb(step, released)
@@ -133,7 +133,9 @@ class Loop:
 
     def _losses(self, rows: NDArray[np.int64]) -> Tensor:
         """The loss of each of some rows."""
-        return self._own_losses(rows) if self.team is None else self.team.losses(self._own_losses, rows, self.problem)
+        if self.processes is not None:
+            return self.processes.losses(self._own_losses, rows, self.problem)
+        return self._own_losses(rows)
 
     def _own_losses(self, rows: NDArray[np.int64]) -> Tensor:
         """The loss of each of some rows of this process, in pieces."""

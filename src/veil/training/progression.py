@@ -37,7 +37,7 @@ from veil.plans.plan import METRICS
 from veil.problem import Problem, PublicFacts
 from veil.problem.budgets import read_budgets
 from veil.releases import GradientRelease
-from veil.releases.process_group import Team
+from veil.releases.process_group import ProcessGroup
 from veil.sampling.draws import Poisson
 from veil.training.callbacks import Callback, StepReport
 from veil.training.carrying import GRADIENT, StepReleases
@@ -352,7 +352,7 @@ def _continued(plan: Plan, run: Run, gone: Sequence[str] = ()) -> Plan:
 
 
 def _check_alone() -> None:
-    require(Team.joined() is None, "budgets are raised and lowered in one process: start it without torchrun")
+    require(ProcessGroup.joined() is None, "budgets are raised and lowered in one process: start it without torchrun")
 
 
 def _charged(run: Run) -> bool:

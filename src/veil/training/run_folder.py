@@ -22,7 +22,7 @@ from veil.foundation.files import remove, write_whole
 from veil.foundation.randomness import Seed
 from veil.foundation.toml import to_toml
 from veil.plans import Settings
-from veil.releases.process_group import Team
+from veil.releases.process_group import ProcessGroup
 from veil.training import checkpoints
 from veil.training.identity import Identity, agree
 
@@ -97,15 +97,15 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str, settings: Settings, resume: bool, config: Mapping[str, Any] | None) -> RunFolder:
-        """`resume` or `start`; in a team the first process does it and tells the others the seed."""
-        team = Team.joined()
+        """`resume` or `start`; in a process group the first process does it and tells the others the seed."""
+        processes = ProcessGroup.joined()
         folder = None
-        if team is None or team.leads:
+        if processes is None or processes.leads:
             folder = cls.resume(path) if resume else cls.start(path, settings, config)
-        if team is None:
+        if processes is None:
             assert folder is not None
             return folder
-        said = team.told_json([folder.seed.secret.hex(), folder.seed.given, folder._noted] if folder else None)
+        said = processes.told_json([folder.seed.secret.hex(), folder.seed.given, folder._noted] if folder else None)
         return folder or Follower(Path(path), Seed(bytes.fromhex(said[0]), bool(said[1])), resume, None, said[2])
 
     def hold_to(self, stage: str, now: Identity, before: str = PREPROCESSING) -> None:
@@ -149,7 +149,7 @@ class RunFolder:
 
     def ledger(self, terms: Terms, name: str = LEDGER) -> Ledger:
         """One of the run's ledgers: new, or, in a run that goes on, the one it had."""
-        kind = Ledger if name == LEDGER or Team.joined() is None else WaitedFor
+        kind = Ledger if name == LEDGER or ProcessGroup.joined() is None else WaitedFor
         return kind.continued(terms, self.path / name) if self.resumed else kind(terms, self.path / name)
 
     def complete(self) -> None:
@@ -174,7 +174,7 @@ class RunFolder:
 
 
 class WaitedFor(Ledger):
-    """A ledger whose reservations all processes of a team wait for: none reads a row before they are on disk.
+    """A ledger whose reservations all processes of a group wait for: none reads a row before they are on disk.
 
     The loop needs no waiting, because no sum is whole without the first process; preprocessing and the figures on
     held-out rows are worked out by every process on its own.
@@ -183,14 +183,14 @@ class WaitedFor(Ledger):
     def reserve(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> int:
         """As ever, and then wait for the others."""
         entries = super().reserve(purpose, first, count, events)
-        team = Team.joined()
-        if team is not None:
-            team.wait()
+        processes = ProcessGroup.joined()
+        if processes is not None:
+            processes.wait()
         return entries
 
 
 class Follower(RunFolder):
-    """The folder as the other processes of a team see it: they know the seed and write nothing."""
+    """The folder as the other processes of a group see it: they know the seed and write nothing."""
 
     leads = False
 

@@ -1,4 +1,4 @@
-"""Teams: one process against two on the same rows and the same batch (each with one thread), steps per second."""
+"""Process groups: one process against two on the same rows and batch (each with one thread), steps per second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from veil.datasets import GroupSpec, generate
-from veil.releases.process_group import Team
+from veil.releases.process_group import ProcessGroup
 from veil.training import fit
 
 BATCH = 4000
@@ -55,7 +55,7 @@ def communication(name: str, parameters: int, rows: int, machines: int = 64) -> 
 def _seconds(processes: int, steps: int) -> float:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     found = subprocess.run(
-        [sys.executable, *(launcher if processes > 1 else []), "-m", "benchmarks.teams", str(steps)],
+        [sys.executable, *(launcher if processes > 1 else []), "-m", "benchmarks.process_groups", str(steps)],
         cwd=Path(__file__).parents[1],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -68,11 +68,11 @@ def _seconds(processes: int, steps: int) -> float:
 def _measure(steps: int) -> None:
     """What each process runs: only the first one speaks."""
     torch.set_num_threads(1)
-    team = Team.joined()
+    processes = ProcessGroup.joined()
     problem = generate([GroupSpec(f"group {i}", 10_000, angle=0.5 * i) for i in range(4)], features=60)
     model = nn.Sequential(nn.Linear(60, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
     run = fit(model, problem, method="dp-sgd", epsilon=1.0, steps=steps, batch_size=BATCH, seed=1)
-    if team is None or team.leads:
+    if processes is None or processes.leads:
         print(json.dumps(run.seconds / steps))
 
 

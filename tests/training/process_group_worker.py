@@ -1,6 +1,6 @@
-"""What each process of a team runs in the tests.
+"""What each process of a group runs in the tests.
 
-`torchrun -m tests.training.team_worker OUT METHODS DYING_RANK start|resume EDITED`.
+`torchrun -m tests.training.process_group_worker OUT METHODS DYING_RANK start|resume EDITED`.
 
 EDITED is the rank whose copy of the rows has another number in it.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from tests.methods.method_cases import small_problem
-from veil.releases.process_group import Team
+from veil.releases.process_group import ProcessGroup
 from veil.training import Callback, StepReport, fit
 
 
@@ -29,8 +29,8 @@ class Dies(Callback):
 def main() -> None:
     out, names, dying, resume = Path(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]), sys.argv[4] == "resume"
     torch.set_num_threads(1)
-    team = Team.joined()
-    rank = 0 if team is None else team.rank
+    processes = ProcessGroup.joined()
+    rank = 0 if processes is None else processes.rank
     problem = small_problem(spread=1.0)
     if rank == int(sys.argv[5]):
         problem.inputs[200, 1] += 1.0

@@ -14,7 +14,7 @@ import torch
 
 METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur")
 ROOT = Path(__file__).parents[2]
-WORKER = ["-m", "tests.training.team_worker"]
+WORKER = ["-m", "tests.training.process_group_worker"]
 
 
 def launch(out: Path, processes: int, methods: tuple[str, ...], dying: int = -1, resume: bool = False) -> int:
@@ -57,13 +57,13 @@ def weights(path: Path) -> torch.Tensor:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("processes", [2, 4])
-def test_a_team_gives_the_same_model_and_the_same_promise(runs: dict[int, Path], method: str, processes: int) -> None:
-    alone, team = runs[1], runs[processes]
+def test_a_group_gives_the_same_model_and_the_same_promise(runs: dict[int, Path], method: str, processes: int) -> None:
+    alone, together = runs[1], runs[processes]
     expected = weights(alone / f"{method}-0.pt")
     for rank in range(processes):
-        torch.testing.assert_close(weights(team / f"{method}-{rank}.pt"), expected, rtol=1e-6, atol=1e-6)
-    assert "certificate.json" in {path.name for path in (team / method).iterdir()}
-    promise = [json.loads((place / method / "certificate.json").read_text()) for place in (alone, team)]
+        torch.testing.assert_close(weights(together / f"{method}-{rank}.pt"), expected, rtol=1e-6, atol=1e-6)
+    assert "certificate.json" in {path.name for path in (together / method).iterdir()}
+    promise = [json.loads((place / method / "certificate.json").read_text()) for place in (alone, together)]
     # What fdpg spends follows released values, whose last bits depend on the order of a sum; its promise does not.
     spent = [one.pop("spent_by_group") for one in promise]
     assert spent[0] == pytest.approx(spent[1], rel=1e-6)
@@ -100,14 +100,14 @@ def test_a_process_with_other_rows_is_refused(tmp_path: Path, edited: int) -> No
     assert launch(tmp_path / "cut", 2, ("dp-sgd",), resume=True) == 0
 
 
-def test_the_command_line_trains_in_a_team(tmp_path: Path) -> None:
+def test_the_command_line_trains_in_a_process_group(tmp_path: Path) -> None:
     rows = "".join(f"{i % 7 - 3},{'fm'[i % 2]},{'no' if i % 7 < 3 else 'yes'}\n" for i in range(600))
     (tmp_path / "people.csv").write_text("a,sex,rich\n" + rows)
     words = [str(tmp_path / "people.csv"), "--target", "rich", "--group", "sex", "--model", "logistic", "--seed", "1"]
     words += ["--epochs", "2", "--batch-size", "50", "--private-preprocessing", "0.1", "--json"]
-    team = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     answers = []
-    for name, launcher in (("one", []), ("two", team)):
+    for name, launcher in (("one", []), ("two", torchrun)):
         found = subprocess.run(
             [sys.executable, *launcher, "-m", "veil.cli", "train", *words, "--out", str(tmp_path / name)],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
