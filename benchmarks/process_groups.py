@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from veil.datasets import GroupSpec, generate
-from veil.releases.process_group import ProcessGroup
 from veil.training import fit
+from veil.training.process_group import ProcessGroup
 
 BATCH = 4000
 

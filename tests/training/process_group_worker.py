@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from tests.methods.method_cases import small_problem
-from veil.releases.process_group import ProcessGroup
 from veil.training import Callback, StepReport, fit
+from veil.training.process_group import ProcessGroup
 
 
 class Dies(Callback):

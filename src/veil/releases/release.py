@@ -28,7 +28,6 @@ from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine, GradientSum, RowFacts, Weigh
 from veil.noise import GaussianNoise
 from veil.problem import Problem, PublicFacts
-from veil.releases.process_group import ProcessGroup
 from veil.sampling import OneGroupSampler, PoissonSampler, Sampler
 from veil.sampling.draws import Draw
 
@@ -125,13 +124,9 @@ class GradientRelease:
         result = self.bounded_sum(engine, problem, rows)
         return self.complete(result, problem, rows, sampler, seed, step, noise)
 
-    def bounded_sum(
-        self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64], processes: ProcessGroup | None = None
-    ) -> GradientSum:
+    def bounded_sum(self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]) -> GradientSum:
         """The sum of drawn rows' gradients, each within its limit; it is private until `complete` adds the noise."""
         weigh = self.weigh(problem, rows)
-        if processes is not None:
-            return processes.weighted_sum(engine, problem, rows, weigh)
         if self.bound.needs_norms or self.relation is not None:
             return engine.weighted_sum(problem.batch(rows), weigh, rows=len(rows))
         return _sum_without_norms(engine, problem.batch(rows), weigh)

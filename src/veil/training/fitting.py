@@ -23,12 +23,12 @@ from veil.metrics import GroupMetrics, evaluate
 from veil.plans import LossFunction, Plan, Settings
 from veil.plans.plan import METRICS, TRAINED, TUNING
 from veil.problem import Problem
-from veil.releases.process_group import ProcessGroup
 from veil.training.callbacks import Callback
 from veil.training.carrying import continues
 from veil.training.checkpoints import packed, save_checkpoint, sealing_key, unpacked
 from veil.training.identity import Identity, agree, digester, run_identity, settings_of
 from veil.training.loop import Loop
+from veil.training.process_group import ProcessGroup
 from veil.training.run import Run, note_trained, trained_before, weights_check
 from veil.training.run_folder import CHECKPOINT, LEDGER, RunFolder
 from veil.training.trials import check_evaluation, check_outputs, check_rows_apart, check_savable

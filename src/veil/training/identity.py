@@ -22,9 +22,9 @@ from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.plans import LossFunction, Plan
 from veil.problem import Problem
-from veil.releases.process_group import ProcessGroup
 from veil.training.callbacks import Callback
 from veil.training.digests import Digester, rows_at_once
+from veil.training.process_group import ProcessGroup
 
 # What a configuration says besides what makes the run: how it was typed, and how its figures are judged afterwards.
 _BESIDES = ("command", "require")

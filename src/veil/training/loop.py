@@ -1,7 +1,7 @@
 """The loop: reserve, sample, gradients, bound, noise, update, controller. Every SGD method runs through here.
 
-What serves the loop stands beside it: `reservations`, `optimizer` (with schedule and average), `side_effects`,
-`reporting` and `checkpoints`; several processes share the work as `releases.process_group` says.
+What serves it stands beside it: `reservations`, `optimizer` (with schedule and average), `side_effects` of forward
+passes, `reporting`, `checkpoints` and `process_group`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from veil.accounting import AccountingError, Ledger
 from veil.foundation.randomness import Seed
-from veil.gradients import GradientEngine
+from veil.gradients import GradientEngine, GradientSum
 from veil.models.applying import batches
 from veil.noise import GaussianNoise
 from veil.plans import LossFunction, Plan
@@ -25,12 +25,12 @@ from veil.plans.controllers import State
 from veil.plans.controllers import gate as gates
 from veil.problem import Problem
 from veil.releases import GradientRelease, Released
-from veil.releases.process_group import ProcessGroup
 from veil.sampling import Sampler
 from veil.sampling.draws import Draw
 from veil.training.callbacks import Callback, StopTraining
 from veil.training.checkpoints import Checkpointer, Progress
 from veil.training.optimizer import Optimizer
+from veil.training.process_group import ProcessGroup
 from veil.training.reporting import Reporter
 from veil.training.reservations import Reservations
 from veil.training.side_effects import SideEffects
@@ -77,7 +77,7 @@ class Loop:
                 release, sampler = self.prepare(step)
                 with self.side_effects.undone(), self.optimizer.look_ahead():
                     rows = sampler.draw(self.seed, step)
-                    bounded = release.bounded_sum(self.engine, self.problem, rows, self.processes)
+                    bounded = self._bounded_sum(release, rows)
                     released = release.complete(bounded, self.problem, rows, sampler, self.seed, step, self.noise)
                 self.side_effects.carry_on()
                 self.absorb(step, released)
@@ -130,6 +130,12 @@ class Loop:
         if self._drawn is None or self._drawn[0] != draw:
             self._drawn = (draw, draw.sampler(self._strata))
         return self._drawn[1]
+
+    def _bounded_sum(self, release: GradientRelease, rows: NDArray[np.int64]) -> GradientSum:
+        """The sum of the rows' gradients, each within its bound; in a process group everyone works on its share."""
+        if self.processes is not None:
+            return self.processes.weighted_sum(self.engine, self.problem, rows, release.weigh(self.problem, rows))
+        return release.bounded_sum(self.engine, self.problem, rows)
 
     def _losses(self, rows: NDArray[np.int64]) -> Tensor:
         """The loss of each of some rows."""

@@ -37,11 +37,11 @@ from veil.plans.plan import METRICS
 from veil.problem import Problem, PublicFacts
 from veil.problem.budgets import read_budgets
 from veil.releases import GradientRelease
-from veil.releases.process_group import ProcessGroup
 from veil.sampling.draws import Poisson
 from veil.training.callbacks import Callback, StepReport
 from veil.training.carrying import GRADIENT, StepReleases
 from veil.training.fitting import Job, execute, row_losses
+from veil.training.process_group import ProcessGroup
 from veil.training.run import Run, weights_check
 from veil.training.run_folder import EVALUATION, LEDGER, LEDGERS, RunFolder
 

@@ -65,7 +65,8 @@ class Reporter:
 
     def hear_of(self, step: int, state: Mapping[str, Any]) -> None:
         """A step of a solver, which reserves by itself."""
-        self.reservations.catch_up()
+        if self.reservations.ledger is not None:
+            self.reservations.entries = len(self.reservations.ledger.entries)
         self.report(step, state, {}, None)
 
     def steering(self) -> list[Callback]:

@@ -37,8 +37,3 @@ class Reservations:
         """Reserve these events, whatever was reserved before."""
         if self.ledger is not None:
             self.entries = self.ledger.reserve(purpose, first, count, events)
-
-    def catch_up(self) -> None:
-        """Count what a solver has reserved by itself."""
-        if self.ledger is not None:
-            self.entries = len(self.ledger.entries)

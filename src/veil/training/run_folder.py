@@ -22,9 +22,9 @@ from veil.foundation.files import remove, write_whole
 from veil.foundation.randomness import Seed
 from veil.foundation.toml import to_toml
 from veil.plans import Settings
-from veil.releases.process_group import ProcessGroup
 from veil.training import checkpoints
 from veil.training.identity import Identity, agree
+from veil.training.process_group import ProcessGroup
 
 LEDGER = "ledger.jsonl"
 PREPROCESSING = "preprocessing.jsonl"
