@@ -74,13 +74,13 @@ class Loop:
         """All steps of the plan, or until a callback stops it."""
         with self.around(), torch.random.fork_rng(devices=[]):
             for step in range(self.first, self.plan.steps):
-                release, sampler = self.prepare(step)
+                release, sampler = self.prepare(step)  # reserve
                 with self.side_effects.undone(), self.optimizer.look_ahead():
-                    rows = sampler.draw(self.seed, step)
-                    bounded = self._bounded_sum(release, rows)
+                    rows = sampler.draw(self.seed, step)  # sample
+                    bounded = self._bounded_sum(release, rows)  # gradients, bound
                     released = release.complete(bounded, self.problem, rows, sampler, self.seed, step, self.noise)
                 self.side_effects.carry_on()
-                self.absorb(step, released)
+                self.absorb(step, released)  # update, controller
 
     def prepare(self, step: int) -> tuple[GradientRelease, Sampler]:
         """The coming step's release, its cost reserved, and the sampler that draws its rows."""
