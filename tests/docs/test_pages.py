@@ -105,3 +105,14 @@ def test_the_index_of_methods_is_what_the_registry_says() -> None:
     assert (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8") == script["index"]()
     for link in re.findall(r"\]\(([a-z-]+\.md)\)", script["index"]()):
         assert link in PAGES
+
+
+def test_the_walk_of_one_batch_names_files_that_exist_and_is_short() -> None:
+    """At most fourteen files from the command to the saved run, and eight for one step."""
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    walk = page.split("\n## The walk of one batch\n")[1].split("\n## ")[0]
+    run, step = walk.split("One step of the loop")
+    for part, most in ((run, 14), (step, 8)):
+        files = re.findall(r"^\d+\. `(\S+\.py)`", part, re.MULTILINE)
+        assert 0 < len(files) <= most
+        assert all((ROOT / "src" / "veil" / name).exists() for name in files), files

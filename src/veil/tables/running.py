@@ -127,7 +127,7 @@ def _seed(settings: Settings) -> Seed:
 
 
 def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Charge | None:
-    """The data set's own budget, where the user named one; in a team the first process pays."""
+    """The data set's own budget, where the user named one; in a process group the first process pays."""
     if request.dataset is None or not folder.leads:
         return None
     groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
