@@ -237,7 +237,6 @@ def clip_for(
     relation: Relation = Relation.ADD_REMOVE,
     extra: Sequence[Event | Repeated] = (),
     accountant: Accountant | None = None,
-    tolerance: float = _TOLERANCE,
 ) -> float:
     """The largest bound C on one row when the noise has standard deviation σ: C = σ/κ.
 
@@ -246,7 +245,7 @@ def clip_for(
     """
     if not (math.isfinite(sigma) and sigma > 0):
         raise AccountingError(f"sigma is {sigma}: it must be finite and above 0")
-    needed = noise_for(epsilon, delta, rate, steps, relation, extra, accountant, tolerance)
+    needed = noise_for(epsilon, delta, rate, steps, relation, extra, accountant)
     clip = sigma / needed
     while sigma / clip < needed:
         clip = math.nextafter(clip, 0.0)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.errors import require
-from veil.methods.planning import Sampling, calibrate, private_plan, relation_for, uniform_draw
+from veil.methods.planning import Sampling, calibrate, relation_for, uniform_draw
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import AdaptiveClip
@@ -70,4 +70,4 @@ class AdaptiveClipSgd:
             "sampling": self.sampling,
             "batch": batch,
         }
-        return private_plan(self.name, facts, settings, steps, controller(kappa), relation, rules, details)
+        return Plan(self.name, facts, settings, steps, controller(kappa), relation, rules, details=details)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.bounding import Normalise
-from veil.methods.planning import Sampling, batch_of, calibrate, private_plan, relation_for, uniform_draw
+from veil.methods.planning import Sampling, batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
@@ -47,4 +47,4 @@ class AutoS:
         kappa, rules = calibrate(release, facts, settings, steps)
         details = {"noise_multiplier": kappa, "gamma": self.gamma, "sampling": self.sampling}
         details["batch"] = batch_of(facts, settings)
-        return private_plan(self.name, facts, settings, steps, Constant(release(kappa)), relation, rules, details)
+        return Plan(self.name, facts, settings, steps, Constant(release(kappa)), relation, rules, details=details)

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 from veil.bounding import Clip
 from veil.errors import InputError, require
-from veil.methods.planning import balanced_rates, batch_of, calibrate, private_plan, relation_for
+from veil.methods.planning import balanced_rates, batch_of, calibrate, relation_for
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
@@ -62,4 +62,4 @@ class DpIsSgd:
         kappa, rules = calibrate(release, facts, settings, steps)
         details = {"noise_multiplier": kappa, "clip": self.clip, "sampling": "poisson", "batch": batch}
         details["rates"] = list(rates)
-        return private_plan(self.name, facts, settings, steps, Constant(release(kappa)), relation, rules, details)
+        return Plan(self.name, facts, settings, steps, Constant(release(kappa)), relation, rules, details=details)

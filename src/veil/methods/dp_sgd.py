@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from veil.bounding import Clip
 from veil.errors import require
-from veil.methods.planning import Sampling, batch_of, calibrate, private_plan, relation_for, uniform_draw
+from veil.methods.planning import Sampling, batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
@@ -52,4 +52,4 @@ class DpSgd:
         kappa, rules = calibrate(release, facts, settings, steps)
         details = {"noise_multiplier": kappa, "clip": self.clip, "sampling": self.sampling}
         details["batch"] = batch_of(facts, settings)
-        return private_plan(self.name, facts, settings, steps, Constant(release(kappa)), relation, rules, details)
+        return Plan(self.name, facts, settings, steps, Constant(release(kappa)), relation, rules, details=details)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.errors import require
-from veil.methods.planning import batch_of, calibrate, private_plan, relation_for, uniform_draw
+from veil.methods.planning import batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers.thresholds import GroupThresholds
@@ -79,4 +79,4 @@ class DpSgdF:
             "largest_threshold": self.clip * (1.0 + self.largest_ratio),
             "batch": batch,
         }
-        return private_plan(self.name, facts, settings, steps, controller(kappa), relation, rules, details)
+        return Plan(self.name, facts, settings, steps, controller(kappa), relation, rules, details=details)

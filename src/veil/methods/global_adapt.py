@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.errors import require
-from veil.methods.planning import calibrate, private_plan, relation_for, uniform_draw
+from veil.methods.planning import calibrate, relation_for, uniform_draw
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers.global_scale import AdaptiveScale
@@ -83,4 +83,4 @@ class GlobalAdapt:
             "start_ceiling": start,
             "batch": batch,
         }
-        return private_plan(self.name, facts, settings, steps, controller(kappa), relation, rules, details)
+        return Plan(self.name, facts, settings, steps, controller(kappa), relation, rules, details=details)

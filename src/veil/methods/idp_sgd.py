@@ -21,7 +21,7 @@ from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_for, rate_for
 from veil.bounding import Clip
 from veil.errors import InputError, require
-from veil.methods.planning import batch_of, private_plan, relation_for, rules_for
+from veil.methods.planning import batch_of, relation_for, rules_for
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
@@ -73,7 +73,7 @@ class IdpSgd:
             "owner_clips": dict(zip(facts.owners, shares.clips, strict=True)),
         }
         rules = rules_for(release, facts, steps)
-        return private_plan(self.name, facts, settings, steps, Constant(release), relation, rules, details)
+        return Plan(self.name, facts, settings, steps, Constant(release), relation, rules, details=details)
 
 
 def owner_shares(

@@ -30,7 +30,7 @@ from veil.bounding import BetaTail, Bound, Clip, Normalise, Ordered, StepTail, t
 from veil.bounding.ordered import Order, Tail, UnitClipByCell
 from veil.errors import InputError, require
 from veil.methods.idp_sgd import Variant, owner_shares
-from veil.methods.planning import private_plan, rules_for
+from veil.methods.planning import rules_for
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import AdaptiveClip, Constant, Controller, State
@@ -124,7 +124,7 @@ class InoSgd:
         }
         rules = rules_for(release, facts, steps)
         assumed = () if tail is None else (SAME_LOSS,)
-        return private_plan(self.name, facts, settings, steps, controller, Relation.ADD_REMOVE, rules, details, assumed)
+        return Plan(self.name, facts, settings, steps, controller, Relation.ADD_REMOVE, rules, assumed, details)
 
     def _check(self) -> None:
         require(self.clip > 0, f"clip is {self.clip}: it must be above 0")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from veil.accounting import AccountingError, Event, Relation, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.errors import InputError, require
-from veil.plans import Plan, Settings
-from veil.plans.controllers import Controller
+from veil.plans import Settings
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 from veil.sampling.draws import Draw, Poisson, UniformSubset
@@ -83,18 +82,3 @@ def rules_for(release: GradientRelease, facts: PublicFacts, steps: int) -> tuple
     return tuple(
         TokenBucket((Repeated(events[cell], steps),) if cell in events else ()) for cell in range(len(facts.cells))
     )
-
-
-def private_plan(
-    method: str,
-    facts: PublicFacts,
-    settings: Settings,
-    steps: int,
-    controller: Controller,
-    relation: Relation,
-    rules: tuple[TokenBucket, ...],
-    details: Mapping[str, Any],
-    assumptions: tuple[str, ...] = (),
-) -> Plan:
-    """A plan whose releases are all fixed beforehand."""
-    return Plan(method, facts, settings, steps, controller, relation, rules, assumptions, details)
