@@ -19,7 +19,7 @@ from veil.noise import GaussianNoise
 from veil.plans import Plan, Settings
 from veil.plans.controllers.gate import Gate
 from veil.problem import Problem, PublicFacts
-from veil.releases import GradientRelease
+from veil.releases import Allowance, GradientRelease
 from veil.tables.private import WithPreprocessing, _ledger
 from veil.training.callbacks import Callback
 from veil.training.fitting import Job, execute, row_losses
@@ -61,10 +61,16 @@ def trained(plan: Plan, problem: Problem, *callbacks: Callback, out: Path | None
         return execute(Job(model, problem, None, row_losses, callbacks, ()), plan, out)
     folder = RunFolder.start(out, plan.settings)
     event = plan.earlier[0].events[0]
-    _ledger(
-        plan.facts.groups, SMALLEST, DELTA, Relation.ADD_REMOVE, plan.settings.accountant, event,
+    allowance = Allowance(
+        SMALLEST,
+        DELTA,
+        Relation.ADD_REMOVE,
+        plan.settings.accountant_for(),
+        GaussianNoise(folder.seed),
         lambda terms: folder.ledger(terms, "preprocessing.jsonl"),
-    ).reserve("preprocessing", 0, 2, dict.fromkeys(range(len(plan.facts.groups)), event))  # fmt: skip
+    )
+    groups = plan.facts.groups
+    _ledger(groups, allowance, event).reserve("preprocessing", 0, 2, dict.fromkeys(range(len(groups)), event))
     run = execute(Job(model, problem, None, row_losses, callbacks, ()), plan, folder)
     folder.complete()
     return run
