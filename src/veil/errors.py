@@ -1,4 +1,4 @@
-"""The one error that a user causes and can mend: a sentence that says what was wrong, where, and what to do."""
+"""The one error that a user causes and can fix: a sentence that says what was wrong, where, and what to do."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
 
 
 def _opened(path: Path) -> Ledger:
-    """A ledger as it is: one that ends in the middle of a line is not mended, as a run that goes on would mend it."""
+    """A ledger as it is: one that ends in the middle of a line is not repaired, as a resumed run would repair it."""
     if not path.exists():
         raise AccountingError(f"there is no {path.name} in {path.parent}")
     if not path.read_bytes().endswith(b"\n"):

@@ -91,7 +91,7 @@ def quantise(row_budgets: ArrayLike, levels: int = 8, *, names: Sequence[Any] | 
     wrong = np.flatnonzero(~(np.isfinite(own) & (own > 0)))
     if len(wrong):
         row = wrong[0] if names is None else names[wrong[0]]
-        raise InputError(f"the budget of row {row} is not a finite number above 0: mend it or leave the row out")
+        raise InputError(f"the budget of row {row} is not a finite number above 0: correct it or leave the row out")
     values, counts = np.unique(own, return_counts=True)
     if len(values) > _CANDIDATES:
         # Quantiles, the smallest always among them: no row may lie below every level.

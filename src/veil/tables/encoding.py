@@ -278,7 +278,7 @@ def _refuse(wrong: NDArray[np.bool_], column: pd.Series, name: str, what: str) -
     """Name the first wrong row by its place in the file, which the index keeps when rows are set apart."""
     if wrong.any():
         row = column.index[int(wrong.argmax())]
-        raise InputError(f'column "{name}" {what} in row {row}: mend the value or leave it empty')
+        raise InputError(f'column "{name}" {what} in row {row}: correct the value or leave it empty')
 
 
 def _one_hot(codes: NDArray[Any], width: int) -> Array:

@@ -74,7 +74,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
             refuse_twice(names, str(path))
             return with_decimal_points(pd.read_csv(path, **form))
         except pd.errors.ParserWarning as error:
-            raise InputError(f"{path} has rows with more values than its first line has names: mend them") from error
+            raise InputError(f"{path} has rows with more values than its first line has names: correct them") from error
 
 
 ROW_AS_NAMES = "its first line looks like a row, not like names of columns: put a line with names first"

@@ -46,7 +46,7 @@ def labels_of(table: pd.DataFrame, name: str, role: str, known: Sequence[str] | 
         require(
             not unknown,
             f'column "{name}" has in row {unknown[0] if unknown else 0} a value that is not one of the '
-            f"{len(allowed)} known ones: mend it, or add the value to the schema",
+            f"{len(allowed)} known ones: correct it, or add the value to the schema",
         )
     return np.array(listed, dtype=object)
 
