@@ -15,7 +15,7 @@ from veil.report import parse_requirement
 WRONG = {
     "worst_group_acuracy>=0.6": 'did you mean "worst_group_accuracy"',
     "worst_group_accuracy": "not of the form METRIC>=VALUE",
-    "worst_group_accuracy>=high": "which is no number",
+    "worst_group_accuracy>=high": "which is not a number",
     "worst_group_accuracy>=nan": "give a finite number",
     "happiness>=1": "known are worst_group_accuracy",
 }

@@ -93,18 +93,18 @@ def _check_kinds(record: Any) -> None:
             raise AccountingError(f"`{name}` must map names to numbers")
     for name in ("epsilon", "delta"):
         if record[name] is not None and not _is_number(record[name]):
-            raise AccountingError(f"{name} is no number")
+            raise AccountingError(f"`{name}` must be a number")
     for name in ("method", "statement", "ledger_check"):
         if not isinstance(record[name], str):
-            raise AccountingError(f"{name} is no text")
+            raise AccountingError(f"`{name}` must be a text")
     for name in ("relation", "accountant"):
         if record[name] is not None and not isinstance(record[name], str):
-            raise AccountingError(f"{name} is no text")
+            raise AccountingError(f"`{name}` must be a text")
     for name in ("assumptions", "not_covered"):
         if not isinstance(record[name], list) or not all(isinstance(item, str) for item in record[name]):
-            raise AccountingError(f"{name} is no list of sentences")
+            raise AccountingError(f"`{name}` must be a list of sentences")
     if not isinstance(record["private"], bool) or not isinstance(record["facts"], dict):
-        raise AccountingError("private or facts are of another kind")
+        raise AccountingError("`private` must be true or false, and `facts` a table")
 
 
 def _is_number(value: Any) -> bool:

@@ -147,7 +147,7 @@ class Ledger:
             return cls(terms, path)
         ledger = cls.open(path)
         if json.dumps(ledger.terms.as_json(), sort_keys=True) != json.dumps(terms.as_json(), sort_keys=True):
-            raise AccountingError(f"{path} was begun under other terms: a run goes on as it was planned, or not at all")
+            raise AccountingError(f"{path} was begun under other terms: resume with the original plan or a new folder")
         ledger.terms = terms
         return ledger
 

@@ -340,7 +340,7 @@ def _require_same(connection: Connection, earlier: Row[Any], dataset: Row[Any], 
     same = earlier.dataset == dataset.id and earlier.name == request.run and known == dict(request.cells)
     require(
         same and Cost(earlier.epsilon, earlier.delta, earlier.rho) == request.most,
-        f'run "{earlier.name}" has reserved another amount before: a run goes on as it was planned, or not at all',
+        f'run "{earlier.name}" has reserved another amount before: resume with the original plan, or use a new run',
     )
     require(earlier.state != "cancelled", _refusal(earlier, "running"))
 

@@ -32,7 +32,7 @@ BUNDLED = Path("adult")
 ADULT: dict[str, Any] = {"target": "income", "group": ("sex", "income"), "ignore": ("fnlwgt",)}
 Jobs = Annotated[int, typer.Option(help="Runs at the same time.", callback=checked_jobs)]
 Backend = Annotated[str, typer.Option(help="joblib backend: loky, threading, ray or dask.", callback=checked_backend)]
-Out = Annotated[Path, typer.Option(help="Folder for runs and report; an unfinished comparison goes on.")]
+Out = Annotated[Path, typer.Option(help="Folder for runs and report; an unfinished comparison is continued.")]
 
 
 @asks(CompareRequest)

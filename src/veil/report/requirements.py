@@ -63,7 +63,7 @@ def parse_requirement(text: str) -> Requirement:
     try:
         threshold = float(value)
     except ValueError as error:
-        raise InputError(f'requirement "{text}" compares with "{value}", which is no number') from error
+        raise InputError(f'requirement "{text}" compares with "{value}", which is not a number') from error
     require(math.isfinite(threshold), f'requirement "{text}" compares with "{value}": give a finite number')
     return Requirement(metric, op, threshold)
 
