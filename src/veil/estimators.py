@@ -27,25 +27,24 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from veil import methods
-from veil.accounting import Certificate, Relation
+from veil.accounting import Relation
 from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
-from veil.methods import relation_asked
-from veil.metrics.noisy_confusion import DISJOINT, NoisyGroupMetrics, noisy_metrics
+from veil.methods import Method, relation_asked
 from veil.models import build_model
 from veil.models.applying import apply
-from veil.noise import GaussianNoise
 from veil.plans import Settings
 from veil.problem import Problem, PublicFacts, cross
-from veil.releases import Allowance
 from veil.tables.fitted_rows import Fitted, added_up, fitted_before, mark_of, remember, rows_of
 from veil.tables.guessing import fit_encoding
+from veil.tables.measuring import HeldOutFigures
 from veil.tables.preparing import read_off_rows
 from veil.tables.reading import refuse_twice
 from veil.tables.schema import Schema
 from veil.tables.splitting import Holdout, holdout_key, identities_for
 from veil.tables.table import check_groups, check_trained
-from veil.training import Run, fit
+from veil.training import Run
+from veil.training.fitting import Job, Measure, execute
 
 TARGET_BOUNDS = "Bounds of the target: they were read off the training rows."
 SEARCH = "A search or cross-validation around this fit: its other fits on the same rows, and its scores."
@@ -122,10 +121,15 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         names = [f"x{i}" for i in range(array.shape[1])] if names is None else list(map(str, names))
         return pd.DataFrame(array, columns=names)
 
-    def _train(
-        self, table: pd.DataFrame, targets: NDArray[Any], groups: Any, owners: Any, **facts: Any
-    ) -> tuple[Run, Problem | None]:
-        """Set rows apart, encode, train; the held-out rows come back as a problem of their own."""
+    def _method(self) -> Method:
+        return methods.create(self.method, self.method_options)
+
+    def _measures(self, held_out: Problem, seed: Seed) -> list[Measure]:
+        """What is measured on held-out rows: nothing, unless a class says what."""
+        return []
+
+    def _train(self, table: pd.DataFrame, targets: NDArray[Any], groups: Any, owners: Any, **facts: Any) -> Run:
+        """Set rows apart, encode, train and measure."""
         crossed = _attributes(groups, len(table), "sensitive_features")
         owned = None if owners is None else _labels(owners, len(table), "owners")
         seed, given = self._seed()
@@ -154,12 +158,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         if self.model == "wide-and-deep":
             options.setdefault("blocks", self.encoding_.widths())
         module = build_model(self.model, training.public, seed, **options)
-        run = fit(
-            module,
-            training,
-            method=self.method,
-            options=self.method_options,
-            not_covered=[*self._not_covered(), *_around(fitting)],
+        settings = Settings.checked(
             epsilon=self.epsilon,
             delta=self.delta,
             epochs=self.epochs,
@@ -169,6 +168,13 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             secure_noise=self.secure_noise,
             seed=given,
         )
+        job = Job(
+            module,
+            training,
+            not_covered=[*self._not_covered(), *_around(fitting)],
+            measures=[] if measured is None else self._measures(measured, seed),
+        )
+        run = execute(job, methods.planned(self._method(), training.public, settings))
         self.model_ = run.model.eval()
         self.history_ = run.history
         self.certificate_ = run.certificate
@@ -176,7 +182,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = run.plan.steps
         if run.certificate.epsilon is not None and run.certificate.delta is not None:
             remember(replace(fitting, epsilon=run.certificate.epsilon, delta=run.certificate.delta))
-        return run, measured
+        return run
 
     def _held_out(
         self,
@@ -187,7 +193,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         key: Seed,
     ) -> NDArray[np.bool_]:
         """Which rows are held out: all that was given of a row is what it says."""
-        relation = relation_asked(methods.create(self.method, self.method_options))
+        relation = relation_asked(self._method())
         besides = {"\0target": targets, **{f"\0group {name}": labels for name, labels in (groups or {}).items()}}
         if owners is not None:
             besides["\0owner"] = owners
@@ -216,7 +222,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
     ) -> Fitted:
         """What this fit may cost each row of the table. Only a fit with a given seed can be repeated exactly."""
         found = rows_of(table)
-        chosen = methods.create(self.method, self.method_options)
+        chosen = self._method()
         mark = None
         if given is not None:
             labels = {"target": targets, "owner": owners, **{f"group {k}": v for k, v in (groups or {}).items()}}
@@ -264,23 +270,14 @@ class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc
         self.classes_ = np.unique(labels)
         require(len(self.classes_) >= 2, "there is only 1 class in y: a classifier needs rows of at least two classes")
         codes = np.searchsorted(self.classes_, labels)
-        run, apart = self._train(table, codes, sensitive_features, owners, classes=list(range(len(self.classes_))))
-        self.group_metrics_ = None if apart is None else self._evaluate(run, apart)
-        figures = self.group_metrics_
+        run = self._train(table, codes, sensitive_features, owners, classes=list(range(len(self.classes_))))
+        self.group_metrics_ = figures = run.metrics
         self.worst_group_accuracy_ = math.nan if figures is None else figures.worst_group_accuracy
         return self
 
-    def _evaluate(self, run: Run, apart: Problem) -> NoisyGroupMetrics | None:
-        plan = run.plan
-        if plan.relation is None:
-            return None
-        _, given = self._seed()
-        seed = Seed.from_system() if given is None else Seed.from_int(given)
-        settings, noise = plan.settings, GaussianNoise(seed, secure=plan.settings.secure_noise)
-        allowance = Allowance(settings.epsilon, plan.delta, Relation(plan.relation), settings.accountant_for(), noise)
-        found = noisy_metrics(run.model, apart, allowance, plan.facts.groups)
-        self.certificate_ = _assuming(run, DISJOINT[Relation(plan.relation)])
-        return found
+    def _measures(self, held_out: Problem, seed: Seed) -> list[Measure]:
+        relation = relation_asked(self._method())
+        return [] if relation is None else [HeldOutFigures(held_out, seed, relation)]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, in the order of `classes_`."""
@@ -404,11 +401,6 @@ def _check_length(rows: int, found: int, what: str) -> None:
         rows == found,
         f"Found input variables with inconsistent numbers of samples: X has {rows} rows and {what} has {found}",
     )
-
-
-def _assuming(run: Run, sentence: str) -> Certificate:
-    """The run's certificate with one assumption more."""
-    return replace(run.certificate, assumptions=(*run.certificate.assumptions, sentence))
 
 
 def _around(fitting: Fitted) -> list[str]:

@@ -139,7 +139,7 @@ def test_a_fit_that_only_names_columns_otherwise_is_no_repetition() -> None:
 def test_a_warning_made_an_error_stops_a_second_fit_before_it_reads_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = rows()
     quick().fit(X, y)
-    monkeypatch.setattr("veil.estimators.fit", lambda *_, **__: pytest.fail("rows were read"))
+    monkeypatch.setattr("veil.estimators.execute", lambda *_, **__: pytest.fail("rows were read"))
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotCoveredWarning)
         with pytest.raises(NotCoveredWarning):
