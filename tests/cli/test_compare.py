@@ -158,3 +158,19 @@ def test_a_schema_covers_the_columns_of_a_comparison(
     assert "read off" not in text
     certificate = (tmp_path / "all" / "dp-sgd-eps1-seed1" / "certificate.json").read_text(encoding="utf-8")
     assert not any("Kinds, bounds" in sentence for sentence in json.loads(certificate)["not_covered"])
+
+
+def test_every_budget_is_compared_and_no_option_is_passed_over(
+    people: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = [*judged(people), *ASKED[1:], "--epochs", "1", "--model", "logistic", "--out", str(tmp_path / "both")]
+    code, answer = compared(capsys, monkeypatch, *words, "--epsilon", "0.5,1", "--delta", "1e-4")
+    assert code == 0
+    assert sorted(row["privacy"]["epsilon"] for row in answer["rows"]) == pytest.approx([0.5, 1.0], rel=0.01)
+    assert {row["privacy"]["delta"] for row in answer["rows"]} == {1e-4}
+    code, _, err = veil(capsys, monkeypatch, "compare", *words, "--seed", "3")
+    assert code == 2
+    assert "No such option: --seed" in err

@@ -47,21 +47,25 @@ def asks(request: type[TableRequest]) -> Callable[[Callable[..., None]], Callabl
 
 def values_of(request: type[TableRequest], context: typer.Context) -> dict[str, Any]:
     """What the command line and its configuration file say for the fields of a request."""
-    asked = context.params
-    names = (field.alias or name for name, field in request.model_fields.items() if name != "settings")
-    settings = {name: asked[name] for name, field in Settings.model_fields.items() if name in asked and _shown(field)}
-    given = {name: asked[name] for name in names if asked.get(name) is not None}
+    asked, own = context.params, _own(request)
+    settings = {name: asked[name] for name in _further(request)}
+    given = {name: asked[name] for name in own if asked.get(name) is not None}
     return given | {"settings": settings | further_settings(context)}
 
 
 def _options(request: type[TableRequest]) -> list[inspect.Parameter]:
-    fields = {field.alias or name: field for name, field in request.model_fields.items() if name != "settings"}
-    further = {name: field for name, field in Settings.model_fields.items() if _shown(field) and name not in fields}
-    return [_parameter(name, field) for name, field in (fields | further).items()]
+    return [_parameter(name, field) for name, field in (_own(request) | _further(request)).items()]
 
 
-def _shown(field: FieldInfo) -> bool:
-    return bool(_extra(field).get("option"))
+def _own(request: type[TableRequest]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in request.model_fields.items() if name != "settings"}
+
+
+def _further(request: type[TableRequest]) -> dict[str, FieldInfo]:
+    """Settings that stand on the command line, unless the request has its own word for them."""
+    taken = {*_own(request), *request.without}
+    shown = {name: field for name, field in Settings.model_fields.items() if _extra(field).get("option")}
+    return {name: field for name, field in shown.items() if name not in taken}
 
 
 def _extra(field: FieldInfo) -> dict[str, Any]:

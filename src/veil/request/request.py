@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
@@ -32,6 +32,8 @@ class TableRequest(BaseModel):
     """What every command that opens a table asks. Roles of columns may stand in the schema instead."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    without: ClassVar[tuple[str, ...]] = ()
+    """Settings that cannot be asked here."""
 
     data: Path = Field(description="A CSV, Parquet or Arrow file, or a folder of Parquet files or of images.")
     target: str | None = Field(None, description="Column to predict.")
@@ -112,6 +114,8 @@ class Request(TableRequest):
 
 class CompareRequest(TableRequest):
     """What `veil compare` can be asked."""
+
+    without: ClassVar[tuple[str, ...]] = ("seed",)
 
     data: Path = Field(
         Path("adult"), description="The table to train on (CSV or Parquet), or adult for the bundled one."
