@@ -19,8 +19,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pydantic import BaseModel, PrivateAttr
 from torch import nn
 
+from veil.request import Settings
 from veil.training.digests import Digester
 
 
@@ -108,6 +110,16 @@ def of_itself(value: float) -> list[Any]:
     return found
 
 
+class Validated(BaseModel):
+    _held: float = PrivateAttr(0.0)
+
+
+def with_private(value: float) -> Validated:
+    made = Validated()
+    made._held = value
+    return made
+
+
 MADE: dict[str, Callable[[float], Any]] = {
     "number": lambda value: value,
     "array": lambda value: np.array([value, 1.0]),
@@ -138,6 +150,7 @@ MADE: dict[str, Callable[[float], Any]] = {
     "bound method": lambda value: with_code(value).of_class,
     "slots": Slotted,
     "state that pickling hides": Hiding,
+    "settings": lambda value: Settings.checked(epsilon=1.0 + abs(value)),
     "namespace": lambda value: types.SimpleNamespace(held=value),
     "hook": hooked,
     "patched object": patched,
@@ -245,3 +258,11 @@ def test_a_tensor_in_pieces_is_the_tensor() -> None:
     assert digester.of_stream([rows.transpose(1, 2)]) != digester.of_stream([rows])
     laid_otherwise = rows.transpose(1, 2).contiguous().transpose(1, 2)
     assert digester.of_stream([laid_otherwise]) == digester.of_stream([rows]), "values count, not their layout"
+
+
+def test_settings_that_were_typed_are_those_that_have_their_default() -> None:
+    assert digest(Settings.checked(epsilon=1.0)) == digest(Settings.checked())
+
+
+def test_what_a_validated_model_hides_is_seen() -> None:
+    assert digest(with_private(1.0)) == digest(with_private(1.0)) != digest(with_private(2.0))

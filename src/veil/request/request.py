@@ -60,8 +60,11 @@ class TableRequest(BaseModel):
             raise said(error) from error
 
     def record(self) -> dict[str, Any]:
-        """What a configuration file says of it: every field but the settings, None where nothing is asked."""
-        found = self.model_dump(mode="json", by_alias=True, exclude={"settings"})
+        """What a configuration file says of it besides the settings; None where nothing is asked.
+
+        A preset is left out: method and model say what it stands for.
+        """
+        found = self.model_dump(mode="json", by_alias=True, exclude={"settings", "preset"})
         return {name: None if value == [] or value is False else value for name, value in found.items()}
 
     @classmethod

@@ -75,10 +75,6 @@ def plan_of(request: Request) -> Plan:
     return planned(opened.method, opened.problem.public, opened.settings)
 
 
-# What a preset stands for is said by method and model.
-_ELSEWHERE: dict[str, Any] = {"preset": None}
-
-
 def _columns(request: Request) -> Columns | None:
     return None if holds_images(request.data) else columns_of(request)
 
@@ -157,7 +153,7 @@ def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
         }
         for option, value in for_tables.items():
             require(value is None, f"{option} is for tables: a folder of images has neither owners nor columns")
-        return request.record() | {"target": "class", "group": ["class"], "store": None, **_ELSEWHERE}
+        return request.record() | {"target": "class", "group": ["class"], "store": None}
     server = "://" in request.store
     return request.record() | {
         "target": columns.target,
@@ -165,5 +161,4 @@ def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
         "owner": None if request.row_budgets is not None else columns.owner,
         # The address of a server may hold a password: it is given anew.
         "store": None if server or request.dataset is None else request.store,
-        **_ELSEWHERE,
     }

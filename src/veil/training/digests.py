@@ -23,8 +23,9 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel
 from torch import Tensor, nn
+
+from veil.request import Settings
 
 _ORDERED = ("_modules", "_parameters", "_buffers")  # the optimizer numbers parameters by their order
 # What a class says about itself and not about what it does.
@@ -221,9 +222,9 @@ class Digester:
             # What Veil itself leaves out of comparisons are caches.
             kept = {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
             return self._joined("dataclass", kind, *self._pairs(kept))
-        if isinstance(value, BaseModel) and _is_installed(type(value).__module__):
-            # Which of its fields were typed and which have their default makes no difference.
-            return self._joined("model", kind, *self._pairs(dict(value)))
+        if type(value) is Settings:
+            # Which of them were typed and which have their default makes no difference.
+            return self._joined("settings", kind, *self._pairs(dict(value)))
         try:
             reduced = value.__reduce_ex__(4)
         except Exception:  # a lock, an open file, whatever a package wraps
