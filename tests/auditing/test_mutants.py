@@ -28,7 +28,7 @@ HEALTHY = [
 STEPWISE = [
     row["name"]
     for row in methods.table()
-    if row["private"] and "convex" not in row["family"] and row["name"] != "group-gd"
+    if row["private"] and "convex" not in row["family"] and row["name"] not in ("group-gd", "auto")
 ]
 
 

@@ -32,7 +32,7 @@ VARIANTS = [
 ]
 NEEDED = {"azb-weak": {"allow_weaker_minority_privacy": True}}
 # Convex solvers train a linear model as a whole and have no batches of gradients: tests/methods/convex replays them.
-SOLVED = [row["name"] for row in methods.table() if row["family"] == "convex, with proofs"] + ["group-gd"]
+SOLVED = [row["name"] for row in methods.table() if row["family"] == "convex, with proofs"] + ["group-gd", "auto"]
 CASES = [(name, NEEDED.get(name, {})) for name in PRIVATE if name not in SOLVED] + VARIANTS
 
 

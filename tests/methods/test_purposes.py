@@ -25,9 +25,9 @@ def trained(method: str, seed: int, problem: Problem | None = None, **settings: 
     torch.manual_seed(seed)
     chosen: dict[str, object] = {"epochs": 8, "batch_size": 100, "learning_rate": 0.2, "epsilon": 2.0, "seed": seed}
     rows = problem or generate(LEARN, 6, seed=seed)
-    needs_own = method == "group-gd"
+    own = {"group-gd": "whitened", "auto": "additive"}.get(method)
     return veil.fit(
-        build_model("whitened", rows.public, Seed.from_int(seed)) if needs_own else torch.nn.Linear(6, 2),
+        build_model(own, rows.public, Seed.from_int(seed)) if own else torch.nn.Linear(6, 2),
         rows,
         method=method,
         evaluation=generate(JUDGE, 6, seed=seed + 50),

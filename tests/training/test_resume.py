@@ -67,7 +67,7 @@ def whitened_model() -> torch.nn.Module:
 
 
 MODELS = dict.fromkeys(("phased-erm", "dp-oco", "noisy-sgd-mgr", "noisy-sgd-ags"), linear_model)
-MODELS["group-gd"] = whitened_model
+MODELS["group-gd"], MODELS["auto"] = whitened_model, linear_model
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ from veil.methods import (  # isort: skip  # noqa: F401  (each file registers it
     asc,
     azb,
     group_gd,
+    auto,
     idp_sgd,
     ino_sgd,
     noisy_sgd_mgr,

@@ -17,13 +17,14 @@ from torch import nn
 from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.models.images import asc_cnn, papernot_cifar, papernot_mnist, resnet9, resnet18
-from veil.models.tables import logistic, mlp, wide_and_deep
+from veil.models.tables import additive, logistic, mlp, wide_and_deep
 from veil.models.text import char_lstm, transformer
 from veil.models.whitened import whitened
 from veil.problem import PublicFacts
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "logistic": logistic,
+    "additive": additive,
     "mlp": mlp,
     "wide-and-deep": wide_and_deep,
     "whitened": whitened,

@@ -1,4 +1,4 @@
-"""Models for tables: logistic regression, fully connected layers, and a wide part beside a deep one."""
+"""Models for tables: logistic regression, an additive model, fully connected layers, a wide part beside a deep one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,34 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 def logistic(facts: PublicFacts) -> nn.Module:
     """Logistic (or linear) regression, starting at zero."""
-    layer = nn.Linear(prod(facts.input_shape), facts.outputs)
+    return nn.Sequential(nn.Flatten(), _zeros(nn.Linear(prod(facts.input_shape), facts.outputs)))
+
+
+def _zeros(layer: nn.Linear) -> nn.Linear:
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
-    return nn.Sequential(nn.Flatten(), layer)
+    return layer
+
+
+class Scale(nn.Module):
+    """Rows times a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows * self.factor
+
+
+def additive(facts: PublicFacts, blocks: Sequence[int] | None = None) -> nn.Module:
+    """A linear layer over columns, starting at zero: over columns with knots it adds up a curve for each.
+
+    `blocks` are the widths of the encoded columns: rows are scaled so that each column has the same part of length 1.
+    """
+    inputs = prod(facts.input_shape)
+    columns = inputs if blocks is None else len(blocks)
+    return nn.Sequential(nn.Flatten(), Scale(columns**-0.5), _zeros(nn.Linear(inputs, facts.outputs)))
 
 
 def mlp(facts: PublicFacts, width: int = 64, depth: int = 2, activation: str = "tanh") -> nn.Module:
@@ -43,7 +67,7 @@ class WideAndDeep(nn.Module):
     def __init__(self, outputs: int, blocks: Sequence[int], embedding: int, width: int) -> None:
         super().__init__()
         self.blocks = tuple(blocks)
-        self.wide = nn.Linear(sum(blocks), outputs)
+        self.wide = _zeros(nn.Linear(sum(blocks), outputs))
         self.embeddings = nn.ModuleList(
             nn.Linear(block, embedding, bias=False) if block > embedding else nn.Identity() for block in blocks
         )
@@ -51,8 +75,6 @@ class WideAndDeep(nn.Module):
         self.deep = nn.Sequential(
             nn.Linear(deep, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, outputs)
         )
-        nn.init.zeros_(self.wide.weight)
-        nn.init.zeros_(self.wide.bias)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Scores of each row."""

@@ -25,6 +25,8 @@ Task = Literal["classification", "regression"]
 # Where group sizes come from: the rows themselves, a person who states them, or a noisy release that ε pays for.
 Sizes = Literal["counted", "declared", "released"]
 EVERYBODY = "everybody"
+# Between the attributes in the name of a crossed group.
+CROSSED = " × "
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,7 @@ def cross(
             first = int(np.flatnonzero(missing)[0])
             raise InputError(f"the {word} of row {first} is missing: fill it in or leave the row out")
         labels.append(values.astype(str))
-    crossed = labels[0] if len(labels) == 1 else np.array([" × ".join(parts) for parts in zip(*labels, strict=True)])
+    crossed = labels[0] if len(labels) == 1 else np.array([CROSSED.join(parts) for parts in zip(*labels, strict=True)])
     names, ids = np.unique(crossed, return_inverse=True)
     return ids.astype(np.int64), tuple(str(name) for name in names)
 

@@ -29,7 +29,7 @@ from veil.problem import Problem, PublicFacts
 
 GRADIENTS = "gradient"
 # The share of the steps, at the end, over whose weights the mean is taken.
-_AVERAGED = 0.4
+AVERAGED = 0.4
 # Rows stay this much inside their bound, so that rounding never brings one out of it.
 _INSIDE = 1 - 1e-12
 _ROWS_AT_ONCE = 4096
@@ -66,7 +66,7 @@ class GroupDescent:
             # Sums over all rows in double precision: in single, rounding would move them by parts of a row's bound.
             layer.double()
             try:
-                rows = torch.cat([layer.project(features(inputs)) for inputs in _inputs(problem, present)])
+                rows = torch.cat([layer.project(features(inputs)) for inputs in inputs_of(problem, present)])
                 self.whitening.make(layer, rows, problem.public.rows, noise)
                 white = layer.whiten(rows)
             finally:
@@ -92,7 +92,7 @@ class GroupDescent:
         limits = torch.tensor(self.limits, dtype=rows.dtype)[cells] * _INSIDE
         lengths = torch.linalg.vector_norm(rows, dim=1)
         weights, speed, total = (torch.zeros_like(head.weight, dtype=rows.dtype) for _ in range(3))
-        later = self.steps - math.ceil(_AVERAGED * self.steps)
+        later = self.steps - math.ceil(AVERAGED * self.steps)
         for step in range(self.steps):
             slopes = bounded_slopes(rows, lengths, weights, margins, targets, limits)
             released = noise.add(step, {"head": slopes.T @ rows}, self.sigma, GRADIENTS)["head"]
@@ -128,7 +128,8 @@ def group_margins(facts: PublicFacts, margin: float) -> tuple[float, ...]:
     return tuple(float(margin * (logs[cell.group] - logs.mean())) for cell in facts.cells)
 
 
-def _inputs(problem: Problem, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[Tensor]:
+def inputs_of(problem: Problem, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[Tensor]:
+    """The inputs of some rows, a few thousand at a time."""
     for start in range(0, max(len(rows), 1), _ROWS_AT_ONCE):
         yield problem.batch(rows[start : start + _ROWS_AT_ONCE])[0]
 

@@ -42,11 +42,20 @@ class WhiteningRelease:
 
     def make(self, layer: Whitening, rows: Tensor, size: int, noise: GaussianNoise) -> None:
         """Release both from unit rows and put them into the layer. The caller has reserved `events` before."""
-        layer.mean.copy_(noise.add(0, {MEAN: rows.sum(dim=0)}, self.mean_noise, MEAN)[MEAN] / size)
-        moments = noisy_moments(unit(rows - layer.mean), self.moment_noise, noise) / size
-        values, directions = torch.linalg.eigh(moments.to(torch.float64))
-        scales = (values.clamp_min(0.0) + self.floor) ** -self.power
+        layer.mean.copy_(self.mean(rows, size, noise))
+        values, directions = self.spectrum(unit(rows - layer.mean), size, noise)
+        scales = (values + self.floor) ** -self.power
         layer.matrix.copy_((directions * scales).to(layer.matrix.dtype))
+
+    def mean(self, rows: Tensor, size: int, noise: GaussianNoise) -> Tensor:
+        """The noisy mean of rows that are no longer than 1."""
+        return noise.add(0, {MEAN: rows.sum(dim=0)}, self.mean_noise, MEAN)[MEAN] / size
+
+    def spectrum(self, rows: Tensor, size: int, noise: GaussianNoise) -> tuple[Tensor, Tensor]:
+        """Eigenvalues, none below 0, and directions of the noisy second moments of rows that are no longer than 1."""
+        moments = noisy_moments(rows, self.moment_noise, noise) / size
+        values, directions = torch.linalg.eigh(moments.to(torch.float64))
+        return values.clamp_min(0.0), directions
 
 
 def noisy_moments(rows: Tensor, sigma: float, noise: GaussianNoise) -> Tensor:

@@ -1,0 +1,191 @@
+"""Auto: a linear model over the columns of a table, set by public facts alone, that listens to every group.
+
+    once:        mean and second moments of the rows, with noise; rows are whitened by them
+    every step:  all rows; a step's length, and how far all steps lead, follow from rows, ε and δ
+    now and then: the errors of each group, with noise; groups that lose get louder, none more than `cap` times
+    at the end:  of two classes, the cut that serves the aim best, from one noisy release
+
+`veil.methods.convex.steered_descent`, `steering` and `offsets` have the formulas in full. Over columns that are cut
+into knots the model is additive: what it learned of every column can be drawn.
+
+Aims: `worst-group` steers by released errors; `balanced` gives every group the same weight; `overall` every row.
+
+Guarantee: all rows take part in every release; everything is a Gaussian release, fixed in the plan and composed
+exactly. What a group's weight is follows from values that were released before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from veil.accounting import Relation, Repeated, TokenBucket
+from veil.accounting.calibration import noise_multiplier
+from veil.accounting.events import Gaussian, repeated
+from veil.bounding import Clip
+from veil.errors import require
+from veil.methods.convex.offsets import AIMS, Aim, OffsetChoice
+from veil.methods.convex.setting import neighbours_of, noise_for_cell
+from veil.methods.convex.steered_descent import Noises, SteeredDescent
+from veil.methods.convex.steering import Steering, Units, units_of
+from veil.methods.convex.whitening import WhiteningRelease
+from veil.methods.registry import register
+from veil.plans import Plan, Settings
+from veil.plans.controllers.solver import Described
+from veil.problem import PublicFacts
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
+
+STEPS = 40
+# Steps lead so far in all, for each row that stands against the noise of a single release.
+TRAVEL, LEAST_TRAVEL = 0.5, 200.0
+# Knots for each root of that number.
+KNOTS, FEWEST, MOST = 0.25, 4, 64
+# A group is heard if everything released of its errors together is known up to this.
+HEARD = 0.15
+
+
+@register
+@dataclass(frozen=True)
+class Auto:
+    """Whiten, then descend with all rows, listening to released errors."""
+
+    name: ClassVar[str] = "auto"
+    family: ClassVar[str] = "private and fair"
+    private: ClassVar[bool] = True
+    relation: ClassVar[str | None] = "add-remove"
+    summary: ClassVar[str] = "an additive model for tables that needs no tuning: whiten, full-batch steps, group errors"
+    whole: ClassVar[bool] = True
+    model: ClassVar[str] = "additive"
+
+    aim: Aim = "worst-group"
+    clip: float = 0.3
+    mean_share: float = 0.02
+    moment_share: float = 0.1
+    error_share: float = 0.08
+    offset_share: float = 0.08
+    whitening: float = 0.35
+    floor: float = 0.001
+    momentum: float = 0.8
+    every: int = 4
+    pace: float = 1.5
+    slower: float = 0.5
+    cap: float = 4.0
+    neighbours: Literal["add-remove", "replace-one"] = "add-remove"
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """One noise for the whole run, split between the releases."""
+        self._check(facts, settings)
+        relation, steps = neighbours_of(self.neighbours), settings.steps or STEPS
+        cells = range(len(facts.cells))
+
+        def solver(kappa: float) -> SteeredDescent:
+            """κ is the noise of a single release that would cost as much as the whole run."""
+            heard = kappa / (HEARD * math.sqrt(self.error_share + self.offset_share))
+            units = units_of(facts, heard)
+            steering = Steering(units, self.every, self.pace, self.slower, self.cap)
+            releases = len(steering.releases(steps)) if self.aim == "worst-group" else 0
+            return SteeredDescent(
+                self._noises(kappa, steps, releases, facts, relation),
+                relation,
+                steering if releases else Steering(units, steps, 0.0, 0.0, self.cap),
+                OffsetChoice(units, self.aim),
+                _start(units, self.aim),
+                self.clip,
+                steps,
+                max(TRAVEL * facts.rows / kappa, LEAST_TRAVEL),
+                self.momentum,
+                settings.secure_noise,
+            )
+
+        def tokens(kappa: float) -> list[Repeated]:
+            return [Repeated(event, count) for _, count, event in solver(kappa).events()]
+
+        tightest = {facts.budget_of(cell, settings.epsilon): cell for cell in reversed(cells)}
+        needed = max(noise_for_cell(tokens, cell, facts, settings) for cell in tightest.values())
+        chosen = solver(needed)
+        heard = needed / (HEARD * math.sqrt(self.error_share + self.offset_share))
+        pooled = chosen.steering.units.pooled(facts.groups, facts.group_sizes, heard)
+        details = {
+            "noise_multiplier": chosen.noises.gradients,
+            "sampling": "all rows",
+            "batch": facts.rows,
+            "aim": self.aim,
+            "rows_to_be_heard": math.ceil(heard),
+            "heard_together": pooled,
+        }
+        release = GradientRelease(
+            Poisson((1.0,) * len(cells)),
+            Clip((self.clip,) * len(cells)),
+            self.clip * chosen.noises.gradients,
+            1.0,
+            relation,
+        )
+        rules = (TokenBucket(repeated(tokens(needed))),) * len(cells)
+        controller = Described(release, self.name)
+        return Plan(self.name, facts, settings, steps, controller, relation, rules, details=details, solver=chosen)
+
+    def _noises(self, kappa: float, steps: int, releases: int, facts: PublicFacts, relation: Relation) -> Noises:
+        """The noise of each release; what is not released leaves its share to the gradients."""
+        errors = self.error_share if releases else 0.0
+        offset = self.offset_share if len(facts.classes) == 2 else 0.0
+        rest = 1.0 - self.mean_share - self.moment_share - errors - offset
+        # Moments of a replaced row move by √2 bounds, other sums by 2: they need less noise for the same cost.
+        moments = 1.0 if relation is Relation.ADD_REMOVE else math.sqrt(0.5)
+        white = WhiteningRelease(
+            kappa / math.sqrt(self.mean_share),
+            kappa * moments / math.sqrt(self.moment_share),
+            relation,
+            self.whitening,
+            self.floor,
+        )
+        return Noises(
+            white,
+            kappa * math.sqrt(steps / rest),
+            kappa * math.sqrt(releases / errors) if errors else None,
+            kappa / math.sqrt(offset) if offset else None,
+        )
+
+    def _check(self, facts: PublicFacts, settings: Settings) -> None:
+        require(facts.task == "classification", f"{self.name} needs classes: for numbers take asc or dp-sgd")
+        require(self.aim in AIMS, f'aim is "{self.aim}": it is {", ".join(AIMS)}')
+        require(settings.ema == 0, f"{self.name} averages by itself: leave ema at 0")
+        require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
+        for name in ("clip", "mean_share", "moment_share", "error_share", "offset_share", "floor"):
+            value = getattr(self, name)
+            require(0 < value < 1e6, f"{name} is {value}: it must be above 0 and below a million")
+        for name in ("whitening", "pace", "slower"):
+            value = getattr(self, name)
+            require(value >= 0, f"{name} is {value}: it must be at least 0")
+        require(0 <= self.momentum < 1, f"momentum is {self.momentum}: it must be at least 0 and below 1")
+        require(self.every >= 1, f"every is {self.every}: it must be at least 1")
+        require(self.cap >= 1, f"cap is {self.cap}: it must be at least 1")
+        require(
+            self.mean_share + self.moment_share + self.error_share + self.offset_share < 1,
+            "the shares together must leave a part of the budget for training: below 1",
+        )
+
+
+def _start(units: Units, aim: Aim) -> tuple[float, ...]:
+    """How loud each unit is before anything was released: by its rows for the balanced aim, else all alike."""
+    if aim != "balanced":
+        return (0.0,) * len(units.rows)
+    logs = [-math.log(rows) if heard else 0.0 for rows, heard in zip(units.rows, units.heard, strict=True)]
+    mean = sum(log * rows for log, rows in zip(logs, units.rows, strict=True)) / sum(units.rows)
+    return tuple(log - mean for log in logs)
+
+
+def knots_for(rows: int, settings: Settings) -> int:
+    """How many knots a column of numbers gets, from public facts: more rows and a larger ε carry more.
+
+    >>> knots_for(1_000, Settings.checked(epsilon=1.0)), knots_for(30_000, Settings.checked(epsilon=1.0))
+    (4, 20)
+    """
+    delta = settings.delta or 1.0 / (2 * rows)
+    single = noise_multiplier(_single, settings.epsilon, delta, settings.accountant_for())
+    return min(MOST, max(FEWEST, round(KNOTS * math.sqrt(rows / single))))
+
+
+def _single(kappa: float) -> list[Repeated]:
+    return [Repeated(Gaussian(kappa))]

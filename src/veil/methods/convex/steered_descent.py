@@ -1,0 +1,227 @@
+"""Steered descent: full-batch steps of a softmax over whitened rows, with weights that follow released group errors.
+
+    once:        m = (Σ x + noise)/n,   S = (Σ (x−m)(x−m)ᵀ + noise)/n;   z = (x − m)·W/s with a constant behind it,
+                 W = U·(λ + floor)^−power,   s such that the average row has length 1
+    every step:  p_i = softmax(θ·z_i − e_{y_i}·margin_u),   g_i = (p_i − e_{y_i}) ⊗ z_i
+                 G = Σ_i (w_u/max w)·min(1, C/‖g_i‖)·g_i + N(0, (σ·C)²·I)
+                 V ← β·V + (1−β)·max w·G/(C·n),   θ ← θ − (travel/steps)·V
+    now and then: errors of each unit, with noise, move weights and margins (`steering`)
+    at the end:  the mean over the last two fifths of the steps; two classes: the cut that serves the aim (`offsets`)
+
+Rows are never rescaled one by one, so the model stays linear in what it is given: whitening is folded into the layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from veil.accounting import Gaussian, Ledger, Relation
+from veil.errors import InputError
+from veil.foundation.randomness import Seed
+from veil.methods.convex.group_descent import AVERAGED, GRADIENTS, bounded_slopes, inputs_of
+from veil.methods.convex.offsets import SENSITIVITY, OffsetChoice, counted
+from veil.methods.convex.steering import Steering
+from veil.methods.convex.whitening import MEAN, MOMENTS, WhiteningRelease
+from veil.noise import GaussianNoise
+from veil.plans.controllers.solver import Report
+from veil.problem import Problem, PublicFacts
+
+ERRORS, OFFSET = "group errors", "offset"
+CONSTANT = 0.3
+# Rows stay this much inside their bound, so that rounding never brings one out of it.
+_INSIDE = 1 - 1e-9
+# More numbers than this per row are projected onto so many by a fixed random matrix: moments take their square.
+_DIMENSIONS = 1024
+_PROJECTION_SEED = 20240
+
+
+@dataclass(frozen=True)
+class Noises:
+    """Noise of each release over what one row added or removed moves; None: the release is not made."""
+
+    whitening: WhiteningRelease
+    gradients: float
+    errors: float | None
+    offset: float | None
+
+    def events(self, relation: Relation, steps: int, releases: int) -> list[tuple[str, int, Gaussian]]:
+        """Purpose, how often, and what one costs every row."""
+        mean, moments = self.whitening.events()
+        found = [(MEAN, 1, mean), (MOMENTS, 1, moments), (GRADIENTS, steps, Gaussian(self.gradients, relation))]
+        if self.errors is not None:
+            found.append((ERRORS, releases, Gaussian(self.errors, relation)))
+        if self.offset is not None:
+            found.append((OFFSET, 1, Gaussian(self.offset, relation)))
+        return found
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """Coordinates in which no direction is much larger than another, and the way back to the layer's own."""
+
+    mean: Tensor
+    matrix: Tensor
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """Rows in these coordinates, the constant behind them."""
+        behind = torch.full((len(rows), 1), CONSTANT, dtype=rows.dtype)
+        return torch.cat([(rows - self.mean) @ self.matrix, behind], dim=1) / math.hypot(1.0, CONSTANT)
+
+    def folded(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight and bias of a layer that takes rows as they were."""
+        own = weights / math.hypot(1.0, CONSTANT)
+        weight = own[:, :-1] @ self.matrix.T
+        return weight, own[:, -1] * CONSTANT - weight @ self.mean
+
+
+@dataclass(frozen=True)
+class SteeredDescent:
+    """Everything public that the solver needs."""
+
+    noises: Noises
+    relation: Relation
+    steering: Steering
+    choice: OffsetChoice
+    start: tuple[float, ...]
+    clip: float
+    steps: int
+    travel: float
+    momentum: float
+    secure: bool
+
+    def check(self, model: nn.Module) -> None:
+        """Only features that need no training, and one linear layer with a bias."""
+        _parts(model)
+
+    def events(self) -> list[tuple[str, int, Gaussian]]:
+        """What everything costs every row."""
+        return self.noises.events(self.relation, self.steps, len(self.steering.releases(self.steps)))
+
+    def solve(self, model: nn.Module, problem: Problem, seed: Seed, ledger: Ledger, report: Report) -> None:
+        """Whiten once, then descend; every cost is on the ledger before a row is read."""
+        features, layer = _parts(model)
+        noise, facts = GaussianNoise(seed, secure=self.secure), problem.public
+        for purpose, count, event in self.events():
+            ledger.reserve(purpose, 0, count, dict.fromkeys(range(len(facts.cells)), event))
+        with torch.no_grad():
+            present = np.flatnonzero(problem.present)
+            rows = torch.cat([finite(features(inputs).double()) for inputs in inputs_of(problem, present)])
+            projection = _projection(rows.shape[1])
+            rows = rows if projection is None else rows @ projection
+            white = self._whiten(rows, facts.rows, noise)
+            work = _Work(white.rows(rows), problem.targets[present].long(), self._units(problem, present), facts)
+            for step, weights, loudness in self._descend(work, noise):
+                weight, bias = white.folded(weights)
+                layer.weight.copy_(weight if projection is None else weight @ projection.T)
+                layer.bias.copy_(bias)
+                report(step, {"weights": self._by_group(loudness)})
+
+    def _whiten(self, rows: Tensor, size: int, noise: GaussianNoise) -> Whitened:
+        release = self.noises.whitening
+        mean = release.mean(shortened(rows), size, noise)
+        values, directions = release.spectrum(shortened(rows - mean), size, noise)
+        # Directions below the noise of their own moments are not blown up.
+        floor = release.floor + release.moment_noise * math.sqrt(rows.shape[1] / 2) / size
+        scales = (values + floor) ** -release.power
+        length = float(torch.sqrt((values * scales**2).sum()).clamp_min(1e-9))
+        return Whitened(mean, directions * scales / length)
+
+    def _units(self, problem: Problem, present: NDArray[np.int64]) -> Tensor:
+        of_cell = np.array([self.steering.units.of_group[cell.group] for cell in problem.public.cells])
+        return torch.from_numpy(of_cell[problem.cell_of[present]])
+
+    def _by_group(self, loudness: Tensor) -> NDArray[np.float64]:
+        weights, _ = self.steering.weights(loudness)
+        return weights[list(self.steering.units.of_group)].numpy()
+
+    def _descend(self, work: _Work, noise: GaussianNoise) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Step by step the weights so far, averaged towards the end, and how loud each unit is."""
+        loudness = torch.tensor(self.start, dtype=torch.float64)
+        weights, speed, total = (torch.zeros(work.outputs, work.rows.shape[1], dtype=torch.float64) for _ in range(3))
+        releases, later = self.steering.releases(self.steps), self.steps - math.ceil(AVERAGED * self.steps)
+        for step in range(self.steps):
+            if step in releases:
+                loudness = self._steer(work, weights, loudness, releases.index(step), noise)
+            voices, margins = self.steering.weights(loudness)
+            loudest = float(voices.max())
+            slopes = work.slopes(weights, margins, self.clip * _INSIDE) * (voices / loudest)[work.units][:, None]
+            released = noise.add(step, {"head": slopes.T @ work.rows}, self.noises.gradients * self.clip, GRADIENTS)
+            gradient = released["head"] * (loudest / (self.clip * work.size))
+            speed = self.momentum * speed + (1 - self.momentum) * gradient
+            weights = weights - self.travel / self.steps * speed
+            if step >= later:
+                total += weights
+            shown = total / (step - later + 1) if step >= later else weights
+            last = step == self.steps - 1
+            yield step, self._cut(work, shown, noise) if last else shown, loudness
+
+    def _steer(self, work: _Work, weights: Tensor, loudness: Tensor, release: int, noise: GaussianNoise) -> Tensor:
+        wrong = ((work.rows @ weights.T).argmax(dim=1) != work.targets).double()
+        errors = torch.zeros(len(self.start), dtype=torch.float64).index_add_(0, work.units, wrong)
+        assert self.noises.errors is not None, "planned with the releases"
+        released = noise.add(release, {ERRORS: errors}, self.noises.errors, ERRORS)[ERRORS]
+        return self.steering.moved(loudness, released, self.noises.errors, release)
+
+    def _cut(self, work: _Work, weights: Tensor, noise: GaussianNoise) -> Tensor:
+        """The weights with the offset of two classes in them."""
+        if self.noises.offset is None:
+            return weights
+        scores = work.rows @ (weights[1] - weights[0])
+        sigma = self.noises.offset * SENSITIVITY
+        counts = counted(scores, work.targets, work.units, len(self.start))
+        released = noise.add(0, {OFFSET: counts}, sigma, OFFSET)[OFFSET]
+        moved = weights.clone()
+        moved[1, -1] -= self.choice.choose(released, sigma) * math.hypot(1.0, CONSTANT) / CONSTANT
+        return moved
+
+
+class _Work:
+    """The rows in whitened coordinates with their targets and units, and public sizes."""
+
+    def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, facts: PublicFacts) -> None:
+        self.rows, self.targets, self.units = rows, targets, units
+        self.size, self.outputs = facts.rows, facts.outputs
+        self._classes = nn.functional.one_hot(targets, facts.outputs).to(rows.dtype)
+        self._lengths = torch.linalg.vector_norm(rows, dim=1)
+
+    def slopes(self, weights: Tensor, margins: Tensor, limit: float) -> Tensor:
+        """Each row's slope, bounded: a row of a unit with a margin has to be won by that much more."""
+        limits = torch.full_like(self._lengths, limit)
+        shifted = -self._classes * margins[self.units][:, None]
+        return bounded_slopes(self.rows, self._lengths, weights, shifted, self._classes, limits)
+
+
+def finite(rows: Tensor) -> Tensor:
+    """Flat rows; one that is not finite becomes 0."""
+    flat = rows.reshape(len(rows), -1)
+    return torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, 0.0)
+
+
+def shortened(rows: Tensor) -> Tensor:
+    """Rows that are longer than 1 at length 1, a little inside."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows * (_INSIDE / lengths.clamp_min(_INSIDE))
+
+
+def _projection(width: int) -> Tensor | None:
+    if width <= _DIMENSIONS:
+        return None
+    generator = torch.Generator().manual_seed(_PROJECTION_SEED)
+    return torch.randn(width, _DIMENSIONS, generator=generator, dtype=torch.float64) / math.sqrt(_DIMENSIONS)
+
+
+def _parts(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
+    """What needs no training, and the linear layer behind it."""
+    parts = list(model) if isinstance(model, nn.Sequential) else [model]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    match parts:
+        case [*features, nn.Linear(bias=nn.Parameter()) as layer] if len(trained) == 2:
+            return nn.Sequential(*features), layer
+    raise InputError('auto trains one linear layer with a bias, over fixed features: choose the model "additive"')

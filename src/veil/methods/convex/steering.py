@@ -1,0 +1,103 @@
+"""Steering: how loud each group is, from what it was released to lose.
+
+    ê_u = (errors of unit u + noise) / n_u,   shrunk towards the average by its known noise
+    q_u ← q_u + pace_r · (ê_u − average),     a row's weight is exp(q_u), at most `cap` times the average row's
+    what a weight may not give, a margin gives: for a linear classifier a class weight e^q and a shift of its score by q
+    are the same in the limit, and a margin needs no further noise
+
+A unit is a group that is large enough to be heard at this ε, with the small groups that are its kin: those that share
+most of its attributes. Small groups without kin are heard together. Pooling is for steering alone, never for reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from veil.problem import CROSSED, PublicFacts
+
+
+@dataclass(frozen=True)
+class Units:
+    """The unit of each group, and of each unit its rows and whether it is heard."""
+
+    of_group: tuple[int, ...]
+    rows: tuple[int, ...]
+    heard: tuple[bool, ...]
+
+    def pooled(self, groups: Sequence[str], sizes: Sequence[int], needed: float) -> dict[str, str]:
+        """Each group that is too small to be heard, with whom it is heard together; for people to read."""
+        names: dict[int, str] = {}
+        for group, unit in enumerate(self.of_group):
+            if sizes[group] >= needed:
+                names[unit] = groups[group]
+        small = [group for group, size in enumerate(sizes) if size < needed]
+        return {groups[group]: names.get(self.of_group[group], "other small groups") for group in small}
+
+
+def units_of(facts: PublicFacts, needed: float) -> Units:
+    """Units from public names and sizes: groups of at least `needed` rows, each with its small kin.
+
+    >>> from veil.problem import Cell
+    >>> names, sizes = ("f × a", "f × b", "m × a"), (900, 3, 800)
+    >>> facts = PublicFacts(names, ("all",), tuple(Cell(g, 0, n) for g, n in enumerate(sizes)), (1,))
+    >>> units_of(facts, 100.0)
+    Units(of_group=(0, 0, 1), rows=(903, 800), heard=(True, True))
+    """
+    sizes, parts = facts.group_sizes, [name.split(CROSSED) for name in facts.groups]
+    large = [group for group, size in enumerate(sizes) if size >= needed]
+    unit_of = {group: unit for unit, group in enumerate(large)}
+    alone = len(large)
+    found = []
+    for group in range(len(sizes)):
+        kin = max(large, key=lambda other: (_shared(parts[group], parts[other]), sizes[other]), default=None)
+        near = kin is not None and _shared(parts[group], parts[kin]) > 0
+        found.append(unit_of[group] if group in unit_of else unit_of[kin] if near and kin is not None else alone)
+    count = max(found) + 1
+    rows = tuple(sum(size for size, unit in zip(sizes, found, strict=True) if unit == u) for u in range(count))
+    return Units(tuple(found), rows, tuple(total >= needed for total in rows))
+
+
+def _shared(ours: Sequence[str], theirs: Sequence[str]) -> int:
+    return sum(a == b for a, b in zip(ours, theirs, strict=False)) if len(ours) == len(theirs) else 0
+
+
+@dataclass(frozen=True)
+class Steering:
+    """How weights and margins follow released errors. `pace` is that of the first release; later ones move less."""
+
+    units: Units
+    every: int
+    pace: float
+    slower: float
+    cap: float
+
+    def releases(self, steps: int) -> list[int]:
+        """Before which steps errors are released."""
+        return list(range(self.every, steps, self.every)) if self.pace > 0 and sum(self.units.heard) > 1 else []
+
+    def moved(self, loudness: Tensor, errors: Tensor, noise: float, release: int) -> Tensor:
+        """The loudness q after a release of noisy error counts; `noise` is their standard deviation."""
+        rows = torch.tensor(self.units.rows, dtype=errors.dtype)
+        heard = torch.tensor(self.units.heard)
+        apart = torch.where(heard, errors / rows - errors.sum() / rows.sum(), 0.0)
+        variance = (noise / rows) ** 2
+        # How much units really differ: what is left of their differences without the noise.
+        between = (apart**2 - variance)[heard].clamp_min(0.0).mean()
+        step = self.pace / (1 + self.slower * release)
+        return self._centred(loudness + step * apart * between / (between + variance).clamp_min(1e-12))
+
+    def weights(self, loudness: Tensor) -> tuple[Tensor, Tensor]:
+        """A row's weight by its unit, 1 on average over rows and at most `cap`; and the margin that gives the rest."""
+        rows = torch.tensor(self.units.rows, dtype=loudness.dtype)
+        weights = torch.exp(loudness - loudness.max())
+        for _ in range(2):
+            weights = (weights * rows.sum() / (weights * rows).sum()).clamp(max=self.cap)
+        return weights, self._centred(loudness - torch.log(weights))
+
+    def _centred(self, values: Tensor) -> Tensor:
+        rows = torch.tensor(self.units.rows, dtype=values.dtype)
+        return values - (values * rows).sum() / rows.sum()

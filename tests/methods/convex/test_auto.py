@@ -1,0 +1,269 @@
+"""Auto: no row moves a release by more than it is charged for, groups that lose get louder, and the cut serves them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import veil
+from tests.methods.convex.test_group_gd import RELATIONS, Transcript, made_problem, mahalanobis, neighbour
+from veil import methods
+from veil.accounting import Ledger, Pld, Rdp, Repeated, certify
+from veil.errors import InputError
+from veil.foundation.randomness import Seed
+from veil.methods.auto import knots_for
+from veil.methods.convex import steered_descent
+from veil.methods.convex.group_descent import GRADIENTS
+from veil.methods.convex.offsets import BINS, SENSITIVITY, OffsetChoice, counted, cuts
+from veil.methods.convex.steered_descent import ERRORS, OFFSET, SteeredDescent
+from veil.methods.convex.steering import Steering, Units, units_of
+from veil.methods.convex.whitening import MEAN, MOMENTS
+from veil.models import build_model
+from veil.plans import Plan, Settings
+from veil.problem import Cell, Problem, PublicFacts
+
+AIMS = ("worst-group", "balanced", "overall")
+
+
+def plan_of(problem: Problem, options: dict[str, Any] | None = None, **settings: Any) -> Plan:
+    given = {"epsilon": 60.0, "delta": 1e-4, "steps": 6} | settings
+    return methods.create("auto", {"every": 2} | (options or {})).plan(problem.public, Settings.checked(**given))
+
+
+def loud_problem() -> Problem:
+    """A problem whose groups are all heard: budgets would be too small for that."""
+    problem = made_problem()
+    groups = [problem.public.groups[g] for g in problem.group_of]
+    return Problem.from_arrays(problem.inputs, problem.targets.numpy(), groups, classes=[0, 1])
+
+
+def solver_of(plan: Plan) -> SteeredDescent:
+    assert isinstance(plan.solver, SteeredDescent)
+    return plan.solver
+
+
+def replayed(plan: Plan, problem: Problem, monkeypatch: pytest.MonkeyPatch, given: list[Tensor] | None) -> Transcript:
+    transcript = Transcript(given)
+    monkeypatch.setattr(steered_descent, "GaussianNoise", lambda *_, **__: transcript)
+    model = build_model("additive", problem.public, Seed.from_int(0))
+    solver_of(plan).solve(model, problem, Seed.from_int(0), Ledger(plan.terms()), lambda *_: None)
+    return transcript
+
+
+@pytest.mark.parametrize("asked", RELATIONS)
+def test_no_row_moves_a_release_by_more_than_it_is_charged_for(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = loud_problem()
+    plan = plan_of(problem, {"neighbours": asked})
+    assert plan.relation is not None
+    charged = {purpose: event for purpose, _, event in solver_of(plan).events()}
+    bound = {OFFSET: SENSITIVITY, GRADIENTS: solver_of(plan).clip}
+    whole = replayed(plan, problem, monkeypatch, None)
+    closest = dict.fromkeys((MEAN, MOMENTS, GRADIENTS, ERRORS, OFFSET), 0.0)
+    for row in [*range(0, 240, 13), 6, 12]:
+        other = replayed(plan, neighbour(problem, row, plan.relation), monkeypatch, whole.released)
+        for (purpose, ours), (_, theirs), sigma in zip(whole.sums, other.sums, whole.sigmas, strict=True):
+            event = charged[purpose]
+            assert sigma == pytest.approx(event.noise_multiplier * bound.get(purpose, 1.0)) or purpose == MOMENTS
+            moved = float((ours - theirs).norm()) / sigma / mahalanobis(event)
+            assert moved <= 1 + 1e-9, f"{purpose} moved by {moved:.3f} of what was charged"
+            closest[purpose] = max(closest[purpose], moved)
+    assert all(value > 0.2 for value in closest.values()), f"no row came near its bound: {closest}"
+
+
+def test_the_replay_would_catch_rows_that_are_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steered_descent, "shortened", lambda rows: rows)
+    with pytest.raises(AssertionError, match="feature mean moved by"):
+        test_no_row_moves_a_release_by_more_than_it_is_charged_for("add-remove", monkeypatch)
+
+
+def test_the_replay_would_catch_a_weight_above_the_loudest(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = Steering.weights
+    monkeypatch.setattr(Steering, "weights", lambda self, q: (torch.tensor([1.0, -3.0]).double(), weights(self, q)[1]))
+    with pytest.raises(AssertionError, match="gradient moved by"):
+        test_no_row_moves_a_release_by_more_than_it_is_charged_for("add-remove", monkeypatch)
+
+
+def test_what_is_reserved_is_what_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = loud_problem()
+    plan = plan_of(problem)
+    made = [purpose for purpose, _ in replayed(plan, problem, monkeypatch, None).sums]
+    assert {purpose: made.count(purpose) for purpose in made} == {
+        purpose: count for purpose, count, _ in solver_of(plan).events()
+    }
+
+
+@pytest.mark.parametrize("aim", AIMS)
+@pytest.mark.parametrize("asked", RELATIONS)
+def test_every_owner_stays_within_its_budget_and_the_tightest_uses_it(asked: str, aim: str) -> None:
+    plan = plan_of(made_problem(), {"neighbours": asked, "aim": aim})
+    spent = certify(Ledger(plan.terms()), Pld()).by_owner
+    assert 0.495 < spent["careful"] <= 0.5
+    assert spent["open"] <= 2.0
+
+
+def test_two_accountants_agree_on_a_plan() -> None:
+    problem = loud_problem()
+    by_pld, by_rdp = (solver_of(plan_of(problem, accountant=name, epsilon=1.0)) for name in ("pld", "rdp"))
+    assert 1.0 <= by_rdp.noises.gradients / by_pld.noises.gradients < 1.3
+    tokens = [Repeated(event, count) for _, count, event in by_pld.events()]
+    assert 1.0 - 1e-3 <= Rdp().epsilon(tokens, 1e-4) < 1.3
+
+
+def test_a_row_that_is_not_finite_poisons_nothing() -> None:
+    problem = loud_problem()
+    for row, value in ((5, float("nan")), (6, float("inf")), (7, 3e38)):
+        problem = problem.replacing(row, torch.full((6,), value), problem.targets[row])
+    run = fitted(problem, steps=5)
+    assert all(torch.isfinite(value).all() for value in run.model.state_dict().values())
+
+
+def fitted(problem: Problem, **settings: Any) -> veil.Run:
+    model = build_model("additive", problem.public, Seed.from_int(0))
+    return veil.fit(model, problem, method="auto", **({"epsilon": 1.0, "delta": 1e-4, "seed": 1} | settings))
+
+
+@pytest.mark.parametrize("model", [nn.Linear(6, 2, bias=False), nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))])
+def test_other_models_are_refused_with_the_way_out(model: nn.Module) -> None:
+    with pytest.raises(InputError, match='choose the model "additive"'):
+        veil.fit(model, loud_problem(), method="auto", seed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"aim": "best"}, "it is worst-group, balanced, overall"),
+        ({"mean_share": 0.5, "moment_share": 0.5}, "below 1"),
+        ({"cap": 0.5}, "at least 1"),
+        ({"every": 0}, "at least 1"),
+        ({"momentum": 1.0}, "below 1"),
+        ({"neighbours": "all"}, "it is add-remove or replace-one"),
+    ],
+)
+def test_wrong_options_are_one_sentence(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        plan_of(loud_problem(), options)
+
+
+def test_folded_weights_give_the_scores_of_whitened_rows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, mean = torch.randn(9, 5, generator=generator).double(), torch.randn(5, generator=generator).double()
+    white = steered_descent.Whitened(mean, torch.randn(5, 5, generator=generator).double())
+    weights = torch.randn(3, 6, generator=generator).double()
+    weight, bias = white.folded(weights)
+    torch.testing.assert_close(rows @ weight.T + bias, white.rows(rows) @ weights.T)
+
+
+def test_a_wide_row_is_projected_and_the_layer_takes_it_as_it_is() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 1100, generator=generator)
+    problem = Problem.from_arrays(x, (x[:, 0] > 0).long().numpy(), ["a", "b"] * 30, classes=[0, 1])
+    run = fitted(problem, steps=2)
+    assert run.model[-1].weight.shape == (2, 1100)  # type: ignore[index]
+
+
+def test_equal_errors_leave_every_group_as_loud_as_it_was() -> None:
+    units = Units((0, 1), (900, 100), (True, True))
+    steering = Steering(units, 4, 1.5, 0.5, 4.0)
+    moved = steering.moved(torch.zeros(2).double(), torch.tensor([90.0, 10.0]).double(), 5.0, 0)
+    torch.testing.assert_close(moved, torch.zeros(2).double())
+
+
+def test_noise_alone_hardly_moves_a_small_group() -> None:
+    """Both groups lose alike; the small one's release is mostly noise and is not believed."""
+    units = Units((0, 1), (9_000, 100), (True, True))
+    steering, generator = Steering(units, 4, 1.5, 0.0, 4.0), torch.Generator().manual_seed(1)
+    moves = []
+    for _ in range(400):
+        errors = torch.tensor([1_800.0, 20.0]).double() + 50 * torch.randn(2, generator=generator).double()
+        moves.append(steering.moved(torch.zeros(2).double(), errors, 50.0, 0)[1])
+    believed = 1.5 * 50 / 100
+    assert torch.stack(moves).square().mean().sqrt() < 0.6 * believed
+
+
+def test_a_group_that_loses_gets_louder_and_the_rest_of_it_is_a_margin() -> None:
+    steering = Steering(Units((0, 1), (900, 100), (True, True)), 4, 1.5, 0.5, 2.0)
+    louder = steering.moved(torch.zeros(2).double(), torch.tensor([90.0, 90.0]).double(), 1.0, 0)
+    assert louder[1] > 1 > louder[0]
+    weights, margins = steering.weights(louder)
+    assert weights[1] == 2.0
+    assert (weights * torch.tensor([900.0, 100.0])).sum() == pytest.approx(1000.0, rel=0.1)
+    torch.testing.assert_close((torch.log(weights) + margins).diff(), louder.diff())
+
+
+def test_small_groups_are_heard_with_their_kin() -> None:
+    names = ("f × a", "f × b", "f × c", "m × a", "x × z")
+    sizes = (500, 400, 3, 300, 2)
+    facts = PublicFacts(names, ("all",), tuple(Cell(g, 0, n) for g, n in enumerate(sizes)), (1,))
+    units = units_of(facts, 100.0)
+    assert units.of_group == (0, 1, 0, 2, 3)
+    assert units.heard == (True, True, True, False)
+    assert units.pooled(names, sizes, 100.0) == {"f × c": "f × a", "x × z": "other small groups"}
+
+
+@pytest.mark.parametrize("count", [1, 500])
+def test_groups_of_one_row_and_many_groups_train(count: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 3, generator=generator)
+    groups = ["everybody"] * (600 - count) + [f"group {i}" for i in range(count)]
+    problem = Problem.from_arrays(x, (x[:, 0] > 0).long().numpy(), groups, classes=[0, 1])
+    run = fitted(problem)
+    assert run.plan.details["heard_together"]["group 0"] == "other small groups"
+    assert run.plan.details["rows_to_be_heard"] > 20
+
+
+def test_counts_at_every_cut_are_those_of_the_rows() -> None:
+    generator = np.random.default_rng(0)
+    scores = torch.from_numpy(generator.normal(size=200))
+    targets = torch.from_numpy((generator.random(200) < 0.5).astype(np.int64))
+    units = torch.from_numpy(generator.integers(0, 2, 200))
+    found = counted(scores, targets, units, 2)
+    half = BINS // 2
+    for cut in range(BINS + 1):
+        moved = found[:, 1 + half : 1 + cut].sum(1) if cut >= half else -found[:, 1 + cut : 1 + half].sum(1)
+        correct = ((scores >= cuts()[cut]) == (targets == 1)).double()
+        expected = torch.zeros(2).double().index_add_(0, units, correct)
+        torch.testing.assert_close(found[:, 0] + moved, expected)
+
+
+def test_the_cut_serves_the_aim() -> None:
+    """Rows of class 1 are rare and lie lower: the worst group wants a low cut, all rows together a high one."""
+    generator = np.random.default_rng(0)
+    targets = torch.from_numpy((generator.random(20_000) < 0.1).astype(np.int64))
+    scores = torch.from_numpy(generator.normal(size=20_000)) + torch.where(targets == 1, 0.0, -1.5)
+    rows = tuple(int(n) for n in torch.bincount(targets))
+    units = Units((0, 1), rows, (True, True))
+    released = counted(scores, targets, targets, 2)
+    chosen = {aim: OffsetChoice(units, aim).choose(released, 1.0) for aim in AIMS}  # type: ignore[arg-type]
+    assert chosen["worst-group"] == pytest.approx(-0.75, abs=0.31)
+    assert chosen["balanced"] == pytest.approx(-0.75, abs=0.31)
+    assert chosen["overall"] > 0.5
+
+
+@pytest.mark.statistical
+def test_the_aim_decides_who_is_served() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12_000, 5, generator=generator)
+    y = (x[:, 0] + 0.7 * torch.randn(12_000, generator=generator) > 1.5).long()
+    problem = Problem.from_arrays(x, y.numpy(), [str(label.item()) for label in y], classes=[0, 1])
+    found = {}
+    for aim in AIMS:
+        model = build_model("additive", problem.public, Seed.from_int(0))
+        method = methods.create("auto", {"aim": aim})
+        found[aim] = veil.fit(model, problem, method=method, evaluation=problem, epsilon=2.0, seed=1).metrics
+    worst = {aim: metrics.worst_group_accuracy for aim, metrics in found.items() if metrics}
+    overall = {aim: metrics.accuracy for aim, metrics in found.items() if metrics}
+    assert worst["worst-group"] > worst["overall"] + 0.1
+    assert worst["balanced"] > worst["overall"] + 0.1
+    assert overall["overall"] > overall["worst-group"] + 0.01
+
+
+def test_more_rows_and_more_budget_carry_more_knots() -> None:
+    few, many, loud = (
+        knots_for(rows, Settings.checked(epsilon=epsilon)) for rows, epsilon in ((1000, 1.0), (90_000, 1.0), (1000, 8))
+    )
+    assert few < loud < many
+    assert knots_for(10**9, Settings.checked()) == 64
