@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -44,9 +43,10 @@ from veil.accounting import (
 from veil.accounting.calibration import best_order, noise_multiplier
 from veil.accounting.conversion import rho_for_budget
 from veil.accounting.rdp import rdp
-from veil.errors import InputError, require
+from veil.errors import InputError, require, require_above_zero
+from veil.methods.families import PrivateAndFair
 from veil.methods.planning import batch_of
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.fdpg import Bounding, FairRates, FdpgController, NormStatistic
 from veil.plans.controllers.parity import Notion, ParityRelease
@@ -54,16 +54,9 @@ from veil.problem import PublicFacts
 from veil.sampling.draws import Poisson
 
 
-@register
-@dataclass(frozen=True)
-class Fdpg:
+@known_as("fdpg", "draw groups with long clipped gradients more often: privacy costs every group the same")
+class Fdpg(PrivateAndFair):
     """Fairness-aware sampling within budgets that are the same for every group."""
-
-    name: ClassVar[str] = "fdpg"
-    family: ClassVar[str] = "private and fair"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "draw groups with long clipped gradients more often: privacy costs every group the same"
 
     clip: float = 1.0
     bounding: Bounding = "clip"
@@ -153,8 +146,7 @@ class Fdpg:
         )
 
     def _check(self, facts: PublicFacts) -> None:
-        for name in ("clip", "gamma", "norm_bound", "statistic_noise", "parity_noise"):
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be above 0")
+        require_above_zero(self, "clip", "gamma", "norm_bound", "statistic_noise", "parity_noise")
         require(self.step_size >= 0, f"step_size is {self.step_size}: it must be at least 0")
         require(self.bounding in ("clip", "normalise"), f'bounding is "{self.bounding}": it is clip or normalise')
         known = ("gradient-norm", "demographic-parity", "equal-opportunity", "equalised-odds")

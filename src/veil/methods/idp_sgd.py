@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from veil.accounting import Rdp, Relation
 from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_for, rate_for
 from veil.bounding import Clip
-from veil.errors import InputError, require
+from veil.errors import InputError, require, require_above_zero
+from veil.methods.families import Individualised
 from veil.methods.planning import batch_of, relation_for, rules_for
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
 from veil.problem import PublicFacts
@@ -41,16 +42,9 @@ class OwnerShares:
     sigma: float
 
 
-@register
-@dataclass(frozen=True)
-class IdpSgd:
+@known_as("idp-sgd", "every owner sets a budget, and it is used up through sampling rates or bounds")
+class IdpSgd(Individualised):
     """DP-SGD with a budget per owner, spent through rates, bounds or both."""
-
-    name: ClassVar[str] = "idp-sgd"
-    family: ClassVar[str] = "individualised"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "every owner sets a budget, and it is used up through sampling rates or bounds"
 
     variant: Variant = "sample"
     clip: float = 1.0
@@ -58,7 +52,7 @@ class IdpSgd:
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Solve for rates and bounds, owner by owner."""
-        require(self.clip > 0, f"clip is {self.clip}: it must be above 0")
+        require_above_zero(self, "clip")
         relation = relation_for("poisson", self.neighbours)
         steps, shares = settings.steps_for(facts), owner_shares(self.variant, self.clip, facts, settings, relation)
         draw = Poisson(tuple(shares.rates[cell.owner] for cell in facts.cells))

@@ -23,17 +23,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from veil.accounting import Relation
 from veil.bounding import BetaTail, Bound, Clip, Normalise, Ordered, StepTail, tail_from
 from veil.bounding.ordered import Order, Tail, UnitClipByCell
-from veil.errors import InputError, require
+from veil.errors import InputError, require, require_above_zero
+from veil.methods.families import Individualised
 from veil.methods.idp_sgd import Variant, owner_shares
 from veil.methods.planning import rules_for
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
-from veil.plans.controllers import AdaptiveClip, Constant, Controller, State
+from veil.plans.controllers import AdaptiveClip, Constant, Controller, State, first_release
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
@@ -60,16 +61,9 @@ class OrderedAdaptiveClip(AdaptiveClip):
         return replace(super().release(state, step), bound=_ordered(inner, self.tail, self.order, self.ranks))
 
 
-@register
-@dataclass(frozen=True)
-class InoSgd:
+@known_as("ino-sgd", "own budgets, and rows with a low loss weigh less: careful owners are heard better")
+class InoSgd(Individualised):
     """IDP-SGD in which the rows that already do well weigh less."""
-
-    name: ClassVar[str] = "ino-sgd"
-    family: ClassVar[str] = "individualised"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "own budgets, and rows with a low loss weigh less: careful owners are heard better"
 
     variant: Variant = "sample"
     clip: float = 1.0
@@ -102,13 +96,14 @@ class InoSgd:
         controller: Controller
         if adaptive:
             count_sigma = 0.5 * self.count_noise * quietest
-            moving = (sigma, count_sigma, self.clip, self.quantile, self.rate, batch, Relation.ADD_REMOVE)
-            controller = OrderedAdaptiveClip(draw, len(facts.cells), *moving, limits, tail, self.order, ranks)
+            joint = (draw, sigma, count_sigma, batch, Relation.ADD_REMOVE)
+            moving = (len(facts.cells), self.clip, self.quantile, self.rate)
+            controller = OrderedAdaptiveClip(*joint, *moving, limits, tail, self.order, ranks)
         else:
             inner = Clip(limits) if self.bound == "clip" else Normalise(limits, self.gamma)
             bound = _ordered(inner, tail, self.order, ranks)
             controller = Constant(GradientRelease(draw, bound, sigma, batch, Relation.ADD_REMOVE))
-        release = controller.release(controller.start(), 0)
+        release = first_release(controller)
         details: dict[str, Any] = {
             "variant": self.variant,
             "sigma": sigma,
@@ -127,7 +122,7 @@ class InoSgd:
         return Plan(self.name, facts, settings, steps, controller, Relation.ADD_REMOVE, rules, assumed, details)
 
     def _check(self) -> None:
-        require(self.clip > 0, f"clip is {self.clip}: it must be above 0")
+        require_above_zero(self, "clip")
         require(0 <= self.tail <= 1000, f"tail is {self.tail}: it is a percentage, 0 (no tail) to 1000")
         require(
             self.bound in ("clip", "adaptive-clip", "normalise"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,25 +52,6 @@ def privacy_cost(
     return PrivacyCost(
         {n: twin.by_group[n].accuracy - float(np.mean([run.by_group[n].accuracy for run in runs])) for n in names}
     )
-
-
-def twin_metrics(folder: Path, train: Callable[[Path], object]) -> GroupMetrics:
-    """The twin's figures: read from its run folder, or trained into it first (`train` gets the folder).
-
-    The twin is not private. Its figures are shown beside the certificate and are not covered by it.
-    """
-    if not (folder / "metrics.json").exists():
-        train(folder)
-    return read_metrics(folder)
-
-
-def read_metrics(folder: Path) -> GroupMetrics:
-    """Group figures from a run folder."""
-    try:
-        record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        return metrics_from_json(record["metrics"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder} holds no metrics of a run: {error}") from error
 
 
 def metrics_from_json(record: Mapping[str, Any]) -> GroupMetrics:

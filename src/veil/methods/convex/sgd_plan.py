@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,7 +23,15 @@ from veil.accounting import (
 from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.convex.reweighting import Choice, NoisySgd, Release, best_rates
-from veil.methods.convex.setting import LinearSetting, excess_risk_line, noise_for_cell, reach_of, tightest_cells
+from veil.methods.convex.setting import (
+    LinearMethod,
+    LinearSetting,
+    excess_risk_line,
+    neighbours_of,
+    noise_for_cell,
+    reach_of,
+    tightest_cells,
+)
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described
 from veil.problem import PublicFacts
@@ -53,6 +61,24 @@ class Asked:
         require(self.sizes in ("own", "n-min"), f'sizes is "{self.sizes}": it is own or n-min')
         require(self.batch is None or self.batch >= 1, f"batch is {self.batch}: it must be at least 1")
         require(self.share is None or 0 < self.share < 1, f"share is {self.share}: it must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class OneGroupAtATime(LinearMethod):
+    """The options of MGR and AGS; each says how it chooses the group, and with which releases it can."""
+
+    choice: ClassVar[Choice]
+
+    neighbours: Literal["add-remove", "replace-one"] = "replace-one"
+    release: Release = "laplace"
+    batch: int | None = None
+    sizes: Sizes = "own"
+    share: float | None = None
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """Steps, noise and step sizes from public facts alone."""
+        asked = Asked(self.choice, self.release, neighbours_of(self.neighbours), self.batch, self.sizes, self.share)
+        return plan_noisy_sgd(self.setting(facts, settings), facts, settings, asked)
 
 
 @dataclass(frozen=True)
@@ -232,9 +258,6 @@ def _details(
         "release": asked.release,
         "sizes": asked.sizes,
         "reach": reach_of(asked.relation),
-        "loss": setting.loss.name,
-        "lipschitz": setting.constants.lipschitz,
-        "loss_range": setting.constants.range,
-        "diameter": 2 * setting.weight_radius,
+        **setting.details(),
         "sampling": "none" if asked.batch is None else "poisson",
     }

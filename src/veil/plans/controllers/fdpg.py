@@ -19,7 +19,7 @@ from veil.bounding import Clip, Normalise
 from veil.gradients import RowFacts
 from veil.plans.controllers.group_weights import reweigh, shares_within
 from veil.plans.controllers.parity import ParityRelease
-from veil.plans.controllers.protocol import State
+from veil.plans.controllers.protocol import Latest, State
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease, SideRelease, Statistic
 from veil.sampling.draws import Poisson
@@ -132,7 +132,7 @@ class FdpgController:
     memory: float
     steps: int
     every: int
-    _cache: dict[tuple[float, ...], GradientRelease] = field(default_factory=dict, compare=False, repr=False)
+    _latest: Latest = field(default_factory=Latest, compare=False, repr=False)
 
     def start(self) -> State:
         """Every row has the same rate."""
@@ -148,15 +148,14 @@ class FdpgController:
     def release(self, state: State, step: int) -> GradientRelease:
         """Draw by the present rates; release the statistics with the gradient unless parity decides."""
         rates = tuple(state["rates"].tolist())
-        if rates not in self._cache:
-            self._cache.clear()
+
+        def make() -> GradientRelease:
             limits = (self.clip,) * len(self.facts.cells)
             bound = Clip(limits) if self.bounding == "clip" else Normalise(limits, gamma=self.gamma)
             statistics = () if self.parity else (self.norms.statistic(),)
-            self._cache[rates] = GradientRelease(
-                Poisson(rates), bound, self.sigma, self.fair.batch, self.fair.relation, statistics
-            )
-        return self._cache[rates]
+            return GradientRelease(Poisson(rates), bound, self.sigma, self.fair.batch, self.fair.relation, statistics)
+
+        return self._latest.of(rates, make)
 
     def steady(self, state: State, step: int) -> int:
         """Until the next update of the rates."""
