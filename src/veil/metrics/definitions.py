@@ -117,6 +117,11 @@ def ratio(values: Floats) -> Floats:
     return share(lowest(values), highest(values))
 
 
+def or_none(value: float) -> float | None:
+    """A figure as JSON can hold it: None for what cannot be said."""
+    return None if np.isnan(value) else float(value)
+
+
 def _or_nan(values: Floats) -> Floats:
     return np.where(np.isfinite(values), values, np.nan)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from veil.errors import InputError
+from veil.metrics.definitions import or_none
 from veil.metrics.groups import GroupMetrics, GroupScore
 
 
@@ -27,8 +28,7 @@ class PrivacyCost:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN is null."""
-        clean = {name: None if math.isnan(cost) else cost for name, cost in self.by_group.items()}
-        return {"gap": None if math.isnan(self.gap) else self.gap, "by_group": clean}
+        return {"gap": or_none(self.gap), "by_group": {name: or_none(cost) for name, cost in self.by_group.items()}}
 
 
 def privacy_cost(
