@@ -255,6 +255,14 @@ def repeated(events: Iterable[Event | Repeated]) -> tuple[Repeated, ...]:
     return tuple(Repeated(event, times) for event, times in counts.items() if times > 0)
 
 
+def composable(events: Iterable[Event | Repeated]) -> tuple[Repeated, ...]:
+    """`repeated` events, all of one relation: others raise."""
+    given = tuple(events)
+    if given:
+        relation_of(given)
+    return repeated(given)
+
+
 def relation_of(events: Iterable[Event | Repeated]) -> Relation:
     """The one relation that all events share; two kinds do not compose.
 

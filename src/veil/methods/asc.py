@@ -100,9 +100,9 @@ class AscController(LossDriven):
         return {"weights": weights, "losses": losses, "cell_rows": drawn, "cell_clips": self.sigma / kappas}
 
 
-@known_as("asc", "draw groups that do badly more often and bound them more: same ε for every group")
-class Asc(PrivateAndFair):
-    """Adaptively sampled and clipped worst-group optimisation."""
+@dataclass(frozen=True)
+class LossDrivenMethod(PrivateAndFair):
+    """The options of methods that follow the groups' losses, released `updates_per_epoch` times in a pass."""
 
     clip: float = 1.0
     sampling: Sampling = "poisson"
@@ -111,6 +111,17 @@ class Asc(PrivateAndFair):
     ceiling: float = 1.0
     loss_noise: float | None = None
     updates_per_epoch: float = 1.0
+
+    def every(self, facts: PublicFacts, settings: Settings) -> int:
+        """How many steps lie between two releases of the losses."""
+        passes = round(facts.rows / batch_of(facts, settings) / self.updates_per_epoch)
+        return min(settings.steps_for(facts), max(1, passes))
+
+
+@known_as("asc", "draw groups that do badly more often and bound them more: same ε for every group")
+class Asc(LossDrivenMethod):
+    """Adaptively sampled and clipped worst-group optimisation."""
+
     paper_losses: bool = False
     span: float = 8.0
 
@@ -121,8 +132,7 @@ class Asc(PrivateAndFair):
         require(self.step_size >= 0, f"step_size is {self.step_size}: it must be at least 0")
         relation = relation_for(self.sampling, self.neighbours)
         steps, batch = settings.steps_for(facts), batch_of(facts, settings)
-        every = min(steps, max(1, round(facts.rows / batch / self.updates_per_epoch)))
-
+        every = self.every(facts, settings)
         updates = steps // every
         if settings.accountant == "pld":
             ladders = plan_ladders(

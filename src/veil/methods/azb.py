@@ -29,9 +29,9 @@ from veil.accounting import Event, Mixture, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.bounding import Clip
 from veil.errors import InputError, require, require_above_zero
-from veil.methods.families import PrivateAndFair
+from veil.methods.asc import LossDrivenMethod
 from veil.methods.moving_budget import loss_event
-from veil.methods.planning import Sampling, batch_of, relation_for
+from veil.methods.planning import batch_of, relation_for
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import State
@@ -79,16 +79,10 @@ class LotteryController(LossDriven):
 
 
 @dataclass(frozen=True)
-class _OneGroupAtATime(PrivateAndFair):
+class _OneGroupAtATime(LossDrivenMethod):
     """What the three variants share; each says how many rows of a group are drawn and which group sets the noise."""
 
-    clip: float = 1.0
-    sampling: Sampling = "poisson"
-    neighbours: Literal["add-remove", "replace-one"] | None = None
-    step_size: float = 1.0
-    ceiling: float = 1.0
     loss_noise: float = 25.0
-    updates_per_epoch: float = 1.0
     charge: Charge = "worst-case"
     headroom: float = 3.0
 
@@ -106,7 +100,7 @@ class _OneGroupAtATime(PrivateAndFair):
         require(self.charge in ("worst-case", "lottery"), f'charge is "{self.charge}": it is worst-case or lottery')
         relation = relation_for(self.sampling, self.neighbours)
         steps, batch = settings.steps_for(facts), batch_of(facts, settings)
-        every = min(steps, max(1, round(facts.rows / batch / self.updates_per_epoch)))
+        every = self.every(facts, settings)
         within = self._within(batch, facts)
         chance = min(1.0, self.headroom / len(facts.groups)) if self.charge == "lottery" else 1.0
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from veil.accounting import AccountingError, Repeated, TokenBucket
-from veil.accounting.calibration import noise_multiplier
+from veil.accounting import Repeated, TokenBucket
 from veil.bounding import Clip
-from veil.errors import InputError, require, require_above_zero
+from veil.errors import require, require_above_zero
+from veil.methods.convex.setting import noise_for_cell
 from veil.methods.families import PrivateBaseline
 from veil.methods.planning import batch_of, relation_for, uniform_draw
 from veil.methods.registry import known_as
@@ -63,12 +63,8 @@ class Dpsur(PrivateBaseline):
             return [Repeated(event, steps) for event in spent]
 
         # Every cell has the same rates, so the smallest budget decides.
-        smallest = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
-        accountant, delta = settings.accountant_for(), settings.delta_for(facts)
-        try:
-            kappa = noise_multiplier(lambda value: tokens(value, 0), smallest, delta, accountant)
-        except AccountingError as error:
-            raise InputError(f"no noise gives ε = {smallest:g}: {error}") from error
+        tightest = min(range(len(facts.cells)), key=lambda cell: facts.budget_of(cell, settings.epsilon))
+        kappa = noise_for_cell(lambda value: tokens(value, tightest), tightest, facts, settings)
         rules = tuple(TokenBucket(tuple(tokens(kappa, cell))) for cell in range(len(facts.cells)))
         details = {
             "noise_multiplier": kappa,

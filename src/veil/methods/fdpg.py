@@ -28,8 +28,6 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
-
 from veil.accounting import (
     AccountingError,
     Event,
@@ -42,13 +40,14 @@ from veil.accounting import (
 )
 from veil.accounting.calibration import best_order, noise_multiplier
 from veil.accounting.conversion import rho_for_budget
-from veil.accounting.rdp import rdp
+from veil.accounting.rdp import cost_at
+from veil.bounding import Clip, Normalise
 from veil.errors import InputError, require, require_above_zero
 from veil.methods.families import PrivateAndFair
 from veil.methods.planning import batch_of
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
-from veil.plans.controllers.fdpg import Bounding, FairRates, FdpgController, NormStatistic
+from veil.plans.controllers.fdpg import FairRates, FdpgController, NormStatistic
 from veil.plans.controllers.parity import Notion, ParityRelease
 from veil.problem import PublicFacts
 from veil.sampling.draws import Poisson
@@ -59,7 +58,7 @@ class Fdpg(PrivateAndFair):
     """Fairness-aware sampling within budgets that are the same for every group."""
 
     clip: float = 1.0
-    bounding: Bounding = "clip"
+    bounding: Literal["clip", "normalise"] = "clip"
     gamma: float = 0.01
     step_size: float = 0.5
     norm_bound: float = 5.0
@@ -128,22 +127,11 @@ class Fdpg(PrivateAndFair):
             ceiling = math.sqrt(2.0)
             tau = self.parity_noise * kappa * ceiling
             parity = ParityRelease("outcomes", ceiling, tau, Relation.ADD_REMOVE, notion=notion)
-            parity_rho = float(rdp(self._outcomes(kappa), np.array([fair.rules[0].order]))[0])
-        return FdpgController(
-            facts,
-            fair,
-            norms,
-            parity,
-            parity_rho,
-            self.bounding,
-            self.clip,
-            self.gamma,
-            kappa * self.clip,
-            self.step_size,
-            self.memory,
-            steps,
-            every,
-        )
+            parity_rho = cost_at(self._outcomes(kappa), fair.rules[0].order)
+        limits = (self.clip,) * len(facts.cells)
+        bound = Clip(limits) if self.bounding == "clip" else Normalise(limits, gamma=self.gamma)
+        moving = (kappa * self.clip, self.step_size, self.memory, steps, every)
+        return FdpgController(fair, norms, parity, parity_rho, bound, *moving)
 
     def _check(self, facts: PublicFacts) -> None:
         require_above_zero(self, "clip", "gamma", "norm_bound", "statistic_noise", "parity_noise")

@@ -26,9 +26,10 @@ from veil.accounting.events import repeated
 from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.convex.group_descent import GroupDescent, group_bounds, group_margins
-from veil.methods.convex.setting import neighbours_of, noise_for_cell
+from veil.methods.convex.setting import noise_for_cell
 from veil.methods.convex.whitening import WhiteningRelease
 from veil.methods.families import PrivateAndFair
+from veil.methods.planning import relation_for
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described
@@ -58,7 +59,7 @@ class GroupGd(PrivateAndFair):
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """One noise for the whole run, split between mean, second moments and gradients."""
         self._check(facts, settings)
-        relation, steps = neighbours_of(self.neighbours), settings.steps or STEPS
+        relation, steps = relation_for("poisson", self.neighbours), settings.steps or STEPS
         descent = 1.0 - self.mean_share - self.moment_share
         factors, cells = group_bounds(facts, self.power), range(len(facts.cells))
         bound = Clip(tuple(self.clip * factor for factor in factors))

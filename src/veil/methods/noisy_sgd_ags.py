@@ -17,12 +17,12 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from veil.methods.convex.reweighting import Choice
-from veil.methods.convex.sgd_plan import OneGroupAtATime
+from veil.methods.noisy_sgd_mgr import NoisySgdMgr
 from veil.methods.registry import known_as
 
 
 @known_as("noisy-sgd-ags", "projected noisy SGD on the group that a noisy maximum finds worst")
-class NoisySgdAgs(OneGroupAtATime):
+class NoisySgdAgs(NoisySgdMgr):
     """One group at a time, the worst one by a noisy maximum; projected and averaged."""
 
     choice: ClassVar[Choice] = "ags"

@@ -21,15 +21,29 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from veil.methods.convex.reweighting import Choice
-from veil.methods.convex.sgd_plan import OneGroupAtATime
+from veil.methods.convex.reweighting import Choice, Release
+from veil.methods.convex.setting import LinearMethod
+from veil.methods.convex.sgd_plan import Asked, Sizes, plan_noisy_sgd
+from veil.methods.planning import relation_for
 from veil.methods.registry import known_as
+from veil.plans import Plan, Settings
+from veil.problem import PublicFacts
 
 
 @known_as("noisy-sgd-mgr", "projected noisy SGD on one group at a time, drawn by weights that follow released losses")
-class NoisySgdMgr(OneGroupAtATime):
+class NoisySgdMgr(LinearMethod):
     """One group at a time, drawn by weights that follow released losses; projected and averaged."""
 
     choice: ClassVar[Choice] = "mgr"
 
-    release: Literal["gaussian", "laplace"] = "gaussian"
+    neighbours: Literal["add-remove", "replace-one"] = "replace-one"
+    release: Release = "gaussian"
+    batch: int | None = None
+    sizes: Sizes = "own"
+    share: float | None = None
+
+    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
+        """Steps, noise and step sizes from public facts alone."""
+        relation = relation_for("poisson", self.neighbours)
+        asked = Asked(self.choice, self.release, relation, self.batch, self.sizes, self.share)
+        return plan_noisy_sgd(self.setting(facts, settings), facts, settings, asked)

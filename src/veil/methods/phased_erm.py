@@ -25,7 +25,8 @@ from veil.accounting import Gaussian, Repeated, TokenBucket
 from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.convex.phased import PhasedErm, best_regularisers, excess_risk, make_phases, paper_regularisers
-from veil.methods.convex.setting import LinearMethod, excess_risk_line, neighbours_of, noise_for_cell
+from veil.methods.convex.setting import LinearMethod, excess_risk_line, noise_for_cell
+from veil.methods.planning import relation_for
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described
@@ -50,7 +51,7 @@ class PhasedErmMethod(LinearMethod):
             self.phases is None or 1 <= self.phases <= smallest,
             f"phases is {self.phases}: there must be at least one, and a row of the smallest group for each",
         )
-        relation = neighbours_of(self.neighbours)
+        relation = relation_for("poisson", self.neighbours)
         setting = self.setting(facts, settings, smooth=True)
 
         def one(kappa: float) -> list[Repeated]:

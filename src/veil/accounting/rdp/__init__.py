@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import get_args
 
 import numpy as np
@@ -19,7 +20,7 @@ from veil.accounting.conversion import (
     moment_log_delta,
     total_variation_bound,
 )
-from veil.accounting.events import AccountingError, Event, Relation, Repeated, relation_of, repeated
+from veil.accounting.events import AccountingError, Event, Relation, Repeated, composable
 from veil.accounting.rdp import closed as rdp_closed
 from veil.accounting.rdp.order_search import Best, search
 from veil.accounting.rdp.poisson import add_remove, replace_one
@@ -124,6 +125,16 @@ def rdp(event: Event, orders: Sequence[float] | Floats) -> Floats:
     return _compose([Repeated(event)], grid)
 
 
+@lru_cache(maxsize=65536)
+def cost_at(event: Event, order: float) -> float:
+    """The Rényi cost of one event at one order.
+
+    >>> cost_at(kinds.Gaussian(2.0), 4.0)
+    0.5
+    """
+    return float(rdp(event, [order])[0])
+
+
 class Rdp:
     """Adds up Rényi costs and converts them at the best order.
 
@@ -201,6 +212,4 @@ class Rdp:
             event = item.event if isinstance(item, Repeated) else item
             if not self.supports(event):
                 raise AccountingError(f"the Rényi accountant has no proved cost for {event!r}")
-        if given:
-            relation_of(given)
-        return repeated(given)
+        return composable(given)

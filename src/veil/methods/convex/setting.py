@@ -117,13 +117,6 @@ class LinearSolver:
         self.setting.layer(model)
 
 
-def neighbours_of(asked: str) -> Relation:
-    """The relation by its name."""
-    known = [relation.value for relation in Relation]
-    require(asked in known, f'neighbours is "{asked}": it is {" or ".join(known)}')
-    return Relation(asked)
-
-
 def reach_of(relation: Relation) -> int:
     """How many bounds a neighbour can move a sum by."""
     return 1 if relation is Relation.ADD_REMOVE else 2

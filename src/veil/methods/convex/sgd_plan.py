@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,10 +24,8 @@ from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.convex.reweighting import Choice, NoisySgd, Release, best_rates
 from veil.methods.convex.setting import (
-    LinearMethod,
     LinearSetting,
     excess_risk_line,
-    neighbours_of,
     noise_for_cell,
     reach_of,
     tightest_cells,
@@ -61,24 +59,6 @@ class Asked:
         require(self.sizes in ("own", "n-min"), f'sizes is "{self.sizes}": it is own or n-min')
         require(self.batch is None or self.batch >= 1, f"batch is {self.batch}: it must be at least 1")
         require(self.share is None or 0 < self.share < 1, f"share is {self.share}: it must lie between 0 and 1")
-
-
-@dataclass(frozen=True)
-class OneGroupAtATime(LinearMethod):
-    """The options of MGR and AGS; each says how it chooses the group, and with which releases it can."""
-
-    choice: ClassVar[Choice]
-
-    neighbours: Literal["add-remove", "replace-one"] = "replace-one"
-    release: Release = "laplace"
-    batch: int | None = None
-    sizes: Sizes = "own"
-    share: float | None = None
-
-    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
-        """Steps, noise and step sizes from public facts alone."""
-        asked = Asked(self.choice, self.release, neighbours_of(self.neighbours), self.batch, self.sizes, self.share)
-        return plan_noisy_sgd(self.setting(facts, settings), facts, settings, asked)
 
 
 @dataclass(frozen=True)
