@@ -192,11 +192,9 @@ class Convolved(Contribution):
 
     def _backward(self, gradients: Tensor, images: Tensor, kernels: Tensor, groups: int) -> Tensor:
         """The gradient of `kernels`, by torch's own backward pass of a convolution."""
-        fixed = (self.shape.stride, self.shape.padding, self.shape.dilation, False, [0] * len(self.shape.kernel))
-        wanted = [False, True, False]
-        result: Tensor = torch.ops.aten.convolution_backward(gradients, images, kernels, None, *fixed, groups, wanted)[
-            1
-        ]
+        fixed = (None, self.shape.stride, self.shape.padding, self.shape.dilation, False, [0] * len(self.shape.kernel))
+        found = torch.ops.aten.convolution_backward(gradients, images, kernels, *fixed, groups, [False, True, False])
+        result: Tensor = found[1]
         return result
 
     def _by_patches(self) -> Tensor:
