@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread per test process, and where the raw data sets are."""
+"""Shared by all tests: one thread per test process, where the raw data sets are, and the command line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from tests.program import Program
 
 torch.set_num_threads(1)
 # Programs that tests start, and fixtures: there is nothing to collect in them.
@@ -22,3 +24,22 @@ def _no_rows_of_other_tests() -> Iterator[None]:
     yield
     if "veil.tables.fitted_rows" in sys.modules:
         sys.modules["veil.tables.fitted_rows"].forget()
+
+
+@pytest.fixture
+def veil(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Run the program in this process: exit code, standard output, standard error."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        from veil.cli.app import main
+
+        monkeypatch.setattr(sys, "argv", ["veil", *words])
+        try:
+            main()
+            code: object = 0
+        except SystemExit as stop:
+            code = stop.code
+        captured = capsys.readouterr()
+        return int(code or 0), captured.out, captured.err  # type: ignore[call-overload]
+
+    return run

@@ -23,3 +23,10 @@ def require(condition: bool, message: str) -> None:
     """Raise `InputError(message)` unless `condition` holds."""
     if not condition:
         raise InputError(message)
+
+
+def require_above_zero(options: object, *names: str) -> None:
+    """Raise `InputError` unless each of these options is above 0, or not set."""
+    for name in names:
+        value = getattr(options, name)
+        require(value is None or value > 0, f"{name} is {value}: it must be above 0")

@@ -11,29 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from veil import accounting as dp
 from veil.accounting.accountant import Accountant
 from veil.accounting.conversion import epsilon_at_order, gaussian_epsilon
-from veil.accounting.events import (
-    AccountingError,
-    Event,
-    Gaussian,
-    Laplace,
-    Mixture,
-    NoisyMax,
-    PoissonGaussian,
-    Relation,
-    Repeated,
-    Selection,
-    SubsetGaussian,
-    Tree,
-)
 from veil.accounting.rdp import DEFAULT_ORDERS, Rdp, rdp
 from veil.accounting.rdp.closed import negative_binomial_mean, selection_negative_binomial, selection_poisson
 from veil.accounting.rdp.poisson import add_remove, replace_one
 from veil.accounting.rdp.quadrature import log_even_moments
 from veil.accounting.rdp.subset import replace_one_subset
 
-ADD, REPLACE = Relation.ADD_REMOVE, Relation.REPLACE_ONE
+ADD, REPLACE = dp.Relation.ADD_REMOVE, dp.Relation.REPLACE_ONE
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=40)
 
 noises = st.floats(-1.2, 6.9).map(math.exp)  # 0.3 … 1000
@@ -51,7 +38,7 @@ def poisson_sum(noise: float, rate: float, order: int) -> float:
         return float(mp.log(mp.fsum(terms)) / (order - 1))
 
 
-def poisson_integral(noise: float, rate: float, order: float, relation: Relation) -> float:
+def poisson_integral(noise: float, rate: float, order: float, relation: dp.Relation) -> float:
     """log ∫ P^α Q^(1−α) / (α−1) by Gauss–Legendre in 40 digits."""
     with mp.workdps(40):
         s, q, a = mp.mpf(noise), mp.mpf(rate), mp.mpf(order)
@@ -69,7 +56,7 @@ def poisson_integral(noise: float, rate: float, order: float, relation: Relation
 @pytest.mark.parametrize("rate", [1e-7, 1e-3, 0.3, 0.999])
 @pytest.mark.parametrize("order", [2, 7, 64, 300])
 def test_whole_orders_equal_the_binomial_sum_in_high_precision(noise: float, rate: float, order: int) -> None:
-    found = rdp(PoissonGaussian(noise, rate), [order])[0]
+    found = rdp(dp.PoissonGaussian(noise, rate), [order])[0]
     assert found == pytest.approx(poisson_sum(noise, rate, order), rel=1e-9)
 
 
@@ -79,15 +66,15 @@ def test_whole_orders_equal_the_binomial_sum_in_high_precision(noise: float, rat
 )
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_orders_between_whole_ones_equal_the_integral_in_high_precision(
-    noise: float, rate: float, order: float, relation: Relation
+    noise: float, rate: float, order: float, relation: dp.Relation
 ) -> None:
-    found = rdp(PoissonGaussian(noise, rate, relation), [order])[0]
+    found = rdp(dp.PoissonGaussian(noise, rate, relation), [order])[0]
     assert found == pytest.approx(poisson_integral(noise, rate, order, relation), rel=1e-8)
 
 
 @pytest.mark.parametrize("order", [2.0, 5.0, 20.0])
 def test_replace_one_equals_the_integral_at_whole_orders(order: float) -> None:
-    found = rdp(PoissonGaussian(1.5, 0.05, REPLACE), [order])[0]
+    found = rdp(dp.PoissonGaussian(1.5, 0.05, REPLACE), [order])[0]
     assert found == pytest.approx(poisson_integral(1.5, 0.05, order, REPLACE), rel=1e-8)
 
 
@@ -107,7 +94,7 @@ def test_the_reported_direction_is_the_larger_one() -> None:
         )
 
     for noise, rate, order in [(1.0, 0.1, 2.0), (2.0, 0.5, 8.0), (0.7, 0.3, 3.5), (5.0, 0.01, 30.0)]:
-        assert rdp(PoissonGaussian(noise, rate), [order])[0] >= reverse(noise, rate, order) - 1e-12
+        assert rdp(dp.PoissonGaussian(noise, rate), [order])[0] >= reverse(noise, rate, order) - 1e-12
 
 
 @EXAMPLES
@@ -140,18 +127,18 @@ def test_the_curve_grows_with_the_order_and_its_log_moment_is_convex(noise: floa
 
 
 def test_huge_orders_at_small_noise_fall_back_to_the_release_without_sampling() -> None:
-    cost = rdp(PoissonGaussian(0.3, 0.01, REPLACE), [5000.0])[0]
+    cost = rdp(dp.PoissonGaussian(0.3, 0.01, REPLACE), [5000.0])[0]
     assert cost == 2 * 5000.0 / 0.3**2
 
 
 def test_rate_zero_costs_nothing_and_rate_one_is_the_plain_gaussian() -> None:
     orders = [1.5, 2.0, 30.0]
-    assert not rdp(PoissonGaussian(1.0, 0.0), orders).any()
-    assert not rdp(PoissonGaussian(1.0, 0.0, REPLACE), orders).any()
-    assert not rdp(SubsetGaussian(1.0, 10, 0), orders).any()
-    np.testing.assert_allclose(rdp(PoissonGaussian(3.0, 1.0), orders), rdp(Gaussian(3.0), orders))
-    for event in (PoissonGaussian(3.0, 1.0, REPLACE), SubsetGaussian(3.0, 10, 10)):
-        np.testing.assert_allclose(rdp(event, orders), rdp(Gaussian(3.0, REPLACE), orders))
+    assert not rdp(dp.PoissonGaussian(1.0, 0.0), orders).any()
+    assert not rdp(dp.PoissonGaussian(1.0, 0.0, REPLACE), orders).any()
+    assert not rdp(dp.SubsetGaussian(1.0, 10, 0), orders).any()
+    np.testing.assert_allclose(rdp(dp.PoissonGaussian(3.0, 1.0), orders), rdp(dp.Gaussian(3.0), orders))
+    for event in (dp.PoissonGaussian(3.0, 1.0, REPLACE), dp.SubsetGaussian(3.0, 10, 10)):
+        np.testing.assert_allclose(rdp(event, orders), rdp(dp.Gaussian(3.0, REPLACE), orders))
 
 
 def test_moments_without_cancellation_equal_the_alternating_sums_in_high_precision() -> None:
@@ -182,7 +169,7 @@ def test_a_subset_costs_less_when_it_is_smaller_or_noisier_and_never_more_than_a
 def test_one_sided_values_halve_the_reach_of_a_subset() -> None:
     orders = [2.0, 8.0, 20.0]
     np.testing.assert_array_equal(
-        rdp(SubsetGaussian(3.0, 1000, 10, one_sided=True), orders), rdp(SubsetGaussian(6.0, 1000, 10), orders)
+        rdp(dp.SubsetGaussian(3.0, 1000, 10, one_sided=True), orders), rdp(dp.SubsetGaussian(6.0, 1000, 10), orders)
     )
 
 
@@ -193,43 +180,47 @@ def test_laplace_equals_its_integral() -> None:
             lambda x, b=b, order=order: mp.exp(-order * abs(x) / b - (1 - order) * abs(x - 1) / b) / (2 * b),
             [-60 * b, 0, 1, 60 * b],
         )
-        assert rdp(Laplace(scale), [order])[0] == pytest.approx(float(mp.log(moment) / (order - 1)), rel=1e-9)
-    np.testing.assert_allclose(rdp(Laplace(2.0, REPLACE), [4.0]), rdp(Laplace(1.0), [4.0]))
+        assert rdp(dp.Laplace(scale), [order])[0] == pytest.approx(float(mp.log(moment) / (order - 1)), rel=1e-9)
+    np.testing.assert_allclose(rdp(dp.Laplace(2.0, REPLACE), [4.0]), rdp(dp.Laplace(1.0), [4.0]))
 
 
 def test_noisy_max_is_the_worst_mechanism_of_its_bounded_range() -> None:
     for noise, order in [(1.0, 2.0), (0.2, 5.0), (4.0, 1.5), (50.0, 64.0)]:
-        eta = NoisyMax(noise).range
+        eta = dp.NoisyMax(noise).range
         t = np.linspace(1e-9, eta - 1e-9, 200_001)
         weight = -np.expm1(t - eta) / (np.exp(t) - np.exp(t - eta))
         moments = weight * np.exp(order * t) + (1 - weight) * np.exp(order * (t - eta))
-        found = rdp(NoisyMax(noise), [order])[0]
+        found = rdp(dp.NoisyMax(noise), [order])[0]
         assert found == pytest.approx(math.log(moments.max()) / (order - 1), rel=1e-6)
         assert found <= min(order * eta**2 / 8, eta)
-    assert rdp(NoisyMax(1e6), [2.0])[0] == pytest.approx(2 * (2e-6) ** 2 / 8)
+    assert rdp(dp.NoisyMax(1e6), [2.0])[0] == pytest.approx(2 * (2e-6) ** 2 / 8)
 
 
 def test_a_tree_costs_one_gaussian_per_level() -> None:
-    np.testing.assert_allclose(rdp(Tree(2.0, 8), [3.0]), 4 * rdp(Gaussian(2.0), [3.0]))
+    np.testing.assert_allclose(rdp(dp.Tree(2.0, 8), [3.0]), 4 * rdp(dp.Gaussian(2.0), [3.0]))
 
 
 def test_a_mixture_lies_between_nothing_and_its_event_and_keeps_tiny_costs() -> None:
     orders = np.array([1.5, 2.0, 40.0])
-    full = rdp(Gaussian(2.0), orders)
+    full = rdp(dp.Gaussian(2.0), orders)
     for share in (0.0, 1e-9, 0.3, 1.0):
-        mixed = rdp(Mixture(share, Gaussian(2.0)), orders)
+        mixed = rdp(dp.Mixture(share, dp.Gaussian(2.0)), orders)
         np.testing.assert_allclose(mixed, np.log1p(share * np.expm1((orders - 1) * full)) / (orders - 1), rtol=1e-12)
-    assert rdp(Mixture(1e-6, Gaussian(1000.0)), [2.0])[0] == pytest.approx(1e-12, rel=1e-5)
-    assert rdp(Mixture(0.5, Gaussian(1e-3)), [3.0])[0] == pytest.approx(1.5e6 - math.log(2) / 2)
+    assert rdp(dp.Mixture(1e-6, dp.Gaussian(1000.0)), [2.0])[0] == pytest.approx(1e-12, rel=1e-5)
+    assert rdp(dp.Mixture(0.5, dp.Gaussian(1e-3)), [3.0])[0] == pytest.approx(1.5e6 - math.log(2) / 2)
 
 
 def test_selection_by_a_random_number_of_runs_costs_more_than_one_run() -> None:
-    run = (Repeated(PoissonGaussian(2.0, 0.01), 1000),)
+    run = (dp.Repeated(dp.PoissonGaussian(2.0, 0.01), 1000),)
     one = Rdp().epsilon(run, 1e-6)
-    for selection in (Selection(run, 1.0, gamma=0.1), Selection(run, 0.0, gamma=0.1), Selection(run, -0.5, gamma=0.1)):
+    for selection in (
+        dp.Selection(run, 1.0, gamma=0.1),
+        dp.Selection(run, 0.0, gamma=0.1),
+        dp.Selection(run, -0.5, gamma=0.1),
+    ):
         assert one < Rdp().epsilon([selection], 1e-6) < 3 * one
-    assert one < Rdp().epsilon([Selection(run, math.inf, mean=10.0)], 1e-6) < 2.5 * one
-    assert Rdp().epsilon([Selection(run, math.inf, mean=1e-9)], 1e-6) < one
+    assert one < Rdp().epsilon([dp.Selection(run, math.inf, mean=10.0)], 1e-6) < 2.5 * one
+    assert Rdp().epsilon([dp.Selection(run, math.inf, mean=1e-9)], 1e-6) < one
 
 
 def test_the_mean_number_of_runs_equals_its_series() -> None:
@@ -268,18 +259,18 @@ def test_selection_is_sound_for_the_best_of_many_randomised_responses(pure: floa
 
 
 def test_composition_does_not_depend_on_order_or_grouping() -> None:
-    a, b, c = PoissonGaussian(1.0, 0.01), Gaussian(20.0), Laplace(30.0)
-    together = Rdp().epsilon([Repeated(a, 100), b, b, c], 1e-6)
-    assert Rdp().epsilon([c, b, Repeated(a, 60), b, Repeated(a, 40)], 1e-6) == pytest.approx(together, rel=1e-3)
-    np.testing.assert_allclose(Rdp().curve([Repeated(a, 3), c]), Rdp().curve([c, a, a, a]), rtol=1e-12)
+    a, b, c = dp.PoissonGaussian(1.0, 0.01), dp.Gaussian(20.0), dp.Laplace(30.0)
+    together = Rdp().epsilon([dp.Repeated(a, 100), b, b, c], 1e-6)
+    assert Rdp().epsilon([c, b, dp.Repeated(a, 60), b, dp.Repeated(a, 40)], 1e-6) == pytest.approx(together, rel=1e-3)
+    np.testing.assert_allclose(Rdp().curve([dp.Repeated(a, 3), c]), Rdp().curve([c, a, a, a]), rtol=1e-12)
     np.testing.assert_allclose(Rdp().curve([a, c]), rdp(a, DEFAULT_ORDERS) + rdp(c, DEFAULT_ORDERS), rtol=1e-12)
 
 
 def test_epsilon_falls_with_delta_and_noise_and_grows_with_rate_and_steps() -> None:
-    for relation in Relation:
+    for relation in dp.Relation:
 
         def epsilon(noise: float = 1.1, rate: float = 0.01, steps: int = 500, delta: float = 1e-6) -> float:
-            return Rdp().epsilon([Repeated(PoissonGaussian(noise, rate, relation), steps)], delta)  # noqa: B023
+            return Rdp().epsilon([dp.Repeated(dp.PoissonGaussian(noise, rate, relation), steps)], delta)  # noqa: B023
 
         falling = [[epsilon(noise=x) for x in (0.3, 0.6, 1.0, 3.0, 30.0, 1000.0)]]
         falling.append([epsilon(delta=x) for x in (1e-300, 1e-12, 1e-5, 0.1)])
@@ -296,8 +287,8 @@ def test_epsilon_falls_with_delta_and_noise_and_grows_with_rate_and_steps() -> N
 def test_extreme_settings_give_a_finite_epsilon_that_is_not_negative(
     steps: int, noise: float, rate: float, delta: float
 ) -> None:
-    for relation in Relation:
-        epsilon = Rdp().epsilon([Repeated(PoissonGaussian(noise, rate, relation), steps)], delta)
+    for relation in dp.Relation:
+        epsilon = Rdp().epsilon([dp.Repeated(dp.PoissonGaussian(noise, rate, relation), steps)], delta)
         assert 0 <= epsilon < math.inf
 
 
@@ -306,7 +297,7 @@ def test_extreme_settings_give_a_finite_epsilon_that_is_not_negative(
 def test_no_fine_grid_of_orders_beats_the_search_by_more_than_a_fraction_of_a_percent(
     noise: float, rate: float, steps: int, delta: float
 ) -> None:
-    events = [Repeated(PoissonGaussian(noise, rate), steps)]
+    events = [dp.Repeated(dp.PoissonGaussian(noise, rate), steps)]
     best = Rdp().best(events, delta)
     near = 1 + (best.order - 1) * np.geomspace(0.8, 1.25, 60)
     grid = np.concatenate([near, 1 + np.geomspace(0.01, 200, 60)])
@@ -320,9 +311,9 @@ def test_no_fine_grid_of_orders_beats_the_search_by_more_than_a_fraction_of_a_pe
 def test_gaussians_are_never_reported_below_their_exact_curve(noise: float, delta: float) -> None:
     for times in (1, 30):
         truth = gaussian_epsilon(math.sqrt(times) / noise, delta)
-        found = Rdp().epsilon([Repeated(Gaussian(noise), times)], delta)
+        found = Rdp().epsilon([dp.Repeated(dp.Gaussian(noise), times)], delta)
         assert truth <= found
-        assert truth == 0 or Rdp().delta([Repeated(Gaussian(noise), times)], truth) >= delta
+        assert truth == 0 or Rdp().delta([dp.Repeated(dp.Gaussian(noise), times)], truth) >= delta
 
 
 def test_one_replaced_row_is_never_reported_below_the_exact_profile_of_the_dominating_pair() -> None:
@@ -331,14 +322,14 @@ def test_one_replaced_row_is_never_reported_below_the_exact_profile_of_the_domin
         x = z * noise
         base, up, down = (np.exp(-((x - shift) ** 2) / (2 * noise**2)) for shift in (0.0, 1.0, -1.0))
         p, q = (1 - rate) * base + rate * up, (1 - rate) * base + rate * down
-        event = PoissonGaussian(noise, rate, REPLACE)
+        event = dp.PoissonGaussian(noise, rate, REPLACE)
         for epsilon in (0.0, 0.1, 0.5, 1.0):
             exact = np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0), z) / math.sqrt(2 * math.pi)
             assert Rdp().delta([event], epsilon) >= exact
 
 
 def test_epsilon_and_delta_answer_each_other() -> None:
-    events = [Repeated(PoissonGaussian(1.0, 0.01), 1000)]
+    events = [dp.Repeated(dp.PoissonGaussian(1.0, 0.01), 1000)]
     epsilon = Rdp().epsilon(events, 1e-6)
     assert Rdp().delta(events, epsilon) == pytest.approx(1e-6, rel=0.02)
 
@@ -346,28 +337,28 @@ def test_epsilon_and_delta_answer_each_other() -> None:
 def test_no_event_costs_nothing() -> None:
     assert Rdp().epsilon([], 1e-5) == 0.0
     assert Rdp().delta([], 0.0) == 0.0
-    assert Rdp().epsilon([Repeated(Gaussian(1.0), 0)], 1e-5) == 0.0
+    assert Rdp().epsilon([dp.Repeated(dp.Gaussian(1.0), 0)], 1e-5) == 0.0
     assert not Rdp().curve([]).any()
 
 
 def test_relations_do_not_mix_and_strangers_are_named() -> None:
-    with pytest.raises(AccountingError, match="cannot be composed"):
-        Rdp().epsilon([Gaussian(1.0), Gaussian(1.0, REPLACE)], 1e-5)
-    stranger: Event = "a rumour"  # type: ignore[assignment]
+    with pytest.raises(dp.AccountingError, match="cannot be composed"):
+        Rdp().epsilon([dp.Gaussian(1.0), dp.Gaussian(1.0, REPLACE)], 1e-5)
+    stranger: dp.Event = "a rumour"  # type: ignore[assignment]
     assert not Rdp().supports(stranger)
-    with pytest.raises(AccountingError, match="a rumour"):
+    with pytest.raises(dp.AccountingError, match="a rumour"):
         Rdp().epsilon([stranger], 1e-5)
 
 
 def test_wrong_questions_are_refused() -> None:
-    with pytest.raises(AccountingError, match="delta is 0"):
-        Rdp().epsilon([Gaussian(1.0)], 0.0)
-    with pytest.raises(AccountingError, match="epsilon is -1"):
-        Rdp().delta([Gaussian(1.0)], -1.0)
-    with pytest.raises(AccountingError, match="above 1"):
+    with pytest.raises(dp.AccountingError, match="delta is 0"):
+        Rdp().epsilon([dp.Gaussian(1.0)], 0.0)
+    with pytest.raises(dp.AccountingError, match="epsilon is -1"):
+        Rdp().delta([dp.Gaussian(1.0)], -1.0)
+    with pytest.raises(dp.AccountingError, match="above 1"):
         Rdp([1.0, 2.0])
-    with pytest.raises(AccountingError, match="above 1"):
-        rdp(Gaussian(1.0), [])
+    with pytest.raises(dp.AccountingError, match="above 1"):
+        rdp(dp.Gaussian(1.0), [])
 
 
 def test_the_accountant_follows_the_protocol_and_is_a_proof() -> None:
@@ -376,13 +367,13 @@ def test_the_accountant_follows_the_protocol_and_is_a_proof() -> None:
     assert all(
         accountant.supports(event)
         for event in (
-            Gaussian(1.0),
-            PoissonGaussian(1.0, 0.1),
-            SubsetGaussian(1.0, 2, 1),
-            Laplace(1.0),
-            NoisyMax(1.0),
-            Tree(1.0, 2),
-            Mixture(0.5, Gaussian(1.0)),
-            Selection((Repeated(Gaussian(1.0)),), 1.0, gamma=0.5),
+            dp.Gaussian(1.0),
+            dp.PoissonGaussian(1.0, 0.1),
+            dp.SubsetGaussian(1.0, 2, 1),
+            dp.Laplace(1.0),
+            dp.NoisyMax(1.0),
+            dp.Tree(1.0, 2),
+            dp.Mixture(0.5, dp.Gaussian(1.0)),
+            dp.Selection((dp.Repeated(dp.Gaussian(1.0)),), 1.0, gamma=0.5),
         )
     )

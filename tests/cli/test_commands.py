@@ -11,49 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from veil.cli.app import main
+from tests.cli.people_cases import TRAIN, judged
+from tests.program import Program
 from veil.cli.console import results_table
 
 
-@pytest.fixture
-def people(tmp_path: Path) -> Path:
-    generator = np.random.default_rng(0)
-    rows = 400
-    sex = np.where(generator.random(rows) < 0.3, "f", "m")
-    age = generator.integers(18, 90, rows)
-    town = generator.choice(["A", "B", "C"], rows)
-    rich = np.where(age + 10 * generator.standard_normal(rows) > 50, "yes", "no")
-    table = pd.DataFrame({"age": age, "town": town, "sex": sex, "rich": rich})
-    for name in ("people", "public"):
-        table.to_csv(tmp_path / f"{name}.csv", index=False)
-    return tmp_path / "people.csv"
-
-
-def veil(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
-    """Run the program in this process: exit code, standard output, standard error."""
-    monkeypatch.setattr(sys, "argv", ["veil", *words])
-    try:
-        main()
-        code: object = 0
-    except SystemExit as stop:
-        code = stop.code
-    captured = capsys.readouterr()
-    return int(code or 0), captured.out, captured.err  # type: ignore[call-overload]
-
-
-def judged(people: Path) -> tuple[str, str, str]:
-    """The table and public rows to judge by, as words."""
-    return str(people), "--test", str(people.with_name("public.csv"))
-
-
-TRAIN = ("--target", "rich", "--group", "sex", "--epochs", "2", "--batch-size", "40", "--seed", "1")
-
-
-def test_train_prints_one_json_object_with_the_agreed_keys(
-    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_train_prints_one_json_object_with_the_agreed_keys(people: Path, tmp_path: Path, veil: Program) -> None:
     out = str(tmp_path / "run")
-    code, text, _ = veil(capsys, monkeypatch, "train", *judged(people), *TRAIN, "--out", out, "--json")
+    code, text, _ = veil("train", *judged(people), *TRAIN, "--out", out, "--json")
     assert code == 0
     answer = json.loads(text)
     assert answer["method"] == "asc"
@@ -65,24 +30,22 @@ def test_train_prints_one_json_object_with_the_agreed_keys(
     names = {path.name for path in Path(out).iterdir()}
     assert {"config.toml", "model.safetensors", "ledger.jsonl", "certificate.json", "history.parquet"} <= names
     assert {"metrics.json", "report.html"} <= names
-    code, text, _ = veil(capsys, monkeypatch, "verify", out, "--json")
+    code, text, _ = veil("verify", out, "--json")
     assert code == 0
     assert json.loads(text)["holds"] is True
     page = str(tmp_path / "page.html")
-    code, text, _ = veil(capsys, monkeypatch, "report", out, "-o", page)
+    code, text, _ = veil("report", out, "-o", page)
     assert code == 0
     assert Path(page).stat().st_size > 1000
-    code, _, err = veil(capsys, monkeypatch, "report", out, "-o", str(tmp_path / "misspelt" / "page.html"))
+    code, _, err = veil("report", out, "-o", str(tmp_path / "misspelt" / "page.html"))
     assert code == 2
     assert "there is no folder" in err
     assert not (tmp_path / "misspelt").exists()
 
 
-def test_a_dry_run_shows_the_plan_and_writes_nothing(
-    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_shows_the_plan_and_writes_nothing(people: Path, tmp_path: Path, veil: Program) -> None:
     words = ("train", str(people), *TRAIN, "--out", str(tmp_path / "run"), "--dry-run")
-    code, text, _ = veil(capsys, monkeypatch, *words, "--json")
+    code, text, _ = veil(*words, "--json")
     assert code == 0
     plan = json.loads(text)
     assert plan["method"] == "asc"
@@ -91,51 +54,45 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
         assert row["epsilon"] == pytest.approx(1.0, rel=0.02)
         assert row["clip_range"][0] <= row["clip"] <= row["clip_range"][1]
         assert row["expected_rows"] > 0
-    assert "Plan of asc: 16 steps" in veil(capsys, monkeypatch, *words)[1]
+    assert "Plan of asc: 16 steps" in veil(*words)[1]
     assert not (tmp_path / "run").exists()
 
 
-def test_weaker_privacy_of_the_minority_must_be_said(
-    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weaker_privacy_of_the_minority_must_be_said(people: Path, tmp_path: Path, veil: Program) -> None:
     words = ("train", str(people), *TRAIN, "--method", "azb-weak", "--out", str(tmp_path / "run"), "--json")
-    code, _, err = veil(capsys, monkeypatch, *words)
+    code, _, err = veil(*words)
     assert code == 2
     assert "--allow-weaker-minority-privacy" in err
-    code, text, _ = veil(capsys, monkeypatch, *words, "--allow-weaker-minority-privacy")
+    code, text, _ = veil(*words, "--allow-weaker-minority-privacy")
     assert code == 0
     by_group = json.loads(text)["privacy"]["by_group"]
     assert by_group["f"] > 1.0
     assert by_group["m"] <= 1.0
 
 
-def test_a_preset_brings_method_and_model_and_takes_no_other(
-    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preset_brings_method_and_model_and_takes_no_other(people: Path, tmp_path: Path, veil: Program) -> None:
     own = ("--target", "rich", "--group", "sex", "--seed", "1")
     words = ("train", str(people), *own, "--preset", "best", "--out", str(tmp_path / "run"), "--json")
-    code, text, _ = veil(capsys, monkeypatch, *words)
+    code, text, _ = veil(*words)
     assert code == 0
     assert json.loads(text)["method"] == "group-gd"
     shown = results_table([json.loads(text)], {"f": 1, "m": 1}).columns[0]._cells[-1]
     assert shown == "ε (smallest to largest)"
     assert all(spent <= 1.0 for spent in json.loads(text)["privacy"]["by_group"].values())
-    code, _, err = veil(capsys, monkeypatch, *words[:-2], str(tmp_path / "other"), "--method", "asc")
+    code, _, err = veil(*words[:-2], str(tmp_path / "other"), "--method", "asc")
     assert code == 2
     assert "leave --method out" in err
-    code, _, err = veil(capsys, monkeypatch, *words[:-2], str(tmp_path / "other"), *TRAIN)
+    code, _, err = veil(*words[:-2], str(tmp_path / "other"), *TRAIN)
     assert code == 2
     assert "leave --epochs and --batch-size out" in err
 
 
-def test_every_row_may_have_a_budget_of_its_own(
-    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_row_may_have_a_budget_of_its_own(people: Path, tmp_path: Path, veil: Program) -> None:
     table = pd.read_csv(people)
     table["allowed"] = [0.5, 2.0] * (len(table) // 2)
     table.to_csv(people, index=False)
     words = ("train", str(people), *TRAIN, "--method", "idp-sgd", "--row-budgets", "allowed", "--json")
-    code, text, _ = veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "run"))
+    code, text, _ = veil(*words, "--out", str(tmp_path / "run"))
     assert code == 0
     found = results_table([json.loads(text)], {"f": 1, "m": 1}).columns
     assert (found[0]._cells[-1], found[-1]._cells[-1]) == ("ε (smallest to largest)", "0.5 to 2")
@@ -151,28 +108,24 @@ def test_every_row_may_have_a_budget_of_its_own(
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text(encoding="utf-8"))
     assert any("read off the rows and stand on this certificate" in line for line in certificate["not_covered"])
     assert "all rows of one owner together have no such ε" in certificate["statement"]
-    code, _, err = veil(capsys, monkeypatch, *words, "--owner", "town", "--out", str(tmp_path / "other"))
+    code, _, err = veil(*words, "--owner", "town", "--out", str(tmp_path / "other"))
     assert code == 2
     assert "leave --owner and --budgets out" in err
-    code, _, err = veil(capsys, monkeypatch, *words, "--epsilon", "1", "--out", str(tmp_path / "other"))
+    code, _, err = veil(*words, "--epsilon", "1", "--out", str(tmp_path / "other"))
     assert code == 2
     assert "--row-budgets says everybody's own ε: leave --epsilon out" in err
     assert not (tmp_path / "other").exists()
 
 
-def test_a_requirement_needs_rows_to_judge_by(
-    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_requirement_needs_rows_to_judge_by(people: Path, tmp_path: Path, veil: Program) -> None:
     words = ("train", str(people), *TRAIN, "--holdout", "0", "--out", str(tmp_path / "run"))
-    code, _, err = veil(capsys, monkeypatch, *words, "--require", "accuracy>=0.1")
+    code, _, err = veil(*words, "--require", "accuracy>=0.1")
     assert code == 2
     assert "--require has nothing to judge" in err
     assert not (tmp_path / "run").exists()
 
 
-def test_a_wrong_test_table_is_named(
-    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_test_table_is_named(people: Path, tmp_path: Path, veil: Program) -> None:
     other = tmp_path / "other.csv"
     for change, sentence in (
         ({"rich": "perhaps"}, '--test: column "rich"'),
@@ -181,7 +134,7 @@ def test_a_wrong_test_table_is_named(
         table = pd.read_csv(people).assign(**change)
         table.drop(columns=[name for name, value in change.items() if value is None]).to_csv(other, index=False)
         for command in (("train", str(people), *TRAIN), ("compare", str(people), *TRAIN[:4], "--seeds", "1")):
-            code, _, err = veil(capsys, monkeypatch, *command, "--test", str(other), "--out", str(tmp_path / "run"))
+            code, _, err = veil(*command, "--test", str(other), "--out", str(tmp_path / "run"))
             assert code == 2
             assert sentence in err
 
@@ -202,13 +155,9 @@ def test_a_group_that_only_the_test_table_has_has_a_line_too() -> None:
     assert [column._cells[1] for column in columns] == ["x", "0", "1", "–"]
 
 
-def test_the_training_table_is_no_test_table(
-    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_training_table_is_no_test_table(people: Path, tmp_path: Path, veil: Program) -> None:
     same = people.parent / "." / people.name
-    code, _, err = veil(
-        capsys, monkeypatch, "train", str(people), *TRAIN, "--test", str(same), "--out", str(tmp_path / "run")
-    )
+    code, _, err = veil("train", str(people), *TRAIN, "--test", str(same), "--out", str(tmp_path / "run"))
     assert code == 2
     assert "--test names the training table itself" in err
 
@@ -234,7 +183,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_input_gets_one_sentence_and_exit_code_two(
-    case: str, people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    case: str, people: Path, tmp_path: Path, veil: Program
 ) -> None:
     words, sentence = WRONG[case]
     table = pd.read_csv(people)
@@ -246,7 +195,7 @@ def test_wrong_input_gets_one_sentence_and_exit_code_two(
         table.to_csv(people, index=False)
     if case in ("single target value", "missing target value"):
         table.to_csv(people, index=False)
-    code, out, err = veil(capsys, monkeypatch, "train", str(people), *TRAIN, "--out", str(tmp_path / "run"), *words)
+    code, out, err = veil("train", str(people), *TRAIN, "--out", str(tmp_path / "run"), *words)
     assert code == 2
     assert out == ""
     assert sentence in err.replace("\n", " ")
@@ -265,26 +214,19 @@ def test_wrong_input_gets_one_sentence_and_exit_code_two(
     ],
 )
 def test_a_file_that_is_no_table_gets_one_sentence(
-    name: str,
-    content: str | None,
-    sentence: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, content: str | None, sentence: str, tmp_path: Path, veil: Program
 ) -> None:
     if content is not None:
         (tmp_path / name).write_text(content)
-    code, _, err = veil(capsys, monkeypatch, "train", str(tmp_path / name), "--target", "a", "--group", "b")
+    code, _, err = veil("train", str(tmp_path / name), "--target", "a", "--group", "b")
     assert code == 2
     assert sentence in err
 
 
-def test_a_folder_that_holds_a_run_is_never_written_over(
-    people: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_holds_a_run_is_never_written_over(people: Path, tmp_path: Path, veil: Program) -> None:
     words = ("train", str(people), *TRAIN, "--out", str(tmp_path / "run"), "--quiet")
-    assert veil(capsys, monkeypatch, *words)[0] == 0
-    code, _, err = veil(capsys, monkeypatch, *words)
+    assert veil(*words)[0] == 0
+    code, _, err = veil(*words)
     assert code == 2
     assert "holds a run already" in err
 
@@ -311,16 +253,14 @@ ACCOUNT = {
 
 
 @pytest.mark.parametrize("case", ACCOUNT)
-def test_account_answers_with_the_golden_numbers(
-    case: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_account_answers_with_the_golden_numbers(case: str, veil: Program) -> None:
     words, expected = ACCOUNT[case]
-    code, out, _ = veil(capsys, monkeypatch, "account", *words.split(), "--json")
+    code, out, _ = veil("account", *words.split(), "--json")
     assert code == 0
     answer = json.loads(out)
     for key, value in expected.items():
         assert answer[key] == (pytest.approx(value, rel=0.005) if isinstance(value, float) else value)
-    assert veil(capsys, monkeypatch, "account", *words.split())[0] == 0
+    assert veil("account", *words.split())[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -338,31 +278,29 @@ def test_account_answers_with_the_golden_numbers(
         ("epsilon --noise-multiplier 1 --steps 10 --rate 0.1 --plus many", 'plus is "many"'),
     ],
 )
-def test_account_refuses_what_makes_no_sense(
-    words: str, sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, out, err = veil(capsys, monkeypatch, "account", *words.split(), "--json")
+def test_account_refuses_what_makes_no_sense(words: str, sentence: str, veil: Program) -> None:
+    code, out, err = veil("account", *words.split(), "--json")
     assert code == 2
     assert out == ""
     assert sentence in err
 
 
-def test_rates_by_group_and_a_plot(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_by_group_and_a_plot(veil: Program) -> None:
     words = ["account", "epsilon", "--rate", "0.01,0.09", "--noise-multiplier", "1.2", "--steps", "100"]
-    answer = json.loads(veil(capsys, monkeypatch, *words, "--json")[1])
+    answer = json.loads(veil(*words, "--json")[1])
     assert [group["rate"] for group in answer["by_group"]] == [0.01, 0.09]
     assert answer["epsilon"] == answer["by_group"][1]["epsilon"] > answer["by_group"][0]["epsilon"]
-    assert "█" in veil(capsys, monkeypatch, *words, "--plot")[1]
+    assert "█" in veil(*words, "--plot")[1]
 
 
-def test_methods_lists_every_method(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = json.loads(veil(capsys, monkeypatch, "methods", "--json")[1])
+def test_methods_lists_every_method(veil: Program) -> None:
+    rows = json.loads(veil("methods", "--json")[1])
     assert {"dp-sgd", "erm", "dp-is-sgd", "idp-sgd"} <= {row["name"] for row in rows}
     assert all(set(row) == {"name", "family", "private", "relation", "summary"} for row in rows)
 
 
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    _, out, _ = veil(capsys, monkeypatch, "--help")
+def test_help_names_every_command(veil: Program) -> None:
+    _, out, _ = veil("--help")
     for command in ("demo", "train", "account", "verify", "report", "methods"):
         assert command in out
 

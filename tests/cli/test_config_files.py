@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import TRAIN, judged, people, veil  # noqa: F401  (the fixture is used by name)
+from tests.cli.people_cases import TRAIN, judged
+from tests.program import Program
 from veil.cli.app import app
 from veil.plans import Settings
 
@@ -26,10 +27,8 @@ def options_of(command: str) -> set[str]:
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])
-def test_every_option_and_setting_is_in_the_printed_file(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, text, _ = veil(capsys, monkeypatch, command, "--print-config")
+def test_every_option_and_setting_is_in_the_printed_file(command: str, veil: Program) -> None:
+    code, text, _ = veil(command, "--print-config")
     assert code == 0
     tomllib.loads(text)
     named = set(re.findall(r"^(?:# )?([a-z_0-9]+) =", text, flags=re.MULTILINE))
@@ -39,33 +38,25 @@ def test_every_option_and_setting_is_in_the_printed_file(
 
 
 def test_a_printed_file_gives_the_same_plan_and_the_command_line_wins(
-    people: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    people: Path, tmp_path: Path, veil: Program
 ) -> None:
     words = ("train", str(people), *TRAIN, "--epsilon", "2", "--option", "gamma=0.5", "--method", "asc")
     words = tuple(w for w in words if w not in ("--option", "gamma=0.5"))
     file = tmp_path / "run.toml"
-    file.write_text(veil(capsys, monkeypatch, *words, "--print-config")[1])
-    direct = json.loads(veil(capsys, monkeypatch, *words, "--dry-run", "--json")[1])
-    read = json.loads(veil(capsys, monkeypatch, "train", "--config", str(file), "--dry-run", "--json")[1])
+    file.write_text(veil(*words, "--print-config")[1])
+    direct = json.loads(veil(*words, "--dry-run", "--json")[1])
+    read = json.loads(veil("train", "--config", str(file), "--dry-run", "--json")[1])
     assert read == direct
     changed = ("train", "--config", str(file), "--dry-run", "--json", "--epsilon", "0.5")
-    smaller = json.loads(veil(capsys, monkeypatch, *changed)[1])
+    smaller = json.loads(veil(*changed)[1])
     assert max(row["epsilon"] for row in smaller["groups"]) < 0.51 < max(row["epsilon"] for row in read["groups"])
 
 
-def test_the_file_of_a_run_starts_it_again(
-    people: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_file_of_a_run_starts_it_again(people: Path, tmp_path: Path, veil: Program) -> None:
     words = ("train", *judged(people), *TRAIN, "--method", "dp-sgd", "--json")
-    first = json.loads(veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "a"), "--require", "ece<=1")[1])
+    first = json.loads(veil(*words, "--out", str(tmp_path / "a"), "--require", "ece<=1")[1])
     again = ("train", "--config", str(tmp_path / "a" / "config.toml"), "--out", str(tmp_path / "b"), "--json")
-    second = json.loads(veil(capsys, monkeypatch, *again)[1])
+    second = json.loads(veil(*again)[1])
     assert second["metrics"] == first["metrics"]
     assert second["requirements"] == first["requirements"]
 
@@ -78,25 +69,19 @@ def test_the_file_of_a_run_starts_it_again(
     ],
 )
 def test_the_file_of_a_run_keeps_options_that_one_method_has(
-    more: tuple[str, ...],
-    people: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...], people: Path, tmp_path: Path, veil: Program
 ) -> None:
     words = ("train", *judged(people), *TRAIN, "--model", "logistic", *more)
-    code, _, err = veil(capsys, monkeypatch, *words, "--out", str(tmp_path / "a"), "--quiet")
+    code, _, err = veil(*words, "--out", str(tmp_path / "a"), "--quiet")
     assert code == 0, err
-    direct = json.loads(veil(capsys, monkeypatch, *words, "--dry-run", "--json")[1])
+    direct = json.loads(veil(*words, "--dry-run", "--json")[1])
     file = str(tmp_path / "a" / "config.toml")
-    assert json.loads(veil(capsys, monkeypatch, "train", "--config", file, "--dry-run", "--json")[1]) == direct
+    assert json.loads(veil("train", "--config", file, "--dry-run", "--json")[1]) == direct
 
 
-def test_a_key_that_nobody_knows_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_nobody_knows_is_refused(tmp_path: Path, veil: Program) -> None:
     (tmp_path / "run.toml").write_text("epsilom = 1\n")
-    code, _, err = veil(capsys, monkeypatch, "compare", "--config", str(tmp_path / "run.toml"))
+    code, _, err = veil("compare", "--config", str(tmp_path / "run.toml"))
     assert code == 2
     assert '"epsilom" is neither an option of veil compare nor a setting' in err
 
@@ -120,14 +105,9 @@ def test_the_shell_is_offered_what_could_come_next(typed: str, offered: str) -> 
     assert offered in done.stdout.split()
 
 
-def test_quiet_says_nothing_on_the_way(
-    people: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_quiet_says_nothing_on_the_way(people: Path, tmp_path: Path, veil: Program) -> None:
     words = ("train", str(people), *TRAIN, "--out", str(tmp_path / "run"), "--quiet")
-    code, out, err = veil(capsys, monkeypatch, *words)
+    code, out, err = veil(*words)
     assert code == 0
     assert err == ""
     assert "Report:" in out

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.cli.test_commands import TRAIN, people, veil
+from tests.cli.people_cases import TRAIN, write_people
+from tests.program import Program
 from veil.accounting import Gaussian, Ledger, Repeated, TokenBucket
 from veil.accounting.ledger import Account, Terms
 from veil.accounting.verify import verify
@@ -22,7 +23,7 @@ from veil.cli.app import app
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with all three ledgers: preprocessing, training, evaluation."""
     folder = tmp_path_factory.mktemp("verified")
-    table = people.__wrapped__(folder)  # type: ignore[attr-defined]
+    table = write_people(folder)
     words = ["train", str(table), *TRAIN, "--method", "dp-sgd", "--model", "logistic", "--quiet"]
     outcome = CliRunner().invoke(app, [*words, "--private-preprocessing", "0.2", "--out", str(folder / "run")])
     assert outcome.exit_code == 0, outcome.output
@@ -115,16 +116,11 @@ def test_spending_that_does_not_fit_is_a_fault_even_where_the_chain_is_sound(run
     assert 'does not pay for what group "f" was charged' in faults(run)
 
 
-def test_a_run_that_is_not_private_has_nothing_to_verify(
-    people: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_that_is_not_private_has_nothing_to_verify(people: Path, tmp_path: Path, veil: Program) -> None:
     out = str(tmp_path / "run")
     words = ("train", str(people), *TRAIN, "--method", "erm", "--model", "logistic", "--quiet", "--out", out)
-    assert veil(capsys, monkeypatch, *words)[0] == 0
-    code, _, err = veil(capsys, monkeypatch, "verify", out)
+    assert veil(*words)[0] == 0
+    code, _, err = veil("verify", out)
     assert code == 2
     assert "erm is not private: there is no guarantee to verify" in err
 

@@ -39,7 +39,7 @@ def test_every_option_of_a_method_is_on_its_page(name: str) -> None:
 
 def test_every_method_file_is_listed_by_its_package() -> None:
     folder = ROOT / "src" / "veil" / "methods"
-    files = {file.stem for file in folder.glob("*.py") if "\n@register\n" in file.read_text(encoding="utf-8")}
+    files = {file.stem for file in folder.glob("*.py") if "\n@known_as(" in file.read_text(encoding="utf-8")}
     listed = (folder / "__init__.py").read_text(encoding="utf-8").partition("from veil.methods.registry")[0]
     assert files == set(re.findall(r"^    (\w+),$", listed, flags=re.MULTILINE))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,27 +11,13 @@ from experiments.runner import Spec, read_spec
 from experiments.runner.spec import tasks
 from tests.experiments.experiment_cases import NAMES, ROOT, SPECS, needs_data
 from tests.experiments.test_experiment_specs import GOOD, written
-from veil.cli.app import main
+from tests.program import Program
 
 
-def veil(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
-    """Run the program in this process: exit code, standard output, standard error."""
-    monkeypatch.setattr(sys, "argv", ["veil", *words])
-    try:
-        main()
-        code: object = 0
-    except SystemExit as stop:
-        code = stop.code
-    captured = capsys.readouterr()
-    return int(code or 0), captured.out, captured.err  # type: ignore[call-overload]
-
-
-def test_without_a_name_the_experiments_are_listed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_name_the_experiments_are_listed(tmp_path: Path, veil: Program) -> None:
     written(tmp_path, GOOD, "first")
     written(tmp_path, GOOD, "second")
-    code, out, _ = veil(capsys, monkeypatch, "reproduce", "--specs", str(tmp_path))
+    code, out, _ = veil("reproduce", "--specs", str(tmp_path))
     assert code == 0
     assert "first" in out
     assert "second" in out
@@ -48,55 +33,47 @@ def test_without_a_name_the_experiments_are_listed(
     ],
 )
 def test_wrong_input_is_one_sentence_and_code_2(
-    words: tuple[str, ...],
-    sentence: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...], sentence: str, tmp_path: Path, veil: Program
 ) -> None:
     written(tmp_path, GOOD, "first")
     given = words if "--specs" in words else (*words, "--specs", str(tmp_path))
-    code, _, err = veil(capsys, monkeypatch, "reproduce", *given, "--out", str(tmp_path / "out"))
+    code, _, err = veil("reproduce", *given, "--out", str(tmp_path / "out"))
     assert code == 2
     assert sentence in " ".join(err.split())
 
 
-def test_a_run_that_fails_gives_code_1_and_a_page_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_gives_code_1_and_a_page_all_the_same(tmp_path: Path, veil: Program) -> None:
     text = GOOD.replace('method = "dp-sgd"', 'method = "dp-is-sgd"').replace("batch_size = 10", "batch_size = 100")
     written(tmp_path, text, "first")
     words = ("first", "--specs", str(tmp_path), "--out", str(tmp_path / "out"), "--scale", "small", "--quiet")
-    code, out, err = veil(capsys, monkeypatch, "reproduce", *words)
+    code, out, err = veil("reproduce", *words)
     assert code == 1
     assert "failed: one, seed 1" in err
     assert str(tmp_path / "out" / "first.md") in out.replace("\n", "")
 
 
-def test_page_only_runs_nothing_and_writes_the_same_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_only_runs_nothing_and_writes_the_same_page(tmp_path: Path, veil: Program) -> None:
     written(tmp_path, GOOD, "first")
     words = ("reproduce", "first", "--specs", str(tmp_path), "--out", str(tmp_path / "out"), "--scale", "small")
-    code, _, err = veil(capsys, monkeypatch, *words, "--page-only")
+    code, _, err = veil(*words, "--page-only")
     assert code == 2
     assert "run the experiment first" in " ".join(err.split())
-    assert veil(capsys, monkeypatch, *words)[0] == 0
+    assert veil(*words)[0] == 0
     page, store = (tmp_path / "out" / f"first.{ending}" for ending in ("md", "json"))
     text, kept = page.read_text(encoding="utf-8"), store.read_bytes()
     page.unlink()
-    assert veil(capsys, monkeypatch, *words, "--page-only", "--seeds", "5")[0] == 0
+    assert veil(*words, "--page-only", "--seeds", "5")[0] == 0
     assert (page.read_text(encoding="utf-8"), store.read_bytes()) == (text, kept)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_runs_from_start_to_end_at_its_small_scale(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, veil: Program
 ) -> None:
     needs_data(name)
     monkeypatch.chdir(ROOT)
-    code, _, err = veil(capsys, monkeypatch, "reproduce", name, "--scale", "small", "--out", str(tmp_path))
+    code, _, err = veil("reproduce", name, "--scale", "small", "--out", str(tmp_path))
     assert code == 0, err
     page = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
     assert f"veil reproduce {name} --scale small" in page

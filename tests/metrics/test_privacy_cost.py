@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ import veil
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.metrics.groups import GroupMetrics, GroupScore
-from veil.metrics.privacy_cost import metrics_from_json, privacy_cost, twin_metrics
+from veil.metrics.privacy_cost import metrics_from_json, privacy_cost
 from veil.training.fitting import row_losses
 from veil.training.gradient_variance import GradientVariance, group_gradients
 
@@ -53,26 +52,6 @@ def test_a_group_that_the_twin_does_not_have_is_refused() -> None:
 def test_figures_survive_being_written() -> None:
     before = metrics(0.8, a=0.9, b=math.nan)
     assert metrics_from_json(before.as_json()).as_json() == before.as_json()
-
-
-def test_the_twin_is_trained_once_and_then_read(tmp_path: Path) -> None:
-    problem = generate([GroupSpec("large", 120), GroupSpec("small", 40, angle=1.0)])
-    trained = []
-
-    def train(folder: Path) -> object:
-        trained.append(folder)
-        settings = {"method": "erm", "steps": 5, "batch_size": 20, "seed": 1}
-        return veil.fit(torch.nn.Linear(10, 2), problem, evaluation=problem, out=folder, **settings)
-
-    first = twin_metrics(tmp_path / "twin", train)
-    assert twin_metrics(tmp_path / "twin", train) == first
-    assert trained == [tmp_path / "twin"]
-    assert set(first.by_group) == {"large", "small"}
-
-
-def test_a_folder_without_metrics_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no metrics"):
-        twin_metrics(tmp_path, lambda folder: None)
 
 
 def test_gradient_variance_equals_a_loop_over_rows() -> None:

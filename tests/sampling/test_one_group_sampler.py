@@ -91,7 +91,7 @@ def test_a_lottery_that_does_not_fit_is_refused(probabilities, groups):
         OneGroupSampler(SubsetSampler(STRATA, (1, 1, 1)), probabilities, groups)
 
 
-def test_another_lottery_keeps_the_rest():
-    sampler = OneGroupSampler(SubsetSampler(STRATA, (1, 2, 3)), (1.0, 0.0, 0.0)).with_probabilities((0.0, 0.0, 1.0))
+def test_a_sure_group_gives_its_whole_count():
+    sampler = OneGroupSampler(SubsetSampler(STRATA, (1, 2, 3)), (0.0, 0.0, 1.0))
     assert len(sampler.draw(SEED, 0)) == 3
     assert sampler.private

@@ -133,7 +133,7 @@ def test_batches_are_a_pure_function_of_seed_step_and_purpose():
 def test_the_rate_and_place_of_one_stratum_do_not_change_the_draw_of_another():
     strata = Strata.from_labels(list("ab" * 200))
     before = PoissonSampler(strata, (0.1, 0.1)).draw(SEED, 5)
-    after = PoissonSampler(strata, (0.1, 0.1)).with_rates((0.7, 0.1)).draw(SEED, 5)
+    after = PoissonSampler(strata, (0.7, 0.1)).draw(SEED, 5)
     assert before[before % 2 == 1].tolist() == after[after % 2 == 1].tolist()
     turned = Strata(strata.members[::-1], strata.names[::-1])
     assert PoissonSampler(turned, (0.1, 0.1)).draw(SEED, 5).tolist() == before.tolist()

@@ -92,7 +92,7 @@ def test_batches_are_a_pure_function_of_seed_step_and_purpose():
 
 
 def test_public_facts_are_those_of_the_plan():
-    sampler = SubsetSampler(Strata.from_labels(list("aaab")), (2, 1)).with_counts((3, 0))
+    sampler = SubsetSampler(Strata.from_labels(list("aaab")), (3, 0))
     assert sampler.private
     assert sampler.counts == (3, 0)
     assert (sampler.rate_of(0), sampler.rate_of(1)) == (1.0, 0.0)

@@ -31,7 +31,8 @@ from veil.accounting.rdp.quadrature import Floats
 from veil.accounting.rdp.subset import replace_one_subset
 
 Indices = NDArray[np.intp]
-Build = Callable[[float], Sequence[Event | Repeated]]
+Events = Sequence[Event | Repeated]
+Build = Callable[[float], Events]
 
 SMALLEST_NOISE = 1e-2
 LARGEST_NOISE = 1e8
@@ -44,13 +45,16 @@ def _check_target(epsilon: float, delta: float) -> None:
     check_delta(delta)
 
 
-def _check_extra(extra: Sequence[Event | Repeated], epsilon: float, delta: float, accountant: Accountant) -> None:
-    """Refuse a budget that the other releases use up alone."""
-    cost = accountant.epsilon(extra, delta) if extra else 0.0
+def _checked(extra: Events, epsilon: float, delta: float, accountant: Accountant | None) -> Accountant:
+    """The accountant to ask, once the budget is one that the other releases do not use up alone."""
+    judge = accountant or Rdp()
+    _check_target(epsilon, delta)
+    cost = judge.epsilon(extra, delta) if extra else 0.0
     if cost >= epsilon:
         raise AccountingError(
             f"the other releases alone cost epsilon {cost:.6g} at delta {delta:g}, which leaves nothing of {epsilon:g}"
         )
+    return judge
 
 
 def _private_root(cost: Callable[[float], float], target: float, low: float, high: float, tolerance: float) -> float:
@@ -146,23 +150,20 @@ def noise_for(
     rate: float,
     steps: int,
     relation: Relation = Relation.ADD_REMOVE,
-    extra: Sequence[Event | Repeated] = (),
+    extra: Events = (),
     accountant: Accountant | None = None,
-    tolerance: float = _TOLERANCE,
 ) -> float:
     """The smallest noise multiplier of `steps` Poisson-sampled releases that, with `extra`, cost at most ε.
 
     >>> round(noise_for(3.06, 1e-5, 0.005, 10_000), 2)
     1.0
     """
-    judge = accountant or Rdp()
-    _check_target(epsilon, delta)
-    _check_extra(extra, epsilon, delta, judge)
+    judge = _checked(extra, epsilon, delta, accountant)
 
-    def build(kappa: float) -> list[Event | Repeated]:
+    def build(kappa: float) -> Events:
         return [Repeated(PoissonGaussian(kappa, rate, relation), steps), *extra]
 
-    return noise_multiplier(build, epsilon, delta, judge, tolerance)
+    return noise_multiplier(build, epsilon, delta, judge)
 
 
 def noise_for_subset(
@@ -171,19 +172,16 @@ def noise_for_subset(
     size: int,
     batch: int,
     steps: int,
-    extra: Sequence[Event | Repeated] = (),
+    extra: Events = (),
     accountant: Accountant | None = None,
-    tolerance: float = _TOLERANCE,
 ) -> float:
     """The smallest noise multiplier of `steps` releases on `batch` of `size` rows without replacement (replace-one)."""
-    judge = accountant or Rdp()
-    _check_target(epsilon, delta)
-    _check_extra(extra, epsilon, delta, judge)
+    judge = _checked(extra, epsilon, delta, accountant)
 
-    def build(kappa: float) -> list[Event | Repeated]:
+    def build(kappa: float) -> Events:
         return [Repeated(SubsetGaussian(kappa, size, batch), steps), *extra]
 
-    return noise_multiplier(build, epsilon, delta, judge, tolerance)
+    return noise_multiplier(build, epsilon, delta, judge)
 
 
 def rate_for(
@@ -192,18 +190,15 @@ def rate_for(
     noise_multiplier: float,
     steps: int,
     relation: Relation = Relation.ADD_REMOVE,
-    extra: Sequence[Event | Repeated] = (),
+    extra: Events = (),
     accountant: Accountant | None = None,
-    tolerance: float = _TOLERANCE,
 ) -> float:
     """The largest sampling rate of `steps` Poisson-sampled releases that, with `extra`, cost at most ε; at most 1.
 
     >>> round(rate_for(8.0, 1e-5, 4.0, 1000), 4)
     0.1935
     """
-    judge = accountant or Rdp()
-    _check_target(epsilon, delta)
-    _check_extra(extra, epsilon, delta, judge)
+    judge = _checked(extra, epsilon, delta, accountant)
 
     def spent(rate: float) -> float:
         return judge.epsilon([Repeated(PoissonGaussian(noise_multiplier, rate, relation), steps), *extra], delta)
@@ -221,7 +216,7 @@ def rate_for(
                 f"no sampling rate reaches epsilon {epsilon:g} at delta {delta:g} with noise multiplier "
                 f"{noise_multiplier:g} and {steps} steps: at rate 1e-15 they still cost {cost(1e15):.6g}"
             )
-    root = 1.0 / _private_root(cost, epsilon, low, high, tolerance)
+    root = 1.0 / _private_root(cost, epsilon, low, high, _TOLERANCE)
     slack = 1e-15
     while spent(root) > epsilon:  # the reciprocal may round to the wrong side
         root, slack = root * (1 - slack), 2 * slack
@@ -235,7 +230,7 @@ def clip_for(
     sigma: float,
     steps: int,
     relation: Relation = Relation.ADD_REMOVE,
-    extra: Sequence[Event | Repeated] = (),
+    extra: Events = (),
     accountant: Accountant | None = None,
 ) -> float:
     """The largest bound C on one row when the noise has standard deviation σ: C = σ/κ.

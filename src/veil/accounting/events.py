@@ -43,13 +43,7 @@ def _check_probability(name: str, value: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Gaussian:
-    """A sum over all rows plus Gaussian noise.
-
-    >>> Gaussian(2.0).reach, Gaussian(2.0, relation=Relation.REPLACE_ONE).reach
-    (1, 2)
-    """
-
+class _OverAllRows:
     noise_multiplier: float
     relation: Relation = Relation.ADD_REMOVE
     one_sided: bool = False
@@ -61,6 +55,20 @@ class Gaussian:
     def reach(self) -> int:
         """How far a neighbour can move the sum, in units of the bound."""
         return 1 if self.one_sided or self.relation is Relation.ADD_REMOVE else 2
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian(_OverAllRows):
+    """A sum over all rows plus Gaussian noise.
+
+    >>> Gaussian(2.0).reach, Gaussian(2.0, relation=Relation.REPLACE_ONE).reach
+    (1, 2)
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Laplace(_OverAllRows):
+    """A scalar sum over all rows plus Laplace noise; `noise_multiplier` is its scale b over the bound (not its σ)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +112,6 @@ class SubsetGaussian:
     def reach(self) -> int:
         """How far a neighbour can move the sum, in units of the bound."""
         return 1 if self.one_sided else 2
-
-
-@dataclass(frozen=True, slots=True)
-class Laplace:
-    """A scalar sum over all rows plus Laplace noise; `noise_multiplier` is its scale b over the bound (not its σ)."""
-
-    noise_multiplier: float
-    relation: Relation = Relation.ADD_REMOVE
-    one_sided: bool = False
-
-    def __post_init__(self) -> None:
-        _check_noise(self.noise_multiplier)
-
-    @property
-    def reach(self) -> int:
-        """How far a neighbour can move the sum, in units of the bound."""
-        return 1 if self.one_sided or self.relation is Relation.ADD_REMOVE else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +253,14 @@ def repeated(events: Iterable[Event | Repeated]) -> tuple[Repeated, ...]:
         event, times = (item.event, item.times) if isinstance(item, Repeated) else (item, 1)
         counts[event] = counts.get(event, 0) + times
     return tuple(Repeated(event, times) for event, times in counts.items() if times > 0)
+
+
+def composable(events: Iterable[Event | Repeated]) -> tuple[Repeated, ...]:
+    """`repeated` events, all of one relation: others raise."""
+    given = tuple(events)
+    if given:
+        relation_of(given)
+    return repeated(given)
 
 
 def relation_of(events: Iterable[Event | Repeated]) -> Relation:

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-import numpy as np
-
 from veil.accounting.accountant import Accountant
 from veil.accounting.conversion import epsilon_at_order
 from veil.accounting.events import AccountingError, Envelope, Event, Repeated, repeated, repeated_from_json, to_json
-from veil.accounting.rdp import rdp
+from veil.accounting.rdp import cost_at
 
 
 class Filter(Protocol):
@@ -105,7 +103,7 @@ class RenyiFilter:
         return float(epsilon_at_order(cost, self.order, delta)) if cost > 0 else 0.0
 
     def _cost(self, events: Iterable[Repeated]) -> float:
-        return sum(item.times * _cost_at(item.event, self.order) for item in events)
+        return sum(item.times * cost_at(item.event, self.order) for item in events)
 
     def as_json(self) -> dict[str, Any]:
         """The rule as plain JSON values."""
@@ -119,11 +117,6 @@ def _members(token: Envelope) -> frozenset[Event]:
 
 def _pays_for(token: Event, event: Event) -> bool:
     return token == event or (isinstance(token, Envelope) and event in _members(token))
-
-
-@lru_cache(maxsize=65536)
-def _cost_at(event: Event, order: float) -> float:
-    return float(rdp(event, np.array([order]))[0])
 
 
 def filter_from_json(record: Any) -> Filter:

@@ -9,30 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from veil.accounting import events as kinds
 from veil.accounting.conversion import check_delta, check_epsilon, gaussian_delta, gaussian_epsilon
-from veil.accounting.events import (
-    AccountingError,
-    Event,
-    Gaussian,
-    PoissonGaussian,
-    Relation,
-    Repeated,
-    Tree,
-    relation_of,
-    repeated,
-)
+from veil.accounting.events import AccountingError, Event, Relation, Repeated, composable
 
 
 def _squared_mu(event: Event) -> float:
     """μ² of one event: exact for Gaussians, the variance of the privacy loss in the limit for sampled ones."""
     match event:
-        case Gaussian():
+        case kinds.Gaussian():
             return (event.reach / event.noise_multiplier) ** 2
-        case Tree():
+        case kinds.Tree():
             return _squared_mu(event.as_gaussian())
-        case PoissonGaussian(noise_multiplier=noise, rate=rate, relation=relation):
+        case kinds.PoissonGaussian(noise_multiplier=noise, rate=rate, relation=relation):
             if rate in (0.0, 1.0):
-                return rate * _squared_mu(Gaussian(noise, relation))
+                return rate * _squared_mu(kinds.Gaussian(noise, relation))
             inverse = noise**-2
             if inverse > 700:
                 return math.inf
@@ -49,7 +40,7 @@ class Gdp:
     A Poisson-sampled Gaussian over T steps gets μ = q·√(T·(e^(1/κ²) − 1)), the limit for many steps with q·√T fixed
     (Dong, Roth and Su 2022; Bu et al. 2020); under replace-one μ = 2q·√(T·sinh(1/κ²)) by the same limit.
 
-    >>> round(Gdp().epsilon([Repeated(PoissonGaussian(0.6, 0.001), 1000)], 1e-5), 2)
+    >>> round(Gdp().epsilon([Repeated(kinds.PoissonGaussian(0.6, 0.001), 1000)], 1e-5), 2)
     0.43
     """
 
@@ -58,14 +49,11 @@ class Gdp:
 
     def supports(self, event: Event) -> bool:
         """Gaussians, trees of them, and Poisson-sampled ones."""
-        return isinstance(event, Gaussian | PoissonGaussian | Tree)
+        return isinstance(event, kinds.Gaussian | kinds.PoissonGaussian | kinds.Tree)
 
     def mu(self, events: Iterable[Event | Repeated]) -> float:
         """The μ of all events together."""
-        given = tuple(events)
-        if given:
-            relation_of(given)
-        return math.sqrt(math.fsum(item.times * _squared_mu(item.event) for item in repeated(given)))
+        return math.sqrt(math.fsum(item.times * _squared_mu(item.event) for item in composable(events)))
 
     def epsilon(self, events: Iterable[Event | Repeated], delta: float) -> float:
         """ε at δ of the limiting Gaussian: not a proof."""

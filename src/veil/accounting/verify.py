@@ -22,20 +22,10 @@ import dp_accounting
 from dp_accounting import pld as peer_pld
 from dp_accounting import rdp as peer_rdp
 
+from veil.accounting import events as kinds
 from veil.accounting.accountant import Accountant
 from veil.accounting.certificate import Certificate, certify, check_budgets
-from veil.accounting.events import (
-    AccountingError,
-    Envelope,
-    Event,
-    Gaussian,
-    Laplace,
-    PoissonGaussian,
-    Relation,
-    Repeated,
-    SubsetGaussian,
-    Tree,
-)
+from veil.accounting.events import AccountingError, Event, Relation, Repeated
 from veil.accounting.filters import RenyiFilter, TokenBucket
 from veil.accounting.ledger import Account, Ledger, LedgerDamaged, Terms
 from veil.accounting.pld import Pld
@@ -259,12 +249,12 @@ def _second_epsilon(account: Account, ledger: Ledger) -> tuple[float | None, str
 
 def _by_tokens(tokens: tuple[Repeated, ...], terms: Terms) -> tuple[float, str]:
     """ε of all tokens; of an envelope, the largest of its lowest, middle and highest rung in every token's place."""
-    rungs = max((len(t.event.events) for t in tokens if isinstance(t.event, Envelope)), default=1)
+    rungs = max((len(t.event.events) for t in tokens if isinstance(t.event, kinds.Envelope)), default=1)
     values = []
     for rung in sorted({0, rungs // 2, rungs - 1}):
         items = [
             Repeated(t.event.events[min(rung, len(t.event.events) - 1)], t.times)
-            if isinstance(t.event, Envelope)
+            if isinstance(t.event, kinds.Envelope)
             else t
             for t in tokens
         ]
@@ -275,7 +265,7 @@ def _by_tokens(tokens: tuple[Repeated, ...], terms: Terms) -> tuple[float, str]:
 
 def _compose(tokens: Sequence[Repeated], terms: Terms) -> tuple[float, str]:
     translate: Callable[[Event], Any]
-    subsets = any(isinstance(token.event, SubsetGaussian) for token in tokens)
+    subsets = any(isinstance(token.event, kinds.SubsetGaussian) for token in tokens)
     if terms.accountant == "rdp" and subsets:
         peer: Any = peer_rdp.RdpAccountant(neighboring_relation=_relation(terms.relation))
         how, translate = "RDP", partial(_translate, rdp=True)
@@ -293,11 +283,9 @@ def _compose(tokens: Sequence[Repeated], terms: Terms) -> tuple[float, str]:
 
 def _as_seen_alone(event: Event) -> Any:
     """A subset when all other rows are alike: the row takes part with the chance batch / size."""
-    if isinstance(event, SubsetGaussian):
-        return dp_accounting.PoissonSampledDpEvent(
-            event.rate, dp_accounting.GaussianDpEvent(event.noise_multiplier / event.reach)
-        )
-    if isinstance(event, Gaussian):
+    if isinstance(event, kinds.SubsetGaussian):
+        return _translate(kinds.PoissonGaussian(event.noise_multiplier / event.reach, event.rate), rdp=False)
+    if isinstance(event, kinds.Gaussian):
         return dp_accounting.GaussianDpEvent(event.noise_multiplier / event.reach)
     raise _NoTranslationError(type(event).__name__)
 
@@ -308,24 +296,24 @@ class _NoTranslationError(Exception):
 
 def _translate(event: Event, rdp: bool) -> Any:
     """dp-accounting's event; see the module's first lines for the factor 2."""
-    if isinstance(event, Tree):
+    if isinstance(event, kinds.Tree):
         return _translate(event.as_gaussian(), rdp)
-    if isinstance(event, PoissonGaussian):
+    if isinstance(event, kinds.PoissonGaussian):
         reach = 2 if rdp and event.relation is Relation.REPLACE_ONE else 1
         return dp_accounting.PoissonSampledDpEvent(
             event.rate, dp_accounting.GaussianDpEvent(event.noise_multiplier / reach)
         )
-    if isinstance(event, SubsetGaussian):
+    if isinstance(event, kinds.SubsetGaussian):
         noise = dp_accounting.GaussianDpEvent(event.noise_multiplier / event.reach)
         return dp_accounting.SampledWithoutReplacementDpEvent(event.size, event.batch, noise)
-    if isinstance(event, Gaussian | Laplace):
+    if isinstance(event, kinds.Gaussian | kinds.Laplace):
         two_bounds = not rdp and event.relation is Relation.REPLACE_ONE
         noise = event.noise_multiplier / event.reach * (2 if two_bounds else 1)
-        kind = dp_accounting.GaussianDpEvent if isinstance(event, Gaussian) else dp_accounting.LaplaceDpEvent
+        kind = dp_accounting.GaussianDpEvent if isinstance(event, kinds.Gaussian) else dp_accounting.LaplaceDpEvent
         return kind(noise)
     raise _NoTranslationError(type(event).__name__)
 
 
 def _relation(relation: Relation) -> Any:
-    kinds = dp_accounting.NeighboringRelation
-    return kinds.ADD_OR_REMOVE_ONE if relation is Relation.ADD_REMOVE else kinds.REPLACE_ONE
+    peers = dp_accounting.NeighboringRelation
+    return peers.ADD_OR_REMOVE_ONE if relation is Relation.ADD_REMOVE else peers.REPLACE_ONE

@@ -22,6 +22,7 @@ from veil.accounting.events import Event, Mixture
 from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.plans import Plan
+from veil.plans.controllers import first_release
 from veil.problem import Problem
 from veil.releases import GradientRelease, PrivateView, Released
 from veil.sampling import OneGroupSampler, Sampler
@@ -80,7 +81,7 @@ def make_canaries(plan: Plan, per_group: int, seed: Seed) -> Canaries:
     require(plan.solver is None, f"{plan.method} does not train in steps that canaries could go through")
     require(per_group >= 2, f"{per_group} canaries per group: an audit needs at least 2")
     cells = plan.facts.cells
-    free = drawn_alone(plan.controller.release(plan.controller.start(), 0))
+    free = drawn_alone(first_release(plan.controller))
     in_group = [sum(1 for other in cells if other.group == cell.group) for cell in cells]
     wanted = [-(-per_group // count) for count in in_group]
     rows = wanted if free else [cell.rows for cell in cells]

@@ -26,6 +26,7 @@ from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
 from veil.noise import GaussianNoise
 from veil.plans import Plan
+from veil.plans.controllers import first_release
 from veil.problem import Problem
 from veil.releases import GradientRelease, Released
 
@@ -91,7 +92,7 @@ def _cells(plan: Plan) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def replay_checks(plan: Plan, scene: Scene, steps: int = 4, rows_per_step: int = 10) -> list[Check]:
     """Take rows away (or exchange them), one at a time, in several steps of the plan's first release."""
     assert plan.relation is not None
-    release = plan.controller.release(plan.controller.start(), 0)
+    release = first_release(plan.controller)
     events = release.events(plan.facts)
     farthest, dearest, strangers = 0.0, 0.0, 0.0
     for step in range(steps):
@@ -169,7 +170,7 @@ def charged_noise(event: Event | None) -> float:
 def ledger_check(plan: Plan, reopen: Callable[[Path], Ledger] = Ledger.open) -> Check:
     """A ledger that is full, closed and opened again remembers every cost and refuses one more."""
     name = "a ledger that is opened again remembers what was spent"
-    events = plan.controller.release(plan.controller.start(), 0).events(plan.facts)
+    events = first_release(plan.controller).events(plan.facts)
     with TemporaryDirectory() as folder:
         ledger = Ledger(plan.terms(), Path(folder) / "ledger.jsonl")
         most = _most_admitted(plan, events)

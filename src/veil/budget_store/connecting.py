@@ -6,7 +6,6 @@ again for a while; every action is written such that doing it twice is the same 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, 
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
 
 from veil.errors import InputError, require
+from veil.foundation.files import flush_folder
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -148,8 +148,4 @@ def new_file(url: URL) -> None:
     require(path.parent.is_dir(), f"there is no folder {path.parent} for the budget store")
     if not path.exists():
         path.touch()
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        flush_folder(path.parent)

@@ -16,7 +16,7 @@ import numpy as np
 from veil.accounting.conversion import rho_for_budget
 from veil.accounting.events import AccountingError, Relation, Repeated
 from veil.accounting.filters import Filter, RenyiFilter, TokenBucket
-from veil.accounting.rdp import rdp
+from veil.accounting.rdp import cost_at
 from veil.errors import InputError, require
 
 Composition = Literal["sum", "renyi"]
@@ -135,7 +135,7 @@ def renyi_cost(rule: Filter, order: float) -> float:
 
 def events_cost(events: Sequence[Repeated], order: float) -> float:
     """The summed Rényi cost of events at one order."""
-    return math.fsum(item.times * float(rdp(item.event, np.array([order]))[0]) for item in events)
+    return math.fsum(item.times * cost_at(item.event, order) for item in events)
 
 
 def largest(costs: Iterable[Cost]) -> Cost:

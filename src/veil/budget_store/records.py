@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from sqlalchemy import Column, Double, ForeignKey, Integer, MetaData, String, Table, Text
@@ -68,9 +68,7 @@ class Entry:
             "run": self.run,
             "state": self.state,
             "charged": self.charged,
-            "epsilon": self.most.epsilon,
-            "delta": self.most.delta,
-            "rho": self.most.rho,
+            **asdict(self.most),
             "method": self.method,
             "note": self.note,
             "reserved": self.reserved,

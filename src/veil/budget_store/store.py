@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -309,9 +309,7 @@ def _write(connection: Connection, dataset: int, claim: str, request: Request) -
             name=request.run,
             claim=claim,
             state="reserved",
-            epsilon=request.most.epsilon,
-            delta=request.most.delta,
-            rho=request.most.rho,
+            **asdict(request.most),
             method=request.method,
             note=request.note,
             reserved=_now(),
@@ -319,14 +317,7 @@ def _write(connection: Connection, dataset: int, claim: str, request: Request) -
     )
     number = _number(made)
     rows = [
-        {
-            "run": number,
-            "group_name": group,
-            "owner_name": owner,
-            "epsilon": cost.epsilon,
-            "delta": cost.delta,
-            "rho": cost.rho,
-        }
+        {"run": number, "group_name": group, "owner_name": owner, **asdict(cost)}
         for (group, owner), cost in request.cells.items()
     ]
     if rows:

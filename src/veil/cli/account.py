@@ -5,128 +5,135 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from rich.table import Table
 
-from veil.accounting import (
-    Accountant,
-    Event,
-    Gaussian,
-    Gdp,
-    Pld,
-    PoissonGaussian,
-    Rdp,
-    Relation,
-    Repeated,
-    SubsetGaussian,
-)
+from veil.accounting import Accountant, Event, Gaussian, Gdp, PoissonGaussian, Relation, Repeated, SubsetGaussian
 from veil.accounting.calibration import clip_for, noise_multiplier, rate_for
 from veil.cli.chart import chart
 from veil.cli.console import print_json, stdout
+from veil.cli.fields import asks, values_of
+from veil.cli.options import Json
 from veil.errors import InputError, require
+from veil.foundation.words import numbers
+from veil.request.settings import ACCOUNTANTS, said
 
 account_app = typer.Typer(
     help="What do releases cost, and which noise, rate or clip does a budget buy?",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-Sampling = Annotated[
-    str, typer.Option(help="poisson: each row by chance; wor: subsets without replacement; none: all rows.")
-]
-RelationOption = Annotated[
-    str | None, typer.Option("--relation", help="add-remove or replace-one; wor has replace-one only.")
-]
-Rate = Annotated[str | None, typer.Option(help="Sampling rate, or one per group: 0.01,0.09.")]
-Size = Annotated[int | None, typer.Option(help="Rows (wor).")]
-BatchOption = Annotated[int | None, typer.Option("--batch", help="Rows per batch (wor).")]
-Steps = Annotated[int, typer.Option(help="Number of releases.")]
-Delta = Annotated[float, typer.Option(help="δ.")]
-AccountantName = Annotated[str, typer.Option("--accountant", help="pld, rdp, or gdp (an approximation).")]
-Plus = Annotated[
-    list[str] | None, typer.Option(help="Further full-data releases, NOISE_MULTIPLIERxTIMES, e.g. 240.23x60.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
-
-ACCOUNTANTS: dict[str, type[Pld] | type[Rdp] | type[Gdp]] = {"pld": Pld, "rdp": Rdp, "gdp": Gdp}
+KINDS = {**ACCOUNTANTS, "gdp": Gdp}
+Kappa = Annotated[float, typer.Option(help="κ = σ/C: noise over the bound on one row.")]
+Budgets = Annotated[str, typer.Option(help="The budget ε, or one per owner: 0.6,8.")]
 
 
-@dataclass(frozen=True)
-class Question:
-    """The options that all four questions share, checked."""
+class Releases(BaseModel):
+    """The releases that all four questions are about, and who judges them: Poisson-sampled, at a rate still open."""
 
-    sampling: Literal["poisson", "wor", "none"]
-    relation: Relation
-    rates: tuple[float, ...]
-    size: int
-    batch: int
-    steps: int
-    delta: float
-    extra: tuple[Repeated, ...]
-    accountant: Accountant
+    model_config = ConfigDict(frozen=True)
 
-    def release(self, kappa: float, rate: float) -> Event:
-        """One release at this noise."""
-        if self.sampling == "wor":
-            return SubsetGaussian(kappa, self.size, self.batch)
-        if self.sampling == "none" or rate == 1.0:
-            return Gaussian(kappa, self.relation)
-        return PoissonGaussian(kappa, rate, self.relation)
+    steps: int = Field(description="Number of releases.")
+    relation: str | None = Field(None, description="add-remove or replace-one; wor has replace-one only.")
+    delta: float = Field(1e-5, description="δ.")
+    accountant: str = Field("pld", description="pld, rdp, or gdp (an approximation).")
+    plus: list[str] = Field([], description="Further full-data releases, NOISE_MULTIPLIERxTIMES, e.g. 240.23x60.")
 
-    def events(self, kappa: float, rate: float) -> tuple[Repeated, ...]:
-        """All releases together."""
-        return (Repeated(self.release(kappa, rate), self.steps), *self.extra)
+    @classmethod
+    def asked(cls, context: typer.Context) -> Self:
+        """What the command line says, checked."""
+        try:
+            return cls(**values_of(cls, context))
+        except ValidationError as error:
+            raise said(error) from error
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        require(self.accountant in KINDS, f'accountant is "{self.accountant}": it is {", ".join(KINDS)}')
+        require(0 < self.delta < 1, f"delta is {self.delta}: it must lie between 0 and 1")
+        require(self.steps >= 1, f"steps is {self.steps}: it must be at least 1")
+        known = [kind.value for kind in Relation]
+        asked = self.relation
+        require(asked is None or asked in known, f'relation is "{asked}": it is {" or ".join(known)}')
+        return self
+
+    @property
+    def drawn(self) -> str:
+        """How rows are drawn."""
+        return "poisson"
+
+    @property
+    def neighbours(self) -> Relation:
+        """The relation asked for, or the one that fits how rows are drawn."""
+        return Relation(self.relation or ("replace-one" if self.drawn == "wor" else "add-remove"))
+
+    @property
+    def judge(self) -> Accountant:
+        """The accountant."""
+        return KINDS[self.accountant]()
+
+    @property
+    def extra(self) -> tuple[Repeated, ...]:
+        """The further releases."""
+        return tuple(_plus(text, self.neighbours) for text in self.plus)
 
     def facts(self) -> dict[str, Any]:
         """What was asked, for the JSON answer."""
         return {
             "delta": self.delta,
-            "relation": self.relation.value,
-            "accountant": self.accountant.name,
-            "approximate": self.accountant.approximate,
-            "sampling": self.sampling,
+            "relation": self.neighbours.value,
+            "accountant": self.accountant,
+            "approximate": self.judge.approximate,
+            "sampling": self.drawn,
             "steps": self.steps,
         }
 
 
-def _question(
-    sampling: str,
-    relation: str | None,
-    rate: str | None,
-    size: int | None,
-    batch: int | None,
-    steps: int,
-    delta: float,
-    plus: Sequence[str] | None,
-    accountant: str,
-    needs_rate: bool = True,
-) -> Question:
-    require(sampling in ("poisson", "wor", "none"), f'sampling is "{sampling}": it is poisson, wor or none')
-    require(accountant in ACCOUNTANTS, f'accountant is "{accountant}": it is {", ".join(ACCOUNTANTS)}')
-    require(0 < delta < 1, f"delta is {delta}: it must lie between 0 and 1")
-    require(steps >= 1, f"steps is {steps}: it must be at least 1")
-    default = "replace-one" if sampling == "wor" else "add-remove"
-    known = [kind.value for kind in Relation]
-    require(relation is None or relation in known, f'relation is "{relation}": it is {" or ".join(known)}')
-    chosen = Relation(relation or default)
-    if sampling == "wor":
-        require(chosen is Relation.REPLACE_ONE, "without replacement only replace-one is proved: leave --relation out")
-        require(size is not None and batch is not None, "sampling wor needs --size and --batch")
-    if sampling == "poisson" and needs_rate:
-        require(rate is not None, "sampling poisson needs --rate")
-    rates = _numbers("rate", rate) if rate is not None and sampling == "poisson" else (1.0,)
-    extra = tuple(_plus(text, chosen) for text in plus or ())
-    judge = ACCOUNTANTS[accountant]()
-    return Question(sampling, chosen, rates, size or 1, batch or 0, steps, delta, extra, judge)  # type: ignore[arg-type]
+class SampledReleases(Releases):
+    """Releases of which all is known but their noise."""
 
+    sampling: str = Field(
+        "poisson", description="poisson: each row by chance; wor: subsets without replacement; none: all rows."
+    )
+    rate: str | None = Field(None, description="Sampling rate, or one per group: 0.01,0.09.")
+    size: int | None = Field(None, description="Rows (wor).")
+    batch: int | None = Field(None, description="Rows per batch (wor).")
 
-def _numbers(name: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise InputError(f'{name} is "{text}": give a number, or several separated by commas') from error
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        known = self.sampling in ("poisson", "wor", "none")
+        require(known, f'sampling is "{self.sampling}": it is poisson, wor or none')
+        if self.sampling == "wor":
+            proved = self.neighbours is Relation.REPLACE_ONE
+            require(proved, "without replacement only replace-one is proved: leave --relation out")
+            require(self.size is not None and self.batch is not None, "sampling wor needs --size and --batch")
+        require(self.sampling != "poisson" or self.rate is not None, "sampling poisson needs --rate")
+        return self
+
+    @property
+    def drawn(self) -> str:
+        """How rows are drawn."""
+        return self.sampling
+
+    @property
+    def rates(self) -> list[float]:
+        """The rate of every group; one where all rows are drawn alike."""
+        if self.sampling == "wor":
+            return [(self.batch or 0) / (self.size or 1)]
+        return [1.0] if self.rate is None or self.sampling == "none" else numbers(self.rate, "rate")
+
+    def release(self, kappa: float, rate: float) -> Event:
+        """One release at this noise."""
+        if self.sampling == "wor":
+            return SubsetGaussian(kappa, self.size or 1, self.batch or 0)
+        return Gaussian(kappa, self.neighbours) if rate == 1.0 else PoissonGaussian(kappa, rate, self.neighbours)
+
+    def events(self, kappa: float, rate: float) -> tuple[Repeated, ...]:
+        """All releases together."""
+        return (Repeated(self.release(kappa, rate), self.steps), *self.extra)
 
 
 def _plus(text: str, relation: Relation) -> Repeated:
@@ -137,24 +144,38 @@ def _plus(text: str, relation: Relation) -> Repeated:
         raise InputError(f'plus is "{text}": give NOISE_MULTIPLIERxTIMES, such as 240.23x60') from error
 
 
-def _answer(question: Question, key: str, values: list[float], json: bool, more: dict[str, Any] | None = None) -> None:
-    """Print one value, or one per rate (the first key then holds the worst)."""
-    if json:
-        record: dict[str, Any] = {key: _finite(max(values)), **question.facts(), **(more or {})}
-        if len(values) > 1:
-            groups = zip(question.rates, values, strict=True)
-            record["by_group"] = [{"rate": rate, key: _finite(value)} for rate, value in groups]
-        print_json(record)
-        return
-    page = Table(title=f"{question.steps:,} releases, {question.sampling}, {question.relation}", title_justify="left")
-    for heading in ("rate", key.replace("_", " "), "δ", "accountant"):
-        page.add_column(heading, justify="right")
-    name = question.accountant.name + (" (approximation)" if question.accountant.approximate else "")
-    rates = question.rates if len(question.rates) == len(values) else (math.nan,) * len(values)
-    for rate, value in zip(rates, values, strict=True):
-        shown = question.batch / question.size if question.sampling == "wor" else rate
-        page.add_row("–" if math.isnan(shown) else f"{shown:.4g}", f"{value:.4f}", f"{question.delta:.3g}", name)
-    stdout.print(page)
+@dataclass(frozen=True)
+class Answer:
+    """A value of `key` for each rate of a group, or for each budget ε of an owner."""
+
+    key: str
+    by: Literal["rate", "epsilon"]
+    given: Sequence[float]
+    values: Sequence[float]
+
+    def show(self, asked: Releases, json: bool, **more: float) -> None:
+        """Print the values; in JSON the worst stands first."""
+        if json:
+            print_json(self._record() | asked.facts() | more | self._parts())
+            return
+        page = Table(title=f"{asked.steps:,} releases, {asked.drawn}, {asked.neighbours}", title_justify="left")
+        for heading in ("rate" if self.by == "rate" else "budget ε", self.key.replace("_", " "), "δ", "accountant"):
+            page.add_column(heading, justify="right")
+        name = asked.accountant + (" (approximation)" if asked.judge.approximate else "")
+        for given, value in zip(self.given, self.values, strict=True):
+            page.add_row(f"{given:.4g}", f"{value:.5g}", f"{asked.delta:.3g}", name)
+        stdout.print(page)
+
+    def _record(self) -> dict[str, Any]:
+        if self.by == "rate":
+            return {self.key: _finite(max(self.values))}
+        return {self.key: min(self.values), "epsilon": min(self.given)}
+
+    def _parts(self) -> dict[str, Any]:
+        """The single values, where there are several."""
+        pairs = zip(self.given, self.values, strict=True)
+        parts = [{self.by: given, self.key: _finite(value)} for given, value in pairs]
+        return {"by_group" if self.by == "rate" else "by_owner": parts} if len(parts) > 1 else {}
 
 
 def _finite(value: float) -> float | None:
@@ -162,119 +183,72 @@ def _finite(value: float) -> float | None:
 
 
 @account_app.command("epsilon")
+@asks(SampledReleases)
 def account_epsilon(
-    noise_multiplier: Annotated[float, typer.Option(help="κ = σ/C: noise over the bound on one row.")],
-    steps: Steps,
-    sampling: Sampling = "poisson",
-    relation: RelationOption = None,
-    rate: Rate = None,
-    size: Size = None,
-    batch: BatchOption = None,
-    delta: Delta = 1e-5,
-    accountant: AccountantName = "pld",
-    plus: Plus = None,
+    context: typer.Context,
+    noise_multiplier: Kappa,
     plot: Annotated[bool, typer.Option("--plot", help="Draw ε over steps.")] = False,
     json: Json = False,
 ) -> None:
     """The ε that the releases cost, for every group's rate."""
-    question = _question(sampling, relation, rate, size, batch, steps, delta, plus, accountant)
-    values = [question.accountant.epsilon(question.events(noise_multiplier, q), delta) for q in question.rates]
-    _answer(question, "epsilon", values, json, {"noise_multiplier": noise_multiplier})
+    asked = SampledReleases.asked(context)
+    values = [asked.judge.epsilon(asked.events(noise_multiplier, rate), asked.delta) for rate in asked.rates]
+    Answer("epsilon", "rate", asked.rates, values).show(asked, json, noise_multiplier=noise_multiplier)
     if plot and not json:
-        _plot(question, noise_multiplier)
+        _plot(asked, noise_multiplier)
 
 
-def _plot(question: Question, kappa: float) -> None:
+def _plot(asked: SampledReleases, kappa: float) -> None:
     """ε over steps at the largest rate; the further releases are spread evenly."""
-    marks = sorted({max(1, round(question.steps * share / 60)) for share in range(1, 61)})
-    worst = max(question.rates)
+    marks = sorted({max(1, round(asked.steps * share / 60)) for share in range(1, 61)})
+    worst = max(asked.rates)
     values = []
     for mark in marks:
-        extra = [Repeated(item.event, math.ceil(item.times * mark / question.steps)) for item in question.extra]
-        events = [Repeated(question.release(kappa, worst), mark), *extra]
-        values.append(question.accountant.epsilon(events, question.delta))
+        extra = [Repeated(item.event, math.ceil(item.times * mark / asked.steps)) for item in asked.extra]
+        events = [Repeated(asked.release(kappa, worst), mark), *extra]
+        values.append(asked.judge.epsilon(events, asked.delta))
     stdout.print(chart(marks, values, "ε over steps"), highlight=False, markup=False)
 
 
 @account_app.command("noise")
+@asks(SampledReleases)
 def account_noise(
-    epsilon: Annotated[float, typer.Option(help="The budget ε.")],
-    steps: Steps,
-    sampling: Sampling = "poisson",
-    relation: RelationOption = None,
-    rate: Rate = None,
-    size: Size = None,
-    batch: BatchOption = None,
-    delta: Delta = 1e-5,
-    accountant: AccountantName = "pld",
-    plus: Plus = None,
-    json: Json = False,
+    context: typer.Context, epsilon: Annotated[float, typer.Option(help="The budget ε.")], json: Json = False
 ) -> None:
     """The smallest noise multiplier κ = σ/C that stays within a budget, for every group's rate."""
-    question = _question(sampling, relation, rate, size, batch, steps, delta, plus, accountant)
+    asked = SampledReleases.asked(context)
     values = [
-        noise_multiplier(lambda kappa, q=q: question.events(kappa, q), epsilon, delta, question.accountant)  # type: ignore[misc]
-        for q in question.rates
+        noise_multiplier(lambda kappa, rate=rate: asked.events(kappa, rate), epsilon, asked.delta, asked.judge)  # type: ignore[misc]
+        for rate in asked.rates
     ]
-    _answer(question, "noise_multiplier", values, json, {"epsilon": epsilon})
+    Answer("noise_multiplier", "rate", asked.rates, values).show(asked, json, epsilon=epsilon)
 
 
 @account_app.command("rate")
-def account_rate(
-    epsilon: Annotated[str, typer.Option(help="The budget ε, or one per owner: 0.6,8.")],
-    noise_multiplier: Annotated[float, typer.Option(help="κ = σ/C.")],
-    steps: Steps,
-    relation: RelationOption = None,
-    delta: Delta = 1e-5,
-    accountant: AccountantName = "pld",
-    plus: Plus = None,
-    json: Json = False,
-) -> None:
+@asks(Releases)
+def account_rate(context: typer.Context, epsilon: Budgets, noise_multiplier: Kappa, json: Json = False) -> None:
     """The largest Poisson rate that stays within a budget."""
-    question = _question("poisson", relation, None, None, None, steps, delta, plus, accountant, needs_rate=False)
-    budgets = _numbers("epsilon", epsilon)
+    asked, budgets = Releases.asked(context), numbers(epsilon, "epsilon")
     rates = [
-        rate_for(budget, delta, noise_multiplier, steps, question.relation, question.extra, question.accountant)
+        rate_for(budget, asked.delta, noise_multiplier, asked.steps, asked.neighbours, asked.extra, asked.judge)
         for budget in budgets
     ]
-    _answer_by_budget(question, "rate", budgets, rates, json, {"noise_multiplier": noise_multiplier})
+    Answer("rate", "epsilon", budgets, rates).show(asked, json, noise_multiplier=noise_multiplier)
 
 
 @account_app.command("clip")
+@asks(Releases)
 def account_clip(
-    epsilon: Annotated[str, typer.Option(help="The budget ε, or one per owner: 0.5,3.")],
+    context: typer.Context,
+    epsilon: Budgets,
     sigma: Annotated[float, typer.Option(help="Standard deviation of the noise.")],
     rate: Annotated[float, typer.Option(help="Poisson rate.")],
-    steps: Steps,
-    relation: RelationOption = None,
-    delta: Delta = 1e-5,
-    accountant: AccountantName = "pld",
-    plus: Plus = None,
     json: Json = False,
 ) -> None:
     """The largest bound C on one row that stays within a budget at noise σ."""
-    question = _question("poisson", relation, str(rate), None, None, steps, delta, plus, accountant)
-    budgets = _numbers("epsilon", epsilon)
+    asked, budgets = Releases.asked(context), numbers(epsilon, "epsilon")
     clips = [
-        clip_for(budget, delta, rate, sigma, steps, question.relation, question.extra, question.accountant)
+        clip_for(budget, asked.delta, rate, sigma, asked.steps, asked.neighbours, asked.extra, asked.judge)
         for budget in budgets
     ]
-    _answer_by_budget(question, "clip", budgets, clips, json, {"sigma": sigma, "rate": rate})
-
-
-def _answer_by_budget(
-    question: Question, key: str, budgets: tuple[float, ...], values: list[float], json: bool, more: dict[str, Any]
-) -> None:
-    if json:
-        record: dict[str, Any] = {key: min(values), "epsilon": min(budgets), **question.facts(), **more}
-        if len(values) > 1:
-            pairs = zip(budgets, values, strict=True)
-            record["by_owner"] = [{"epsilon": budget, key: value} for budget, value in pairs]
-        print_json(record)
-        return
-    page = Table(title=f"{question.steps:,} releases, poisson, {question.relation}", title_justify="left")
-    for heading in ("budget ε", key, "δ", "accountant"):
-        page.add_column(heading, justify="right")
-    for budget, value in zip(budgets, values, strict=True):
-        page.add_row(f"{budget:g}", f"{value:.5g}", f"{question.delta:.3g}", question.accountant.name)
-    stdout.print(page)
+    Answer("clip", "epsilon", budgets, clips).show(asked, json, sigma=sigma, rate=rate)

@@ -10,10 +10,11 @@ import typer
 from rich.table import Table
 
 from veil.cli.console import print_json, stderr, stdout
+from veil.cli.options import Json
 from veil.errors import require
+from veil.foundation.words import listed
 
 data_app = typer.Typer(help="Data sets, and schemas for tables.", no_args_is_help=True, rich_markup_mode=None)
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
 @data_app.command("list")
@@ -80,7 +81,7 @@ def schema(
     from veil.tables.schema import PRIVATE_NOTE
     from veil.tables.table import require_columns
 
-    groups = tuple(name.strip() for name in group.split(",") if name.strip())
+    groups = listed(group)
     rows = read_table(table)
     require_columns(rows, [*([target] if target else []), *groups])
     draft = draft_schema(rows, target, groups)

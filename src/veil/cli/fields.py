@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from veil.cli.completing import complete_method, complete_methods, complete_model, complete_requirement
@@ -25,7 +26,7 @@ _COMPLETIONS: dict[str, Callable[[str], list[str]]] = {
 _ARGUMENT = "data"
 
 
-def asks(request: type[TableRequest]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def asks(request: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of a request. It is called with its context and its own options."""
     options = _options(request)
 
@@ -37,7 +38,8 @@ def asks(request: type[TableRequest]) -> Callable[[Callable[..., None]], Callabl
         def wrapper(**values: Any) -> None:
             command(**{name: value for name, value in values.items() if name in own.parameters})
 
-        parameters = [first, *options, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in others)]
+        further = [*options, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in others)]
+        parameters = [first, *sorted(further, key=lambda one: one.default is not inspect.Parameter.empty)]
         wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return wrapper
@@ -45,24 +47,28 @@ def asks(request: type[TableRequest]) -> Callable[[Callable[..., None]], Callabl
     return decorate
 
 
-def values_of(request: type[TableRequest], context: typer.Context) -> dict[str, Any]:
+def values_of(request: type[BaseModel], context: typer.Context) -> dict[str, Any]:
     """What the command line and its configuration file say for the fields of a request."""
-    asked, own = context.params, _own(request)
+    asked = context.params
+    given = {name: asked[name] for name in _own(request) if asked.get(name) is not None}
+    if not issubclass(request, TableRequest):
+        return given
     settings = {name: asked[name] for name in _further(request)}
-    given = {name: asked[name] for name in own if asked.get(name) is not None}
     return given | {"settings": settings | further_settings(context)}
 
 
-def _options(request: type[TableRequest]) -> list[inspect.Parameter]:
+def _options(request: type[BaseModel]) -> list[inspect.Parameter]:
     return [_parameter(name, field) for name, field in (_own(request) | _further(request)).items()]
 
 
-def _own(request: type[TableRequest]) -> dict[str, FieldInfo]:
+def _own(request: type[BaseModel]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in request.model_fields.items() if name != "settings"}
 
 
-def _further(request: type[TableRequest]) -> dict[str, FieldInfo]:
-    """Settings that stand on the command line, unless the request has its own word for them."""
+def _further(request: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Settings that stand on the command line, unless the request has its own word for them, or none at all."""
+    if not issubclass(request, TableRequest):
+        return {}
     taken = {*_own(request), *request.without}
     shown = {name: field for name, field in Settings.model_fields.items() if _extra(field).get("option")}
     return {name: field for name, field in shown.items() if name not in taken}
@@ -103,4 +109,6 @@ def _typed(field: FieldInfo) -> tuple[Any, Any]:
     if origin in (Union, UnionType):
         (inner,) = (one for one in get_args(kind) if one is not NoneType)
         return inner | None, default
-    return (kind, str(default) if kind is Path and not field.is_required() else default)
+    if field.is_required():
+        return kind, inspect.Parameter.empty
+    return kind, str(default) if kind is Path else default

@@ -10,11 +10,12 @@ from rich.table import Table
 from veil.accounting import Gaussian, PoissonGaussian, Rdp, Repeated, SubsetGaussian
 from veil.methods.asc import AscController
 from veil.plans import Plan
+from veil.plans.controllers import first_release
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:
     """One record per cell: rows, expected rows per batch, rate, clip, noise, cost per step and of the whole plan."""
-    release = plan.controller.release(plan.controller.start(), 0)
+    release = first_release(plan.controller)
     facts = plan.facts
     events = release.events(facts) if plan.private else {}
     ranges = plan.controller.clip_ranges() if isinstance(plan.controller, AscController) else None

@@ -23,7 +23,6 @@ _SUMS = {
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
 FILES = tuple(DataFile(f"mnist/{name}.gz", total, f"{_BASE}{name}.gz", packed=True) for name, total in _SUMS.items())
-DIGITS = tuple(str(digit) for digit in range(10))
 # Constants that are published with the data set: mean and standard deviation of a pixel.
 PIXEL = ((0.1307,), (0.3081,))
 RARE_DIGIT = 8

@@ -23,7 +23,12 @@ def write_whole(path: Path, content: bytes, mode: int = OWNER_ONLY) -> None:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    flush_folder(path.parent)
+
+
+def flush_folder(path: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

@@ -14,28 +14,20 @@ Correction: the share is taken over the public expected batch b, not over the ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from veil.errors import require
+from veil.errors import require, require_above_zero
+from veil.methods.families import PrivateBaseline
 from veil.methods.planning import Sampling, calibrate, relation_for, uniform_draw
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
-from veil.plans.controllers import AdaptiveClip
+from veil.plans.controllers import AdaptiveClip, first_release
 from veil.problem import PublicFacts
-from veil.releases import GradientRelease
 
 
-@register
-@dataclass(frozen=True)
-class AdaptiveClipSgd:
+@known_as("adaptive-clip", "the clipping threshold follows a quantile of the gradient norms, released with noise")
+class AdaptiveClipSgd(PrivateBaseline):
     """The clipping threshold tracks the `quantile` of the gradient norms."""
-
-    name: ClassVar[str] = "adaptive-clip"
-    family: ClassVar[str] = "private baseline"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "the clipping threshold follows a quantile of the gradient norms, released with noise"
 
     clip: float = 1.0
     quantile: float = 0.5
@@ -46,24 +38,17 @@ class AdaptiveClipSgd:
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Calibrate κ for gradient and count together; the count's multiplier is `count_noise` times the gradient's."""
-        require(self.clip > 0, f"clip is {self.clip}: it must be above 0")
+        require_above_zero(self, "clip", "count_noise")
         require(0 < self.quantile < 1, f"quantile is {self.quantile}: it must lie between 0 and 1")
-        require(self.count_noise > 0, f"count_noise is {self.count_noise}: it must be above 0")
         relation = relation_for(self.sampling, self.neighbours)
         steps, draw = settings.steps_for(facts), uniform_draw(facts, settings, self.sampling)
         batch = draw.expected_batch(facts)
 
         def controller(kappa: float) -> AdaptiveClip:
-            count_sigma = 0.5 * self.count_noise * kappa
-            return AdaptiveClip(
-                draw, len(facts.cells), kappa, count_sigma, self.clip, self.quantile, self.rate, batch, relation
-            )
+            joint = (draw, kappa, 0.5 * self.count_noise * kappa, batch, relation)
+            return AdaptiveClip(*joint, len(facts.cells), self.clip, self.quantile, self.rate)
 
-        def release(kappa: float) -> GradientRelease:
-            chosen = controller(kappa)
-            return chosen.release(chosen.start(), 0)
-
-        kappa, rules = calibrate(release, facts, settings, steps)
+        kappa, rules = calibrate(lambda kappa: first_release(controller(kappa)), facts, settings, steps)
         details = {
             "noise_multiplier": kappa,
             "count_noise": self.count_noise,

@@ -7,16 +7,17 @@ With gradient noise it narrows the robust generalisation gap (Kulynych et al. 20
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from veil.bounding import Weighted
-from veil.errors import require
+from veil.errors import require, require_above_zero
+from veil.methods.families import NotPrivate
 from veil.methods.planning import batch_of
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.methods.reweighted import plain_plan
 from veil.plans import LossFunction, Plan, Settings
 from veil.problem import PublicFacts
@@ -25,16 +26,9 @@ from veil.sampling.draws import Shuffled
 Norm = Literal["linf", "l2"]
 
 
-@register
-@dataclass(frozen=True)
-class Adversarial:
+@known_as("adversarial", "train on the worst input near each row (PGD), with optional gradient noise")
+class Adversarial(NotPrivate):
     """PGD training in a ball of the given radius."""
-
-    name: ClassVar[str] = "adversarial"
-    family: ClassVar[str] = "not private"
-    private: ClassVar[bool] = False
-    relation: ClassVar[str | None] = None
-    summary: ClassVar[str] = "train on the worst input near each row (PGD), with optional gradient noise"
 
     norm: Norm = "linf"
     radius: float = 8 / 255
@@ -45,7 +39,7 @@ class Adversarial:
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Shuffled batches; the loss of a row is its loss at the attacked input."""
         require(self.norm in ("linf", "l2"), f'norm is "{self.norm}": it is linf or l2')
-        require(self.radius > 0, f"radius is {self.radius}: it must be above 0")
+        require_above_zero(self, "radius")
         require(self.attack_steps >= 1, f"attack_steps is {self.attack_steps}: it must be at least 1")
         ones = Weighted((1.0,) * len(facts.cells))
         draw = Shuffled(batch_of(facts, settings))

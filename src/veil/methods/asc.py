@@ -24,20 +24,21 @@ of the two noise multipliers, 25 in the paper; by default it is such that losses
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veil.accounting import Event, Relation
+from veil.accounting import Event
 from veil.accounting.filters import Filter
 from veil.bounding import Clip
-from veil.errors import require
+from veil.errors import require, require_above_zero
+from veil.methods.families import PrivateAndFair
 from veil.methods.moving_budget import split_budget
 from veil.methods.planning import Sampling, batch_of, relation_for
 from veil.methods.pricing import AtOneOrder, Pricing, plan_ladders, sampled_event
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import State
 from veil.plans.controllers.group_weights import FLOOR, LossDriven, reweigh, rounded, rounding_generator, shares_within
@@ -50,14 +51,9 @@ from veil.sampling.draws import Poisson, StratifiedSubset
 class AscController(LossDriven):
     """Batch sizes from weights, bounds from batch sizes, weights from released losses."""
 
-    facts: PublicFacts
     pricing: Pricing
     sampling: Sampling
-    relation: Relation
     batch: int
-    sigma: float
-    step_size: float
-    _cache: dict[tuple[float, ...], GradientRelease] = field(default_factory=dict, compare=False, repr=False)
 
     def start(self) -> State:
         """Every group weighs the same."""
@@ -67,16 +63,17 @@ class AscController(LossDriven):
     def release(self, state: State, step: int) -> GradientRelease:
         """Rates and bounds that cost every cell one step's part of its budget."""
         rows = tuple(state["cell_rows"].tolist())
-        if rows not in self._cache:
-            self._cache.clear()
+
+        def make() -> GradientRelease:
             draw = (
                 Poisson(tuple(r / c.rows for r, c in zip(rows, self.facts.cells, strict=True)))
                 if self.sampling == "poisson"
                 else StratifiedSubset(tuple(int(r) for r in rows))
             )
             bound = Clip(tuple(state["cell_clips"].tolist()))
-            self._cache[rows] = GradientRelease(draw, bound, self.sigma, float(self.batch), self.relation)
-        return self._cache[rows]
+            return GradientRelease(draw, bound, self.sigma, float(self.batch), self.relation)
+
+        return self.latest.of(rows, make)
 
     def hear(self, state: State, step: int, values: NDArray[np.float64]) -> State:
         """New weights, batch sizes and bounds. Noise may carry a loss outside [0, ζ]; the weights do not follow it."""
@@ -103,16 +100,9 @@ class AscController(LossDriven):
         return {"weights": weights, "losses": losses, "cell_rows": drawn, "cell_clips": self.sigma / kappas}
 
 
-@register
 @dataclass(frozen=True)
-class Asc:
-    """Adaptively sampled and clipped worst-group optimisation."""
-
-    name: ClassVar[str] = "asc"
-    family: ClassVar[str] = "private and fair"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "draw groups that do badly more often and bound them more: same ε for every group"
+class LossDrivenMethod(PrivateAndFair):
+    """The options of methods that follow the groups' losses, released `updates_per_epoch` times in a pass."""
 
     clip: float = 1.0
     sampling: Sampling = "poisson"
@@ -121,20 +111,28 @@ class Asc:
     ceiling: float = 1.0
     loss_noise: float | None = None
     updates_per_epoch: float = 1.0
+
+    def every(self, facts: PublicFacts, settings: Settings) -> int:
+        """How many steps lie between two releases of the losses."""
+        passes = round(facts.rows / batch_of(facts, settings) / self.updates_per_epoch)
+        return min(settings.steps_for(facts), max(1, passes))
+
+
+@known_as("asc", "draw groups that do badly more often and bound them more: same ε for every group")
+class Asc(LossDrivenMethod):
+    """Adaptively sampled and clipped worst-group optimisation."""
+
     paper_losses: bool = False
     span: float = 8.0
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """σ, τ, ε_s and α* from the budget, before any row is read."""
-        for name in ("clip", "ceiling", "loss_noise", "updates_per_epoch"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"{name} is {value}: it must be above 0")
+        require_above_zero(self, "clip", "ceiling", "loss_noise", "updates_per_epoch")
         require(self.span > 1, f"span is {self.span}: it must be above 1")
         require(self.step_size >= 0, f"step_size is {self.step_size}: it must be at least 0")
         relation = relation_for(self.sampling, self.neighbours)
         steps, batch = settings.steps_for(facts), batch_of(facts, settings)
-        every = min(steps, max(1, round(facts.rows / batch / self.updates_per_epoch)))
-
+        every = self.every(facts, settings)
         updates = steps // every
         if settings.accountant == "pld":
             ladders = plan_ladders(

@@ -8,28 +8,21 @@ one row is 1 (below 1, since ‖g‖/(‖g‖+γ) < 1). Guarantee as DP-SGD's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from veil.bounding import Normalise
+from veil.methods.families import PrivateBaseline
 from veil.methods.planning import Sampling, batch_of, calibrate, relation_for, uniform_draw
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 
 
-@register
-@dataclass(frozen=True)
-class AutoS:
+@known_as("auto-s", "normalise every row's gradient: no clipping threshold to choose")
+class AutoS(PrivateBaseline):
     """Automatic clipping by normalisation with stability constant γ."""
-
-    name: ClassVar[str] = "auto-s"
-    family: ClassVar[str] = "private baseline"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "normalise every row's gradient: no clipping threshold to choose"
 
     gamma: float = 0.01
     sampling: Sampling = "poisson"

@@ -19,19 +19,20 @@ Correction: a subset never costs more than all rows, which the paper's accountan
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veil.accounting import Event, Mixture, Relation, Repeated, TokenBucket
+from veil.accounting import Event, Mixture, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.bounding import Clip
-from veil.errors import InputError, require
+from veil.errors import InputError, require, require_above_zero
+from veil.methods.asc import LossDrivenMethod
 from veil.methods.moving_budget import loss_event
-from veil.methods.planning import Sampling, batch_of, relation_for
-from veil.methods.registry import register
+from veil.methods.planning import batch_of, relation_for
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import State
 from veil.plans.controllers.group_weights import LossDriven, reweigh
@@ -46,14 +47,9 @@ Charge = Literal["worst-case", "lottery"]
 class LotteryController(LossDriven):
     """Group probabilities from released losses; none exceeds `largest_chance`, which is what is charged."""
 
-    facts: PublicFacts
     within: Poisson | StratifiedSubset
-    relation: Relation
     clip: float
-    sigma: float
-    step_size: float
     largest_chance: float
-    _cache: dict[tuple[float, ...], GradientRelease] = field(default_factory=dict, compare=False, repr=False)
 
     def start(self) -> State:
         """Every group is as likely."""
@@ -62,14 +58,14 @@ class LotteryController(LossDriven):
 
     def release(self, state: State, step: int) -> GradientRelease:
         """The lottery with the present probabilities."""
-        key = tuple(state["weights"].tolist())
-        if key not in self._cache:
-            self._cache.clear()
-            groups = tuple(cell.group for cell in self.facts.cells)
-            draw = OneGroup(self.within, key, groups, self.largest_chance)
+        weights = tuple(state["weights"].tolist())
+
+        def make() -> GradientRelease:
+            draw = OneGroup(self.within, weights, tuple(c.group for c in self.facts.cells), self.largest_chance)
             bound = Clip((self.clip,) * len(self.facts.cells))
-            self._cache[key] = GradientRelease(draw, bound, self.sigma, None, self.relation)
-        return self._cache[key]
+            return GradientRelease(draw, bound, self.sigma, None, self.relation)
+
+        return self.latest.of(weights, make)
 
     def hear(self, state: State, step: int, values: NDArray[np.float64]) -> State:
         """New probabilities; what is above the largest chance goes to the other groups."""
@@ -83,21 +79,10 @@ class LotteryController(LossDriven):
 
 
 @dataclass(frozen=True)
-class _OneGroupAtATime:
+class _OneGroupAtATime(LossDrivenMethod):
     """What the three variants share; each says how many rows of a group are drawn and which group sets the noise."""
 
-    family: ClassVar[str] = "private and fair"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    name: ClassVar[str]
-
-    clip: float = 1.0
-    sampling: Sampling = "poisson"
-    neighbours: Literal["add-remove", "replace-one"] | None = None
-    step_size: float = 1.0
-    ceiling: float = 1.0
     loss_noise: float = 25.0
-    updates_per_epoch: float = 1.0
     charge: Charge = "worst-case"
     headroom: float = 3.0
 
@@ -111,12 +96,11 @@ class _OneGroupAtATime:
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """σ and τ from the budget; which events happen is fixed beforehand."""
-        for name in ("clip", "ceiling", "loss_noise", "updates_per_epoch", "headroom"):
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be above 0")
+        require_above_zero(self, "clip", "ceiling", "loss_noise", "updates_per_epoch", "headroom")
         require(self.charge in ("worst-case", "lottery"), f'charge is "{self.charge}": it is worst-case or lottery')
         relation = relation_for(self.sampling, self.neighbours)
         steps, batch = settings.steps_for(facts), batch_of(facts, settings)
-        every = min(steps, max(1, round(facts.rows / batch / self.updates_per_epoch)))
+        every = self.every(facts, settings)
         within = self._within(batch, facts)
         chance = min(1.0, self.headroom / len(facts.groups)) if self.charge == "lottery" else 1.0
 
@@ -173,35 +157,23 @@ class _OneGroupAtATime:
         return kappa
 
 
-@register
-@dataclass(frozen=True)
+@known_as("azb", "one group at a time, noise for the smallest group (Zhou & Bassily, adapted)")
 class Azb(_OneGroupAtATime):
     """One group at a time; the noise protects the smallest group."""
 
-    name: ClassVar[str] = "azb"
-    summary: ClassVar[str] = "one group at a time, noise for the smallest group (Zhou & Bassily, adapted)"
 
-
-@register
-@dataclass(frozen=True)
+@known_as("azb-prop", "one group at a time with batches in proportion to its size: same rate for all")
 class AzbProp(_OneGroupAtATime):
     """One group at a time, batches in proportion to the group."""
-
-    name: ClassVar[str] = "azb-prop"
-    summary: ClassVar[str] = "one group at a time with batches in proportion to its size: same rate for all"
 
     def rows_of(self, group: int, batch: int, facts: PublicFacts) -> float:
         """M·n_g/n."""
         return batch * facts.group_sizes[group] / facts.rows
 
 
-@register
-@dataclass(frozen=True)
+@known_as("azb-weak", "as azb but noise for the largest group only: small groups get LESS privacy than asked")
 class AzbWeak(_OneGroupAtATime):
     """One group at a time; the noise protects the largest group only."""
-
-    name: ClassVar[str] = "azb-weak"
-    summary: ClassVar[str] = "as azb but noise for the largest group only: small groups get LESS privacy than asked"
 
     allow_weaker_minority_privacy: bool = False
 

@@ -11,34 +11,20 @@ Any other method takes the same filter by the setting `noise_filter="disk"`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import replace
 
 from veil.methods.dp_sgd import DpSgd
-from veil.methods.planning import Sampling
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.problem import PublicFacts
 
 
-@register
-@dataclass(frozen=True)
-class Disk:
+@known_as("disk", "smooth noisy gradients by a simplified Kalman filter with a look-ahead point, at no cost")
+class Disk(DpSgd):
     """DP-SGD with the DiSK filter after the noise."""
-
-    name: ClassVar[str] = "disk"
-    family: ClassVar[str] = "private baseline"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "smooth noisy gradients by a simplified Kalman filter with a look-ahead point, at no cost"
-
-    clip: float = 1.0
-    sampling: Sampling = "poisson"
-    neighbours: Literal["add-remove", "replace-one"] | None = None
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """DP-SGD's plan with the filter switched on."""
         filtered = settings.model_copy(update={"noise_filter": "disk"})
-        plan = DpSgd(self.clip, self.sampling, self.neighbours).plan(facts, filtered)
-        details = {**plan.details, "filter_memory": filtered.filter_memory}
-        return replace(plan, method=self.name, details=details)
+        plan = super().plan(facts, filtered)
+        return replace(plan, details={**plan.details, "filter_memory": filtered.filter_memory})

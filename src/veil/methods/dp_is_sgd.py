@@ -13,13 +13,13 @@ use the GDP approximation, which under-reports, Veil composes by PLD.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from veil.bounding import Clip
-from veil.errors import InputError, require
+from veil.errors import InputError, require_above_zero
+from veil.methods.families import PrivateAndFair
 from veil.methods.planning import balanced_rates, batch_of, calibrate, relation_for
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
 from veil.problem import PublicFacts
@@ -27,23 +27,16 @@ from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
 
 
-@register
-@dataclass(frozen=True)
-class DpIsSgd:
+@known_as("dp-is-sgd", "draw small groups more often; they then hold the largest ε, which is the budget")
+class DpIsSgd(PrivateAndFair):
     """DP-SGD on batches in which every group is expected to have as many rows."""
-
-    name: ClassVar[str] = "dp-is-sgd"
-    family: ClassVar[str] = "private and fair"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "draw small groups more often; they then hold the largest ε, which is the budget"
 
     clip: float = 1.0
     neighbours: Literal["add-remove", "replace-one"] | None = None
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Calibrate κ at the largest rate p*."""
-        require(self.clip > 0, f"clip is {self.clip}: it must be above 0")
+        require_above_zero(self, "clip")
         relation = relation_for("poisson", self.neighbours)
         batch = batch_of(facts, settings)
         rates = balanced_rates(facts, float(batch))

@@ -20,15 +20,13 @@ out worst; the tree is filled up at a restart, so that a finished tree carries t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from veil.accounting import Relation, Repeated, TokenBucket, Tree
 from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.convex.online import Game, GameRates, game_rates
-from veil.methods.convex.setting import LinearSetting, excess_risk_line, linear_setting, noise_for_cell, tightest_cells
-from veil.methods.registry import register
+from veil.methods.convex.setting import LinearMethod, LinearSetting, excess_risk_line, noise_for_cell, tightest_cells
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described
 from veil.problem import PublicFacts
@@ -38,21 +36,10 @@ from veil.sampling.draws import Poisson
 RELATION = Relation.REPLACE_ONE
 
 
-@register
-@dataclass(frozen=True)
-class DpOco:
+@known_as("dp-oco", "DP-FTRL for the weights plays against EXP3 for the groups, every row used once")
+class DpOco(LinearMethod):
     """Two players on fresh rows: DP-FTRL and EXP3."""
 
-    name: ClassVar[str] = "dp-oco"
-    family: ClassVar[str] = "convex, with proofs"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "replace-one"
-    summary: ClassVar[str] = "DP-FTRL for the weights plays against EXP3 for the groups, every row used once"
-    whole: ClassVar[bool] = True
-
-    loss: Literal["logistic", "smoothed-hinge", "hinge", "squared"] | None = None
-    feature_radius: float | None = None
-    weight_radius: float = 5.0
     rows_per_round: int | None = None
     trees: int = 1
     go_on: bool = False
@@ -67,7 +54,7 @@ class DpOco:
             f"rows_per_round is {given}: it must lie between 1 and half of the smallest group",
         )
         require(self.trees >= 1, f"trees is {self.trees}: it must be at least 1")
-        setting = linear_setting(self.name, facts, settings, self.loss, self.feature_radius, self.weight_radius)
+        setting = self.setting(facts, settings)
         sizes = [given] if given else [2**k for k in range(11) if 2**k <= smallest // 2]
         tightest = min(tightest_cells(facts, settings).values(), key=lambda c: facts.budget_of(c, settings.epsilon))
         plain = noise_for_cell(lambda kappa: [Repeated(Tree(kappa, 1, RELATION))], tightest, facts, settings)
@@ -96,10 +83,7 @@ class DpOco:
             "step_size": rates.step_size,
             "group_step": rates.group_step,
             "loss_noise": game.loss_noise,
-            "loss": setting.loss.name,
-            "lipschitz": setting.constants.lipschitz,
-            "loss_range": setting.constants.range,
-            "diameter": 2 * setting.weight_radius,
+            **setting.details(),
             "sampling": "every row once",
         }
         rule = TokenBucket((Repeated(event),))

@@ -11,29 +11,22 @@ Correction to common practice: the divisor is the public expected batch size b, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from veil.bounding import Clip
-from veil.errors import require
+from veil.errors import require_above_zero
+from veil.methods.families import PrivateBaseline
 from veil.methods.planning import Sampling, batch_of, calibrate, relation_for, uniform_draw
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 
 
-@register
-@dataclass(frozen=True)
-class DpSgd:
+@known_as("dp-sgd", "clip every row's gradient, add noise: the baseline that knows no groups")
+class DpSgd(PrivateBaseline):
     """Plain DP-SGD: the same rate, bound and noise for every row."""
-
-    name: ClassVar[str] = "dp-sgd"
-    family: ClassVar[str] = "private baseline"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "clip every row's gradient, add noise: the baseline that knows no groups"
 
     clip: float = 1.0
     sampling: Sampling = "poisson"
@@ -41,7 +34,7 @@ class DpSgd:
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Calibrate κ so that the planned steps cost the smallest budget."""
-        require(self.clip > 0, f"clip is {self.clip}: it must be above 0")
+        require_above_zero(self, "clip")
         relation = relation_for(self.sampling, self.neighbours)
         steps, draw = settings.steps_for(facts), uniform_draw(facts, settings, self.sampling)
         bound = Clip((self.clip,) * len(facts.cells))

@@ -15,28 +15,21 @@ averaged with `memory`, since one batch holds only a few rows of a small group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from veil.errors import require
+from veil.errors import require, require_above_zero
+from veil.methods.families import PrivateAndFair
 from veil.methods.planning import batch_of, calibrate, relation_for, uniform_draw
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
+from veil.plans.controllers import first_release
 from veil.plans.controllers.thresholds import GroupThresholds
 from veil.problem import PublicFacts
-from veil.releases import GradientRelease
 
 
-@register
-@dataclass(frozen=True)
-class DpSgdF:
+@known_as("dpsgd-f", "a clipping threshold per group, higher where noisy counts say that more rows are clipped")
+class DpSgdF(PrivateAndFair):
     """DP-SGD whose threshold is higher for groups that are clipped more."""
-
-    name: ClassVar[str] = "dpsgd-f"
-    family: ClassVar[str] = "private and fair"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "a clipping threshold per group, higher where noisy counts say that more rows are clipped"
 
     clip: float = 1.0
     count_noise: float = 10.0
@@ -46,32 +39,18 @@ class DpSgdF:
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Calibrate κ for gradient and counts together; the counts' multiplier is `count_noise` times κ."""
-        for name in ("clip", "count_noise", "largest_ratio"):
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be above 0")
+        require_above_zero(self, "clip", "count_noise", "largest_ratio")
         require(0 <= self.memory < 1, f"memory is {self.memory}: it must lie between 0 and 1")
         relation = relation_for("poisson", self.neighbours)
         steps, draw = settings.steps_for(facts), uniform_draw(facts, settings, "poisson")
         batch, rate = draw.expected_batch(facts), batch_of(facts, settings) / facts.rows
 
         def controller(kappa: float) -> GroupThresholds:
-            return GroupThresholds(
-                draw,
-                tuple(cell.group for cell in facts.cells),
-                tuple(rate * rows for rows in facts.group_sizes),
-                kappa,
-                self.count_noise * kappa,
-                self.clip,
-                self.memory,
-                self.largest_ratio,
-                batch,
-                relation,
-            )
+            joint = (draw, kappa, self.count_noise * kappa, batch, relation)
+            groups, expected = (c.group for c in facts.cells), (rate * rows for rows in facts.group_sizes)
+            return GroupThresholds(*joint, tuple(groups), tuple(expected), self.clip, self.memory, self.largest_ratio)
 
-        def release(kappa: float) -> GradientRelease:
-            chosen = controller(kappa)
-            return chosen.release(chosen.start(), 0)
-
-        kappa, rules = calibrate(release, facts, settings, steps)
+        kappa, rules = calibrate(lambda kappa: first_release(controller(kappa)), facts, settings, steps)
         details = {
             "noise_multiplier": kappa,
             "count_noise_multiplier": self.count_noise * kappa,

@@ -15,15 +15,15 @@ too. The test takes a share of the budget: κ_v = `test_noise`·κ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from veil.accounting import AccountingError, Repeated, TokenBucket
-from veil.accounting.calibration import noise_multiplier
+from veil.accounting import Repeated, TokenBucket
 from veil.bounding import Clip
-from veil.errors import InputError, require
+from veil.errors import require, require_above_zero
+from veil.methods.convex.setting import noise_for_cell
+from veil.methods.families import PrivateBaseline
 from veil.methods.planning import batch_of, relation_for, uniform_draw
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
 from veil.plans.controllers.gate import Gate
@@ -31,16 +31,9 @@ from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 
 
-@register
-@dataclass(frozen=True)
-class Dpsur:
+@known_as("dpsur", "keep an update only if a private test says that it helped; every try is charged")
+class Dpsur(PrivateBaseline):
     """DP-SGD with selective updates: every try is charged, only those that pass the test stay."""
-
-    name: ClassVar[str] = "dpsur"
-    family: ClassVar[str] = "private baseline"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "keep an update only if a private test says that it helped; every try is charged"
 
     clip: float = 1.0
     test_clip: float = 0.1
@@ -51,8 +44,7 @@ class Dpsur:
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Calibrate κ so that T tries and T tests together cost the smallest budget."""
-        for name in ("clip", "test_clip", "test_noise"):
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be above 0")
+        require_above_zero(self, "clip", "test_clip", "test_noise")
         require(-1 <= self.threshold <= 1, f"threshold is {self.threshold}: it must lie between −1 and 1")
         relation = relation_for("poisson", self.neighbours)
         steps, draw = settings.steps_for(facts), uniform_draw(facts, settings, "poisson")
@@ -71,12 +63,8 @@ class Dpsur:
             return [Repeated(event, steps) for event in spent]
 
         # Every cell has the same rates, so the smallest budget decides.
-        smallest = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
-        accountant, delta = settings.accountant_for(), settings.delta_for(facts)
-        try:
-            kappa = noise_multiplier(lambda value: tokens(value, 0), smallest, delta, accountant)
-        except AccountingError as error:
-            raise InputError(f"no noise gives ε = {smallest:g}: {error}") from error
+        tightest = min(range(len(facts.cells)), key=lambda cell: facts.budget_of(cell, settings.epsilon))
+        kappa = noise_for_cell(lambda value: tokens(value, tightest), tightest, facts, settings)
         rules = tuple(TokenBucket(tuple(tokens(kappa, cell))) for cell in range(len(facts.cells)))
         details = {
             "noise_multiplier": kappa,

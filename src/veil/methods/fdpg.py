@@ -26,10 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Literal
-
-import numpy as np
+from typing import Literal
 
 from veil.accounting import (
     AccountingError,
@@ -43,30 +40,25 @@ from veil.accounting import (
 )
 from veil.accounting.calibration import best_order, noise_multiplier
 from veil.accounting.conversion import rho_for_budget
-from veil.accounting.rdp import rdp
-from veil.errors import InputError, require
+from veil.accounting.rdp import cost_at
+from veil.bounding import Clip, Normalise
+from veil.errors import InputError, require, require_above_zero
+from veil.methods.families import PrivateAndFair
 from veil.methods.planning import batch_of
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
-from veil.plans.controllers.fdpg import Bounding, FairRates, FdpgController, NormStatistic
+from veil.plans.controllers.fdpg import FairRates, FdpgController, NormStatistic
 from veil.plans.controllers.parity import Notion, ParityRelease
 from veil.problem import PublicFacts
 from veil.sampling.draws import Poisson
 
 
-@register
-@dataclass(frozen=True)
-class Fdpg:
+@known_as("fdpg", "draw groups with long clipped gradients more often: privacy costs every group the same")
+class Fdpg(PrivateAndFair):
     """Fairness-aware sampling within budgets that are the same for every group."""
 
-    name: ClassVar[str] = "fdpg"
-    family: ClassVar[str] = "private and fair"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "draw groups with long clipped gradients more often: privacy costs every group the same"
-
     clip: float = 1.0
-    bounding: Bounding = "clip"
+    bounding: Literal["clip", "normalise"] = "clip"
     gamma: float = 0.01
     step_size: float = 0.5
     norm_bound: float = 5.0
@@ -135,26 +127,14 @@ class Fdpg:
             ceiling = math.sqrt(2.0)
             tau = self.parity_noise * kappa * ceiling
             parity = ParityRelease("outcomes", ceiling, tau, Relation.ADD_REMOVE, notion=notion)
-            parity_rho = float(rdp(self._outcomes(kappa), np.array([fair.rules[0].order]))[0])
-        return FdpgController(
-            facts,
-            fair,
-            norms,
-            parity,
-            parity_rho,
-            self.bounding,
-            self.clip,
-            self.gamma,
-            kappa * self.clip,
-            self.step_size,
-            self.memory,
-            steps,
-            every,
-        )
+            parity_rho = cost_at(self._outcomes(kappa), fair.rules[0].order)
+        limits = (self.clip,) * len(facts.cells)
+        bound = Clip(limits) if self.bounding == "clip" else Normalise(limits, gamma=self.gamma)
+        moving = (kappa * self.clip, self.step_size, self.memory, steps, every)
+        return FdpgController(fair, norms, parity, parity_rho, bound, *moving)
 
     def _check(self, facts: PublicFacts) -> None:
-        for name in ("clip", "gamma", "norm_bound", "statistic_noise", "parity_noise"):
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be above 0")
+        require_above_zero(self, "clip", "gamma", "norm_bound", "statistic_noise", "parity_noise")
         require(self.step_size >= 0, f"step_size is {self.step_size}: it must be at least 0")
         require(self.bounding in ("clip", "normalise"), f'bounding is "{self.bounding}": it is clip or normalise')
         known = ("gradient-norm", "demographic-parity", "equal-opportunity", "equalised-odds")

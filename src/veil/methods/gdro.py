@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,8 +19,9 @@ from torch import Tensor
 from veil.bounding import GroupMean
 from veil.errors import require
 from veil.gradients import RowFacts
+from veil.methods.families import NotPrivate
 from veil.methods.planning import balanced_rates, batch_of
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import State, Steady
 from veil.problem import PublicFacts
@@ -62,16 +62,9 @@ class GroupWeights(Steady):
         return torch.cat([member * facts.losses[:, None].to(torch.float64), member], dim=1)
 
 
-@register
-@dataclass(frozen=True)
-class Gdro:
+@known_as("gdro", "minimise the worst group's loss by exponential weights on the groups")
+class Gdro(NotPrivate):
     """Minimise the loss of the worst group."""
-
-    name: ClassVar[str] = "gdro"
-    family: ClassVar[str] = "not private"
-    private: ClassVar[bool] = False
-    relation: ClassVar[str | None] = None
-    summary: ClassVar[str] = "minimise the worst group's loss by exponential weights on the groups"
 
     step_size: float = 0.01
     gradient_noise: float = 0.0

@@ -16,28 +16,21 @@ is charged jointly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from veil.errors import require
+from veil.errors import require, require_above_zero
+from veil.methods.families import PrivateAndFair
 from veil.methods.planning import calibrate, relation_for, uniform_draw
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
+from veil.plans.controllers import first_release
 from veil.plans.controllers.global_scale import AdaptiveScale
 from veil.problem import PublicFacts
-from veil.releases import GradientRelease
 
 
-@register
-@dataclass(frozen=True)
-class GlobalAdapt:
+@known_as("global-adapt", "scale all gradients by one released factor instead of clipping, so that directions stay")
+class GlobalAdapt(PrivateAndFair):
     """DP-SGD with one scale for nearly all rows, which follows the longest of them."""
-
-    name: ClassVar[str] = "global-adapt"
-    family: ClassVar[str] = "private and fair"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "scale all gradients by one released factor instead of clipping, so that directions stay"
 
     clip: float = 1.0
     start_ceiling: float | None = None
@@ -49,33 +42,17 @@ class GlobalAdapt:
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Calibrate κ for gradient and count together; the count's multiplier is `count_noise` times κ."""
         start = self.clip if self.start_ceiling is None else self.start_ceiling
-        for name, value in (("clip", self.clip), ("start_ceiling", start), ("tau", self.tau)):
-            require(value > 0, f"{name} is {value}: it must be above 0")
-        require(self.count_noise > 0, f"count_noise is {self.count_noise}: it must be above 0")
+        require_above_zero(self, "clip", "start_ceiling", "tau", "count_noise")
         require(0 < self.rate < 1, f"rate is {self.rate}: it is the share of rows above τ·Z, between 0 and 1")
         relation = relation_for("poisson", self.neighbours)
         steps, draw = settings.steps_for(facts), uniform_draw(facts, settings, "poisson")
         batch = draw.expected_batch(facts)
 
         def controller(kappa: float) -> AdaptiveScale:
-            return AdaptiveScale(
-                draw,
-                self.clip,
-                len(facts.cells),
-                kappa,
-                self.count_noise * kappa,
-                start,
-                self.rate,
-                self.tau,
-                batch,
-                relation,
-            )
+            joint = (draw, kappa, self.count_noise * kappa, batch, relation)
+            return AdaptiveScale(*joint, len(facts.cells), self.clip, start, self.rate, self.tau)
 
-        def release(kappa: float) -> GradientRelease:
-            chosen = controller(kappa)
-            return chosen.release(chosen.start(), 0)
-
-        kappa, rules = calibrate(release, facts, settings, steps)
+        kappa, rules = calibrate(lambda kappa: first_release(controller(kappa)), facts, settings, steps)
         details = {
             "noise_multiplier": kappa,
             "count_noise_multiplier": self.count_noise * kappa,

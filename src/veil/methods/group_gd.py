@@ -18,7 +18,6 @@ certificates show.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -27,9 +26,11 @@ from veil.accounting.events import repeated
 from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.convex.group_descent import GroupDescent, group_bounds, group_margins
-from veil.methods.convex.setting import neighbours_of, noise_for_cell
+from veil.methods.convex.setting import noise_for_cell
 from veil.methods.convex.whitening import WhiteningRelease
-from veil.methods.registry import register
+from veil.methods.families import PrivateAndFair
+from veil.methods.planning import relation_for
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described
 from veil.problem import PublicFacts
@@ -39,16 +40,10 @@ from veil.sampling.draws import Poisson
 STEPS = 40
 
 
-@register
-@dataclass(frozen=True)
-class GroupGd:
+@known_as("group-gd", "whiten rows in private, then full-batch steps with bounds and margins by group size")
+class GroupGd(PrivateAndFair):
     """Whiten, then descend with all rows."""
 
-    name: ClassVar[str] = "group-gd"
-    family: ClassVar[str] = "private and fair"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "whiten rows in private, then full-batch steps with bounds and margins by group size"
     whole: ClassVar[bool] = True
 
     clip: float = 0.3
@@ -64,7 +59,7 @@ class GroupGd:
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """One noise for the whole run, split between mean, second moments and gradients."""
         self._check(facts, settings)
-        relation, steps = neighbours_of(self.neighbours), settings.steps or STEPS
+        relation, steps = relation_for("poisson", self.neighbours), settings.steps or STEPS
         descent = 1.0 - self.mean_share - self.moment_share
         factors, cells = group_bounds(facts, self.power), range(len(facts.cells))
         bound = Clip(tuple(self.clip * factor for factor in factors))

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 from veil.accounting import Rdp, Relation
 from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_for, rate_for
 from veil.bounding import Clip
-from veil.errors import InputError, require
+from veil.errors import InputError, require, require_above_zero
+from veil.methods.families import Individualised
 from veil.methods.planning import batch_of, relation_for, rules_for
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
 from veil.problem import PublicFacts
@@ -40,17 +41,28 @@ class OwnerShares:
     clips: tuple[float, ...]
     sigma: float
 
+    def draw(self, facts: PublicFacts) -> Poisson:
+        """Every row at the rate of its owner."""
+        return Poisson(tuple(self.rates[cell.owner] for cell in facts.cells))
 
-@register
-@dataclass(frozen=True)
-class IdpSgd:
+    def limits(self, facts: PublicFacts) -> tuple[float, ...]:
+        """The bound of each cell."""
+        return tuple(self.clips[cell.owner] for cell in facts.cells)
+
+    def details(self, facts: PublicFacts) -> dict[str, Any]:
+        """What a plan says of them."""
+        return {
+            "sigma": self.sigma,
+            "sampling": "poisson",
+            "batch": self.draw(facts).expected_batch(facts),
+            "owner_rates": dict(zip(facts.owners, self.rates, strict=True)),
+            "owner_clips": dict(zip(facts.owners, self.clips, strict=True)),
+        }
+
+
+@known_as("idp-sgd", "every owner sets a budget, and it is used up through sampling rates or bounds")
+class IdpSgd(Individualised):
     """DP-SGD with a budget per owner, spent through rates, bounds or both."""
-
-    name: ClassVar[str] = "idp-sgd"
-    family: ClassVar[str] = "individualised"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "every owner sets a budget, and it is used up through sampling rates or bounds"
 
     variant: Variant = "sample"
     clip: float = 1.0
@@ -58,20 +70,12 @@ class IdpSgd:
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Solve for rates and bounds, owner by owner."""
-        require(self.clip > 0, f"clip is {self.clip}: it must be above 0")
+        require_above_zero(self, "clip")
         relation = relation_for("poisson", self.neighbours)
         steps, shares = settings.steps_for(facts), owner_shares(self.variant, self.clip, facts, settings, relation)
-        draw = Poisson(tuple(shares.rates[cell.owner] for cell in facts.cells))
-        bound = Clip(tuple(shares.clips[cell.owner] for cell in facts.cells))
+        draw, bound = shares.draw(facts), Clip(shares.limits(facts))
         release = GradientRelease(draw, bound, shares.sigma, draw.expected_batch(facts), relation)
-        details = {
-            "variant": self.variant,
-            "sigma": shares.sigma,
-            "sampling": "poisson",
-            "batch": draw.expected_batch(facts),
-            "owner_rates": dict(zip(facts.owners, shares.rates, strict=True)),
-            "owner_clips": dict(zip(facts.owners, shares.clips, strict=True)),
-        }
+        details = {"variant": self.variant, **shares.details(facts)}
         rules = rules_for(release, facts, steps)
         return Plan(self.name, facts, settings, steps, Constant(release), relation, rules, details=details)
 

@@ -23,20 +23,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from veil.accounting import Relation
 from veil.bounding import BetaTail, Bound, Clip, Normalise, Ordered, StepTail, tail_from
 from veil.bounding.ordered import Order, Tail, UnitClipByCell
-from veil.errors import InputError, require
-from veil.methods.idp_sgd import Variant, owner_shares
+from veil.errors import InputError, require, require_above_zero
+from veil.methods.families import Individualised
+from veil.methods.idp_sgd import OwnerShares, Variant, owner_shares
 from veil.methods.planning import rules_for
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
-from veil.plans.controllers import AdaptiveClip, Constant, Controller, State
+from veil.plans.controllers import AdaptiveClip, Constant, Controller, State, first_release
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease
-from veil.sampling.draws import Poisson
 
 SAME_LOSS = (
     "The loss of a row, cut to multiples of 1/4096, does not depend on which other rows are in the batch: the order of "
@@ -60,16 +60,9 @@ class OrderedAdaptiveClip(AdaptiveClip):
         return replace(super().release(state, step), bound=_ordered(inner, self.tail, self.order, self.ranks))
 
 
-@register
-@dataclass(frozen=True)
-class InoSgd:
+@known_as("ino-sgd", "own budgets, and rows with a low loss weigh less: careful owners are heard better")
+class InoSgd(Individualised):
     """IDP-SGD in which the rows that already do well weigh less."""
-
-    name: ClassVar[str] = "ino-sgd"
-    family: ClassVar[str] = "individualised"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "own budgets, and rows with a low loss weigh less: careful owners are heard better"
 
     variant: Variant = "sample"
     clip: float = 1.0
@@ -88,34 +81,30 @@ class InoSgd:
         """Rates and thresholds as IDP-SGD's, the tail as a share of the thresholds that a batch is expected to have."""
         self._check()
         steps, shares = settings.steps_for(facts), owner_shares(self.variant, self.clip, facts, settings)
-        draw = Poisson(tuple(shares.rates[cell.owner] for cell in facts.cells))
+        draw = shares.draw(facts)
         batch = draw.expected_batch(facts)
         adaptive = self.bound == "adaptive-clip"
-        clips, sigma = shares.clips, shares.sigma
-        quietest = max(sigma / clip for clip in clips)
+        quietest = max(shares.sigma / clip for clip in shares.clips)
         if adaptive:
-            clips = tuple(_beside_count(sigma, clip, self.count_noise * quietest) / self.clip for clip in clips)
-            sigma = sigma / self.clip
-        limits = tuple(clips[cell.owner] for cell in facts.cells)
+            beside = (_beside_count(shares.sigma, clip, self.count_noise * quietest) for clip in shares.clips)
+            shares = OwnerShares(shares.rates, tuple(clip / self.clip for clip in beside), shares.sigma / self.clip)
+        limits = shares.limits(facts)
         line = sum(cell.rows * rate * c for cell, rate, c in zip(facts.cells, draw.rates, limits, strict=True))
         tail, ranks = self._tail(line), _ranks(facts, settings)
         controller: Controller
         if adaptive:
             count_sigma = 0.5 * self.count_noise * quietest
-            moving = (sigma, count_sigma, self.clip, self.quantile, self.rate, batch, Relation.ADD_REMOVE)
-            controller = OrderedAdaptiveClip(draw, len(facts.cells), *moving, limits, tail, self.order, ranks)
+            joint = (draw, shares.sigma, count_sigma, batch, Relation.ADD_REMOVE)
+            moving = (len(facts.cells), self.clip, self.quantile, self.rate)
+            controller = OrderedAdaptiveClip(*joint, *moving, limits, tail, self.order, ranks)
         else:
             inner = Clip(limits) if self.bound == "clip" else Normalise(limits, self.gamma)
             bound = _ordered(inner, tail, self.order, ranks)
-            controller = Constant(GradientRelease(draw, bound, sigma, batch, Relation.ADD_REMOVE))
-        release = controller.release(controller.start(), 0)
+            controller = Constant(GradientRelease(draw, bound, shares.sigma, batch, Relation.ADD_REMOVE))
+        release = first_release(controller)
         details: dict[str, Any] = {
             "variant": self.variant,
-            "sigma": sigma,
-            "sampling": "poisson",
-            "batch": batch,
-            "owner_rates": dict(zip(facts.owners, shares.rates, strict=True)),
-            "owner_clips": dict(zip(facts.owners, clips, strict=True)),
+            **shares.details(facts),
             "tail_percent": self.tail,
             "tail_length": 0.0 if tail is None else tail.length,
             "importance": self._importance_in_words(),
@@ -127,7 +116,7 @@ class InoSgd:
         return Plan(self.name, facts, settings, steps, controller, Relation.ADD_REMOVE, rules, assumed, details)
 
     def _check(self) -> None:
-        require(self.clip > 0, f"clip is {self.clip}: it must be above 0")
+        require_above_zero(self, "clip")
         require(0 <= self.tail <= 1000, f"tail is {self.tail}: it is a percentage, 0 (no tail) to 1000")
         require(
             self.bound in ("clip", "adaptive-clip", "normalise"),

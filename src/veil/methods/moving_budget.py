@@ -6,12 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from veil.accounting import AccountingError, Event, Gaussian, Rdp, Relation, RenyiFilter, Repeated
 from veil.accounting.calibration import best_order, noise_multiplier
 from veil.accounting.conversion import rho_for_budget
-from veil.accounting.rdp import rdp
+from veil.accounting.rdp import cost_at
 from veil.errors import InputError
 from veil.plans import Settings
 from veil.problem import PublicFacts
@@ -80,8 +78,7 @@ def split_budget(
         raise InputError(f"no noise gives ε = {min(budgets):g}: {error}") from error
 
     def cost(kappa: float) -> float:
-        at = np.array([order])
-        return sum(item.times * float(rdp(item.event, at)[0]) for item in events(kappa))
+        return sum(item.times * cost_at(item.event, order) for item in events(kappa))
 
     low, high = rough / 4, rough
     while cost(high) > min(rho):
@@ -89,6 +86,6 @@ def split_budget(
     while (high - low) > 1e-5 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if cost(middle) <= min(rho) else (middle, high)
-    one_loss = float(rdp(loss_event(high * loss_noise, relation, one_sided), np.array([order]))[0])
+    one_loss = cost_at(loss_event(high * loss_noise, relation, one_sided), order)
     step_rho = tuple((own - updates * one_loss) / steps for own in rho)
     return MovingBudget(order, rho, step_rho, high, high * loss_noise)

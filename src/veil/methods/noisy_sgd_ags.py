@@ -14,39 +14,17 @@ move would cost. `release="laplace"` is the paper's. Noise is calibrated numeric
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from veil.methods.convex.setting import linear_setting, neighbours_of
-from veil.methods.convex.sgd_plan import Asked, Sizes, plan_noisy_sgd
-from veil.methods.registry import register
-from veil.plans import Plan, Settings
-from veil.problem import PublicFacts
+from veil.methods.convex.reweighting import Choice
+from veil.methods.noisy_sgd_mgr import NoisySgdMgr
+from veil.methods.registry import known_as
 
 
-@register
-@dataclass(frozen=True)
-class NoisySgdAgs:
+@known_as("noisy-sgd-ags", "projected noisy SGD on the group that a noisy maximum finds worst")
+class NoisySgdAgs(NoisySgdMgr):
     """One group at a time, the worst one by a noisy maximum; projected and averaged."""
 
-    name: ClassVar[str] = "noisy-sgd-ags"
-    family: ClassVar[str] = "convex, with proofs"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "replace-one"
-    summary: ClassVar[str] = "projected noisy SGD on the group that a noisy maximum finds worst"
-    whole: ClassVar[bool] = True
+    choice: ClassVar[Choice] = "ags"
 
-    loss: Literal["logistic", "smoothed-hinge", "hinge", "squared"] | None = None
-    feature_radius: float | None = None
-    weight_radius: float = 5.0
-    neighbours: Literal["add-remove", "replace-one"] = "replace-one"
     release: Literal["gumbel", "laplace"] = "gumbel"
-    batch: int | None = None
-    sizes: Sizes = "own"
-    share: float | None = None
-
-    def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
-        """Steps, noise and step size from public facts alone."""
-        setting = linear_setting(self.name, facts, settings, self.loss, self.feature_radius, self.weight_radius)
-        asked = Asked("ags", self.release, neighbours_of(self.neighbours), self.batch, self.sizes, self.share)
-        return plan_noisy_sgd(setting, facts, settings, asked)

@@ -19,39 +19,31 @@ on unequal sizes).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from veil.methods.convex.setting import linear_setting, neighbours_of
+from veil.methods.convex.reweighting import Choice, Release
+from veil.methods.convex.setting import LinearMethod
 from veil.methods.convex.sgd_plan import Asked, Sizes, plan_noisy_sgd
-from veil.methods.registry import register
+from veil.methods.planning import relation_for
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.problem import PublicFacts
 
 
-@register
-@dataclass(frozen=True)
-class NoisySgdMgr:
+@known_as("noisy-sgd-mgr", "projected noisy SGD on one group at a time, drawn by weights that follow released losses")
+class NoisySgdMgr(LinearMethod):
     """One group at a time, drawn by weights that follow released losses; projected and averaged."""
 
-    name: ClassVar[str] = "noisy-sgd-mgr"
-    family: ClassVar[str] = "convex, with proofs"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "replace-one"
-    summary: ClassVar[str] = "projected noisy SGD on one group at a time, drawn by weights that follow released losses"
-    whole: ClassVar[bool] = True
+    choice: ClassVar[Choice] = "mgr"
 
-    loss: Literal["logistic", "smoothed-hinge", "hinge", "squared"] | None = None
-    feature_radius: float | None = None
-    weight_radius: float = 5.0
     neighbours: Literal["add-remove", "replace-one"] = "replace-one"
-    release: Literal["gaussian", "laplace"] = "gaussian"
+    release: Release = "gaussian"
     batch: int | None = None
     sizes: Sizes = "own"
     share: float | None = None
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Steps, noise and step sizes from public facts alone."""
-        setting = linear_setting(self.name, facts, settings, self.loss, self.feature_radius, self.weight_radius)
-        asked = Asked("mgr", self.release, neighbours_of(self.neighbours), self.batch, self.sizes, self.share)
-        return plan_noisy_sgd(setting, facts, settings, asked)
+        relation = relation_for("poisson", self.neighbours)
+        asked = Asked(self.choice, self.release, relation, self.batch, self.sizes, self.share)
+        return plan_noisy_sgd(self.setting(facts, settings), facts, settings, asked)

@@ -17,8 +17,7 @@ printed N(0, σ_t·I) is ambiguous); what is released is projected onto W. The s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -26,8 +25,9 @@ from veil.accounting import Gaussian, Repeated, TokenBucket
 from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.convex.phased import PhasedErm, best_regularisers, excess_risk, make_phases, paper_regularisers
-from veil.methods.convex.setting import excess_risk_line, linear_setting, neighbours_of, noise_for_cell
-from veil.methods.registry import register
+from veil.methods.convex.setting import LinearMethod, excess_risk_line, noise_for_cell
+from veil.methods.planning import relation_for
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described
 from veil.problem import PublicFacts
@@ -35,21 +35,10 @@ from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
 
 
-@register
-@dataclass(frozen=True)
-class PhasedErmMethod:
+@known_as("phased-erm", "the worst group's risk by saddle problems on disjoint folds, each solution released once")
+class PhasedErmMethod(LinearMethod):
     """Minimax phased ERM with output perturbation."""
 
-    name: ClassVar[str] = "phased-erm"
-    family: ClassVar[str] = "convex, with proofs"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "replace-one"
-    summary: ClassVar[str] = "the worst group's risk by saddle problems on disjoint folds, each solution released once"
-    whole: ClassVar[bool] = True
-
-    loss: Literal["logistic", "smoothed-hinge", "hinge", "squared"] | None = None
-    feature_radius: float | None = None
-    weight_radius: float = 5.0
     neighbours: Literal["add-remove", "replace-one"] = "replace-one"
     schedule: Literal["bound", "paper"] = "bound"
     phases: int | None = None
@@ -62,10 +51,8 @@ class PhasedErmMethod:
             self.phases is None or 1 <= self.phases <= smallest,
             f"phases is {self.phases}: there must be at least one, and a row of the smallest group for each",
         )
-        relation = neighbours_of(self.neighbours)
-        setting = linear_setting(
-            self.name, facts, settings, self.loss, self.feature_radius, self.weight_radius, smooth=True
-        )
+        relation = relation_for("poisson", self.neighbours)
+        setting = self.setting(facts, settings, smooth=True)
 
         def one(kappa: float) -> list[Repeated]:
             return [Repeated(Gaussian(kappa, relation))]
@@ -102,10 +89,7 @@ class PhasedErmMethod:
             "mu_w": [phase.mu_w for phase in phases],
             "mu_lambda": [phase.mu_lambda for phase in phases],
             "sigma": [phase.sigma for phase in phases],
-            "loss": setting.loss.name,
-            "lipschitz": setting.constants.lipschitz,
-            "loss_range": setting.constants.range,
-            "diameter": 2 * setting.weight_radius,
+            **setting.details(),
             "sampling": "disjoint folds",
         }
         return Plan(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
 from veil.accounting import Relation
 from veil.errors import InputError
@@ -38,6 +38,18 @@ def register(method: M) -> M:
     """Class decorator: make a method known by its name."""
     _METHODS[method.name] = method
     return method
+
+
+@dataclass_transform(frozen_default=True)
+def known_as(name: str, summary: str) -> Callable[[M], M]:
+    """Class decorator: a frozen dataclass that is a method, with its name and its line in `veil methods`."""
+
+    def named(method: M) -> M:
+        method.name, method.summary = name, summary
+        dataclass(frozen=True)(method)
+        return register(method)
+
+    return named
 
 
 def names() -> list[str]:

@@ -11,13 +11,11 @@ Where a small group cannot fill its share of a batch, is-sgd draws all of it and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from veil.bounding import Bound, Weighted
 from veil.errors import require
+from veil.methods.families import NotPrivate
 from veil.methods.planning import balanced_rates, batch_of
-from veil.methods.registry import register
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant
 from veil.problem import PublicFacts
@@ -36,16 +34,9 @@ def plain_plan(
     return Plan(name, facts, settings, settings.steps_for(facts), Constant(release), details=details)
 
 
-@register
-@dataclass(frozen=True)
-class Erm:
+@known_as("erm", "ordinary training on shuffled batches: the accuracy without privacy")
+class Erm(NotPrivate):
     """Ordinary training: what accuracy costs no privacy."""
-
-    name: ClassVar[str] = "erm"
-    family: ClassVar[str] = "not private"
-    private: ClassVar[bool] = False
-    relation: ClassVar[str | None] = None
-    summary: ClassVar[str] = "ordinary training on shuffled batches: the accuracy without privacy"
 
     gradient_noise: float = 0.0
 
@@ -55,16 +46,9 @@ class Erm:
         return plain_plan(self.name, facts, settings, Shuffled(batch_of(facts, settings)), ones, self.gradient_noise)
 
 
-@register
-@dataclass(frozen=True)
-class IsSgd:
+@known_as("is-sgd", "ordinary training on batches in which every group has as many rows")
+class IsSgd(NotPrivate):
     """Importance sampling: every group is drawn equally often."""
-
-    name: ClassVar[str] = "is-sgd"
-    family: ClassVar[str] = "not private"
-    private: ClassVar[bool] = False
-    relation: ClassVar[str | None] = None
-    summary: ClassVar[str] = "ordinary training on batches in which every group has as many rows"
 
     gradient_noise: float = 0.0
 
@@ -76,16 +60,9 @@ class IsSgd:
         return plain_plan(self.name, facts, settings, Poisson(rates), bound, self.gradient_noise)
 
 
-@register
-@dataclass(frozen=True)
-class IwSgd:
+@known_as("iw-sgd", "ordinary training with rows weighted so that every group counts the same")
+class IwSgd(NotPrivate):
     """Importance weighting: every group weighs the same."""
-
-    name: ClassVar[str] = "iw-sgd"
-    family: ClassVar[str] = "not private"
-    private: ClassVar[bool] = False
-    relation: ClassVar[str | None] = None
-    summary: ClassVar[str] = "ordinary training with rows weighted so that every group counts the same"
 
     gradient_noise: float = 0.0
 

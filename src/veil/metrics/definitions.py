@@ -1,7 +1,7 @@
 """The table of figures: what is measured of one group, and what is said across groups. Everything else reads it.
 
 An entry in `BY_COUNTS`, `BY_ROWS` or `ACROSS` is all that a new figure needs: metrics.json, intervals, what is released
-with noise, `--require` and the report follow from it. Without a `title`, its name is shown as words.
+with noise, `--require` and the report follow from it.
 
 A figure of a group is a function of its confusion counts, `[..., true class, predicted class]`, or of its rows' losses
 and probabilities. A figure across groups is a function of one value per group. NaN means that it cannot be said:
@@ -11,7 +11,7 @@ there is no row (or no row of the class that it is about). It is never written a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -25,44 +25,45 @@ BINS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFigure:
-    """A figure of one group, from its confusion counts.
-
-    `overall`: it is said of all rows together too. `two_classes`: class 1 is the positive one.
-    """
+class Figure:
+    """What is said of every figure. Without a `title`, its name is shown as words."""
 
     name: str
     meaning: str
-    of: Callable[[Floats], Floats]
-    overall: bool = False
-    two_classes: bool = False
-    title: str = ""
+    title: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class RowFigure:
+class OfOneGroup(Figure):
+    """`overall`: it is said of all rows together too. `two_classes`: class 1 is the positive one."""
+
+    overall: bool = field(default=False, kw_only=True)
+    two_classes: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigure(OfOneGroup):
+    """A figure of one group, from its confusion counts."""
+
+    of: Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class RowFigure(OfOneGroup):
     """A figure of one group, from classes, probabilities of the positive (or chosen) class, and losses of its rows."""
 
-    name: str
-    meaning: str
     of: Callable[[NDArray[np.int64], Floats], float]
     reads: Literal["losses", "positive", "confidence"]
-    overall: bool = False
-    two_classes: bool = False
-    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class AcrossGroups:
+class AcrossGroups(Figure):
     """A figure across groups: a function of one value per group (last axis), of each of the figures it `reads`."""
 
-    name: str
-    meaning: str
     reads: tuple[str, ...]
     over: Callable[..., Floats]
     better: Better
     parity: bool = False
-    title: str = ""
 
 
 def share(part: Floats, whole: Floats) -> Floats:
@@ -114,6 +115,11 @@ def largest_difference(*several: Floats) -> Floats:
 def ratio(values: Floats) -> Floats:
     """Smallest over largest known value: 1 where all groups fare the same."""
     return share(lowest(values), highest(values))
+
+
+def or_none(value: float) -> float | None:
+    """A figure as JSON can hold it: None for what cannot be said."""
+    return None if np.isnan(value) else float(value)
 
 
 def _or_nan(values: Floats) -> Floats:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from veil.metrics.definitions import ACROSS, LEAST_ROWS, across
+from veil.metrics.definitions import ACROSS, LEAST_ROWS, across, or_none
 from veil.metrics.outcomes import Outcomes
 from veil.models.applying import apply
 from veil.problem import Problem
@@ -27,7 +27,7 @@ class GroupScore:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN is null."""
-        return {"n": self.n, "accuracy": _number(self.accuracy)}
+        return {"n": self.n, "accuracy": or_none(self.accuracy)}
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class GroupMetrics:
     def as_json(self) -> dict[str, Any]:
         """The keys that other programs rely on, and every further figure that the outcomes allow."""
         found = {
-            **{f.name: _number(self._across(f.name)) for f in ACROSS if f.reads == ("accuracy",)},
-            "accuracy": _number(self.accuracy),
+            **{f.name: or_none(self._across(f.name)) for f in ACROSS if f.reads == ("accuracy",)},
+            "accuracy": or_none(self.accuracy),
             "worst_group": self.worst_group,
             "by_group": {name: score.as_json() for name, score in self.by_group.items()},
         }
@@ -156,7 +156,3 @@ def membership_table(problem: Problem, names: Sequence[str]) -> NDArray[np.bool_
     nobody = np.zeros(len(own), dtype=bool)
     position = {name: index for index, name in enumerate(known)}
     return np.column_stack([own[:, position[name]] if name in position else nobody for name in names])
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)

@@ -21,7 +21,7 @@ from torch import nn
 from veil.accounting import Account, Gaussian, Relation, Repeated, Terms, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.metrics.bootstrap import intervals
-from veil.metrics.definitions import BY_COUNTS, LEAST_ROWS, all_across, parity_apart
+from veil.metrics.definitions import BY_COUNTS, LEAST_ROWS, all_across, or_none, parity_apart
 from veil.metrics.groups import GroupMetrics, GroupScore
 from veil.models.applying import apply
 from veil.noise import GaussianNoise
@@ -138,11 +138,11 @@ def _from_counts(
     used = np.where(known[:, None, None] & there[:, :, None], np.maximum(counts, 0.0), 0.0)
     values = {figure.name: figure.of(used) for figure in BY_COUNTS}
     spans = intervals(used, sigma)
-    found, parity = parity_apart({name: _or_none(float(value)) for name, value in all_across(values).items()})
+    found, parity = parity_apart({name: or_none(float(value)) for name, value in all_across(values).items()})
     by_group = {
         name: {
             **shown[name],
-            **{key: _or_none(float(value[i])) for key, value in values.items() if key != "accuracy"},
+            **{key: or_none(float(value[i])) for key, value in values.items() if key != "accuracy"},
             "accuracy_interval": spans.by_group[i],
             "confusion": np.rint(used[i]).astype(np.int64).tolist(),
         }
@@ -150,7 +150,7 @@ def _from_counts(
         else shown[name]
         for i, (name, _) in enumerate(scores)
     }
-    overall = {f.name: _or_none(float(f.of(used.sum(axis=0)))) for f in BY_COUNTS if f.overall}
+    overall = {f.name: or_none(float(f.of(used.sum(axis=0)))) for f in BY_COUNTS if f.overall}
     return {**found, **overall, "parity": parity, "intervals": spans.across, "by_group": by_group}
 
 
@@ -161,10 +161,6 @@ def fewest_rows(sigma: float, counts: int) -> float:
     (5.0, 16.0)
     """
     return max(float(LEAST_ROWS), 2.0 * sigma * math.sqrt(counts))
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def figures(

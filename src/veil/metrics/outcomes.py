@@ -20,6 +20,7 @@ from veil.metrics.definitions import (
     OVERALL,
     Floats,
     all_across,
+    or_none,
     parity_apart,
 )
 
@@ -71,13 +72,13 @@ class Outcomes:
         """Every figure as JSON values: overall, across groups with intervals, parity, and of each group."""
         overall, by_group = self._frames()
         values = {name: np.array([group[name] for group in by_group]) for name in by_group[0]} if by_group else {}
-        found, parity = parity_apart({name: _number(float(value)) for name, value in all_across(values).items()})
+        found, parity = parity_apart({name: or_none(float(value)) for name, value in all_across(values).items()})
         spans = intervals(self._enough(self.counts))
         whole = intervals(confusion(self.targets, self.predicted, self.classes)[None])
         groups = {
             name: {
                 "n": self.sizes[index],
-                **{key: _number(value) for key, value in by_group[index].items()},
+                **{key: or_none(value) for key, value in by_group[index].items()},
                 "accuracy_interval": spans.by_group[index],
                 **self._curves(index),
             }
@@ -85,7 +86,7 @@ class Outcomes:
         }
         return {
             **found,
-            **{name: _number(overall[name]) for name in OVERALL if name in overall},
+            **{name: or_none(overall[name]) for name in OVERALL if name in overall},
             "parity": parity,
             "intervals": {**spans.across, "accuracy": whole.by_group[0]},
             "tiny_groups": {n: size for n, size in zip(self.names, self.sizes, strict=True) if size < self.least},
@@ -194,7 +195,3 @@ def _by_counts(of: Any, classes: int, y_true: Any, y_pred: Any) -> float:
 def _by_rows(of: Any, right: bool, y_true: Any, y_pred: Any, values: Any) -> float:
     targets = np.asarray(y_true)
     return float(of((targets == np.asarray(y_pred)).astype(np.int64) if right else targets, np.asarray(values)))
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from veil.errors import InputError
+from veil.metrics.definitions import or_none
 from veil.metrics.groups import GroupMetrics, GroupScore
 
 
@@ -29,8 +28,7 @@ class PrivacyCost:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN is null."""
-        clean = {name: None if math.isnan(cost) else cost for name, cost in self.by_group.items()}
-        return {"gap": None if math.isnan(self.gap) else self.gap, "by_group": clean}
+        return {"gap": or_none(self.gap), "by_group": {name: or_none(cost) for name, cost in self.by_group.items()}}
 
 
 def privacy_cost(
@@ -54,25 +52,6 @@ def privacy_cost(
     return PrivacyCost(
         {n: twin.by_group[n].accuracy - float(np.mean([run.by_group[n].accuracy for run in runs])) for n in names}
     )
-
-
-def twin_metrics(folder: Path, train: Callable[[Path], object]) -> GroupMetrics:
-    """The twin's figures: read from its run folder, or trained into it first (`train` gets the folder).
-
-    The twin is not private. Its figures are shown beside the certificate and are not covered by it.
-    """
-    if not (folder / "metrics.json").exists():
-        train(folder)
-    return read_metrics(folder)
-
-
-def read_metrics(folder: Path) -> GroupMetrics:
-    """Group figures from a run folder."""
-    try:
-        record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        return metrics_from_json(record["metrics"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder} holds no metrics of a run: {error}") from error
 
 
 def metrics_from_json(record: Mapping[str, Any]) -> GroupMetrics:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from veil.errors import InputError, require
+from veil.plans.controllers import first_release
 from veil.plans.plan import Plan
 
 
@@ -25,7 +25,7 @@ class LevelRow:
 def level_table(plan: Plan) -> list[LevelRow]:
     """What every owner gets under a plan: rate, clip, expected uses of one row over the run, and the exact ε."""
     require(plan.rules is not None, f"{plan.method} is not private: its owners have no budget to spend")
-    release = plan.controller.release(plan.controller.start(), 0)
+    release = first_release(plan.controller)
     rates = getattr(release.draw, "rates", None)
     if rates is None or plan.rules is None:
         raise InputError(f"{plan.method} does not draw rows with a rate of their own: there is no table of levels")
@@ -44,14 +44,3 @@ def level_table(plan: Plan) -> list[LevelRow]:
             )
         )
     return rows
-
-
-def level_table_text(rows: Sequence[LevelRow]) -> str:
-    """The table as Markdown, which is also readable as it stands."""
-    lines = ["| owner | rows | budget ε | spent ε | rate | clip | uses of a row |", "|---|--:|--:|--:|--:|--:|--:|"]
-    lines += [
-        f"| {row.owner} | {row.rows:,} | {row.budget:g} | {row.epsilon:.4g} | {row.rate:.4g} | {row.clip:.4g} "
-        f"| {row.expected_uses:.3g} |"
-        for row in rows
-    ]
-    return "\n".join(lines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -230,6 +231,8 @@ class LossRelease:
     when a row comes or goes, and when it is replaced within its group; `one_sided=False` charges 2ζ nevertheless.
     """
 
+    summed: ClassVar[str] = "losses"
+
     purpose: str
     ceiling: float
     tau: float
@@ -255,17 +258,23 @@ class LossRelease:
         step: int,
         noise: GaussianNoise,
     ) -> NDArray[np.float64]:
-        """Noisy mean loss per group over the declared group sizes. `losses` gives the loss of each row."""
+        """One value per group, from noisy sums. `losses` gives the loss of each row."""
         strata = problem.strata()
         # A purpose of its own: this sample is independent of the gradient's sample.
-        rows = PoissonSampler(strata, (self.rate,) * len(strata.members), purpose=self.purpose).draw(seed, step)
-        values = losses(rows).to(torch.float64)
-        values = torch.nan_to_num(values, nan=0.0, posinf=self.ceiling).clamp(0.0, self.ceiling)
+        rows = PoissonSampler.uniform(strata, self.rate, self.purpose).draw(seed, step)
+        sums = self.sums(losses(rows), problem, rows)
+        noisy = noise.add(step, {self.summed: sums}, self.tau, self.purpose)[self.summed]
+        return self.said(np.asarray(noisy.numpy()), problem.public)
+
+    def sums(self, losses: Tensor, problem: Problem, rows: NDArray[np.int64]) -> Tensor:
+        """The bounded losses of each group's rows, summed: private until noise is added."""
+        values = torch.nan_to_num(losses.to(torch.float64), nan=0.0, posinf=self.ceiling).clamp(0.0, self.ceiling)
         groups = torch.from_numpy(problem.group_of[rows])
-        sums = torch.zeros(len(problem.public.groups), dtype=torch.float64).index_add_(0, groups, values)
-        noisy = noise.add(step, {"losses": sums}, self.tau, self.purpose)["losses"]
-        sizes = np.array(problem.public.group_sizes, dtype=np.float64)
-        return np.asarray(noisy.numpy() / (sizes * self.rate))
+        return torch.zeros(len(problem.public.groups), dtype=torch.float64).index_add_(0, groups, values)
+
+    def said(self, noisy: NDArray[np.float64], facts: PublicFacts) -> NDArray[np.float64]:
+        """The mean loss per group over the declared group sizes."""
+        return np.asarray(noisy / (np.array(facts.group_sizes, dtype=np.float64) * self.rate))
 
 
 SideRelease = LossRelease

@@ -40,28 +40,38 @@ class Series:
     role: str = "group"
 
 
-@dataclass(frozen=True)
-class Lines:
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What every figure has: a title, how its values are written, and a note below it."""
+
+    title: str
+    format: str = "percent"
+    note: str = ""
+
+    def cell(self, value: Value) -> Cell:
+        """A value as it stands in the figure's table."""
+        return Cell(FORMATS[self.format](value), value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines(Drawn):
     """Lines over a common axis, with horizontal reference lines and, where wanted, the diagonal."""
 
     kind: ClassVar[str] = "lines"
-    title: str
     x_label: str
     y_label: str
     series: tuple[Series, ...]
-    format: str = "percent"
     x_format: str = "number"
     unit_range: bool = False
     references: tuple[tuple[str, float], ...] = ()
     diagonal: str | None = None
-    note: str = ""
 
     def table(self) -> Table:
         """One row per x, one column per line."""
         xs = sorted({x for series in self.series for x in series.x})
-        shown, at = FORMATS[self.format], FORMATS[self.x_format]
+        at = FORMATS[self.x_format]
         columns = [dict(zip(series.x, series.y, strict=True)) for series in self.series]
-        rows = tuple((Cell(at(x), x), *(Cell(shown(column.get(x)), column.get(x)) for column in columns)) for x in xs)
+        rows = tuple((Cell(at(x), x), *(self.cell(column.get(x)) for column in columns)) for x in xs)
         return Table(self.title, (self.x_label, *(series.name for series in self.series)), rows, text_columns=0)
 
 
@@ -75,20 +85,17 @@ class Interval:
     n: int | None = None
 
 
-@dataclass(frozen=True)
-class Forest:
+@dataclass(frozen=True, kw_only=True)
+class Forest(Drawn):
     """Dots with intervals: one row per name, one dot per series; `joined` dots share a line and are tied together."""
 
     kind: ClassVar[str] = "forest"
-    title: str
     rows: tuple[str, ...]
     series: tuple[tuple[str, tuple[Interval, ...]], ...]
     x_label: str
     row_label: str = "Group"
     interval_label: str = "95 % interval"
     joined: bool = False
-    format: str = "percent"
-    note: str = ""
 
     def table(self) -> Table:
         """Each series has its value and its interval."""
@@ -100,7 +107,7 @@ class Forest:
             for _, intervals in self.series:
                 one = intervals[index]
                 known = one.low is not None and one.high is not None
-                cells.append(Cell(shown(one.value), one.value))
+                cells.append(self.cell(one.value))
                 cells.append(Cell(f"{shown(one.low)} to {shown(one.high)}" if known else NOTHING, one.low))
             rows.append(tuple(cells))
         return Table(self.title, (self.row_label, *columns), tuple(rows))
@@ -116,12 +123,11 @@ class Bar:
     inner: Value = None
 
 
-@dataclass(frozen=True)
-class Bars:
+@dataclass(frozen=True, kw_only=True)
+class Bars(Drawn):
     """Horizontal bars against marks."""
 
     kind: ClassVar[str] = "bars"
-    title: str
     bars: tuple[Bar, ...]
     x_label: str
     row_label: str
@@ -129,26 +135,22 @@ class Bars:
     mark_label: str = ""
     inner_label: str = ""
     format: str = "number"
-    note: str = ""
 
     def table(self) -> Table:
         """One row per bar."""
-        shown = FORMATS[self.format]
         labels = [("value", self.value_label), ("mark", self.mark_label), ("inner", self.inner_label)]
         used = [(key, label) for key, label in labels if label]
         rows = tuple(
-            (Cell(bar.name, bar.name), *(Cell(shown(getattr(bar, key)), getattr(bar, key)) for key, _ in used))
-            for bar in self.bars
+            (Cell(bar.name, bar.name), *(self.cell(getattr(bar, key)) for key, _ in used)) for bar in self.bars
         )
         return Table(self.title, (self.row_label, *(label for _, label in used)), rows)
 
 
-@dataclass(frozen=True)
-class Heat:
+@dataclass(frozen=True, kw_only=True)
+class Heat(Drawn):
     """A grid of values with counts; each cell also prints its value, so that colour is not needed to read it."""
 
     kind: ClassVar[str] = "heat"
-    title: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: tuple[tuple[Value, ...], ...]
@@ -158,14 +160,11 @@ class Heat:
     value_label: str
     count_label: str
     diverging: bool = False
-    format: str = "percent"
-    note: str = ""
 
     def table(self) -> Table:
         """One row per cell of the grid."""
-        shown = FORMATS[self.format]
         rows = tuple(
-            (Cell(row, row), Cell(column, column), Cell(shown(value), value), Cell(number(count), count))
+            (Cell(row, row), Cell(column, column), self.cell(value), Cell(number(count), count))
             for row, values, counts in zip(self.rows, self.values, self.counts, strict=True)
             for column, value, count in zip(self.columns, values, counts, strict=True)
         )
@@ -187,34 +186,24 @@ class Point:
     subject: bool = False
 
 
-@dataclass(frozen=True)
-class Scatter:
+@dataclass(frozen=True, kw_only=True)
+class Scatter(Drawn):
     """Named points; those that no other beats in both directions form the front."""
 
     kind: ClassVar[str] = "scatter"
-    title: str
     x_label: str
     y_label: str
     points: tuple[Point, ...]
-    format: str = "percent"
-    note: str = ""
 
     def table(self) -> Table:
         """One row per point."""
-        shown = FORMATS[self.format]
-        rows = tuple(
-            (
-                Cell(p.name, p.name),
-                Cell("yes" if p.front else "no", "yes" if p.front else "no"),
-                Cell(shown(p.x), p.x),
-                Cell(shown(p.x_std), p.x_std),
-                Cell(shown(p.y), p.y),
-                Cell(shown(p.y_std), p.y_std),
-            )
-            for p in self.points
-        )
+        rows = []
+        for p in self.points:
+            front = "yes" if p.front else "no"
+            values = (self.cell(value) for value in (p.x, p.x_std, p.y, p.y_std))
+            rows.append((Cell(p.name, p.name), Cell(front, front), *values))
         columns = ("Method", "On the front", self.x_label, "std", self.y_label, "std")
-        return Table(self.title, columns, rows, text_columns=2)
+        return Table(self.title, columns, tuple(rows), text_columns=2)
 
 
 Figure = Lines | Forest | Bars | Heat | Scatter

@@ -24,11 +24,7 @@ SCRIPTS = ("charts.js", "page.js")
 
 
 def write_report(
-    runs: Sequence[Facts],
-    path: Path,
-    *,
-    requirements: Sequence[Mapping[str, Any]] = (),
-    audits: Sequence[Mapping[str, Any]] | None = None,
+    runs: Sequence[Facts], path: Path, *, requirements: Sequence[Facts] = (), audits: Sequence[Facts] | None = None
 ) -> Path:
     """Write the page, and beside an `.html` file its JSON twin; returns the page's path."""
     twin, tables = build(runs, requirements, audits or ())
@@ -42,20 +38,14 @@ def write_report(
 
 
 def render_page(
-    runs: Sequence[Facts],
-    *,
-    requirements: Sequence[Mapping[str, Any]] = (),
-    audits: Sequence[Mapping[str, Any]] | None = None,
+    runs: Sequence[Facts], *, requirements: Sequence[Facts] = (), audits: Sequence[Facts] | None = None
 ) -> str:
     """The whole page as text."""
     return _render(*build(runs, requirements, audits or ()))
 
 
 def build_facts(
-    runs: Sequence[Facts],
-    *,
-    requirements: Sequence[Mapping[str, Any]] = (),
-    audits: Sequence[Mapping[str, Any]] | None = None,
+    runs: Sequence[Facts], *, requirements: Sequence[Facts] = (), audits: Sequence[Facts] | None = None
 ) -> dict[str, Any]:
     """The JSON twin: the runs, and every figure derived from them that the page shows."""
     return build(runs, requirements, audits or ())[0]
@@ -64,7 +54,7 @@ def build_facts(
 def render_summary(facts: Facts) -> str:
     """A small HTML fragment for notebooks: the verdict of one run, without scripts or outside styles."""
     twin = build_facts([facts])
-    html: str = _environment().get_template("summary.html.j2").render(twin=twin, run=twin["runs"][0])
+    html: str = environment(escaped=True).get_template("summary.html.j2").render(twin=twin, run=twin["runs"][0])
     return html
 
 
@@ -72,7 +62,7 @@ def _render(twin: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
     script = _script()
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     html: str = (
-        _environment()
+        environment(escaped=True)
         .get_template("report.html.j2")
         .render(
             twin=twin,
@@ -109,21 +99,18 @@ def _script() -> str:
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+def environment(*, escaped: bool) -> Environment:
+    """How templates are filled in; `escaped` for HTML."""
+    source = FunctionLoader(asset)
+    filling = Environment(
+        loader=source, autoescape=escaped, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(
-        percent=wording.percent,
-        points=wording.points,
-        number=wording.number,
-        spelled=wording.spelled,
-        show=wording.show,
-    )
-    environment.globals.update(
+    for word in (wording.percent, wording.points, wording.number, wording.label, wording.spelled, wording.show):
+        filling.filters[word.__name__] = word
+    filling.globals.update(
         relations=wording.RELATIONS,
         accountants=wording.ACCOUNTANTS,
         samplings=wording.SAMPLINGS,
         sizes=wording.SIZES,
     )
-    return environment
+    return filling

@@ -26,28 +26,12 @@ def quality_figures(run: Facts) -> dict[str, Figure]:
             value_label="Difference",
             note=_one_class_note(scores),
         )
-    calibration = _lines(scores, "calibration", "confidence", "accuracy")
-    if calibration:
-        figures["calibration"] = Lines(
-            title="Calibration of each group",
-            x_label="Confidence of the model",
-            y_label="Share that was right",
-            series=calibration,
-            x_format="percent",
-            unit_range=True,
-            diagonal="as sure as right",
-        )
-    roc = _lines(scores, "roc", "fpr", "tpr")
-    if roc:
-        figures["roc"] = Lines(
-            title="ROC curve of each group",
-            x_label="False positive rate",
-            y_label="True positive rate",
-            series=roc,
-            x_format="percent",
-            unit_range=True,
-            diagonal="chance",
-        )
+    if calibration := _lines(scores, "calibration", "confidence", "accuracy"):
+        said = ("Calibration of each group", "Confidence of the model", "Share that was right", "as sure as right")
+        figures["calibration"] = _unit_square(*said, calibration)
+    if roc := _lines(scores, "roc", "fpr", "tpr"):
+        said = ("ROC curve of each group", "False positive rate", "True positive rate", "chance")
+        figures["roc"] = _unit_square(*said, roc)
     for index, (name, score) in enumerate(scores.items()):
         if (heat := _confusion(name, score.get("confusion"), run.get("classes") or [])) is not None:
             figures[f"confusion-{index}"] = heat
@@ -87,6 +71,18 @@ def further_figures(run: Facts) -> dict[str, float]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _unit_square(title: str, x_label: str, y_label: str, diagonal: str, series: tuple[Series, ...]) -> Lines:
+    return Lines(
+        title=title,
+        x_label=x_label,
+        y_label=y_label,
+        series=series,
+        x_format="percent",
+        unit_range=True,
+        diagonal=diagonal,
+    )
 
 
 def _lines(scores: Facts, key: str, x: str, y: str) -> tuple[Series, ...]:

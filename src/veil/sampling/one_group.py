@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -60,10 +60,6 @@ class OneGroupSampler:
         """Row ids of the batch, ascending, all of the chosen group."""
         strata = self.strata_of(self.chosen(seed, step))
         return self.within.strata.rows_of((self.within.slots(seed, step, index) for index in strata), strata)
-
-    def with_probabilities(self, probabilities: Sequence[float]) -> OneGroupSampler:
-        """The same draw within groups, at another public lottery."""
-        return replace(self, probabilities=probabilities)
 
     def strata_of(self, group: int) -> tuple[int, ...]:
         """The strata that make up a group."""

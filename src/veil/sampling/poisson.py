@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -48,7 +48,7 @@ def poisson_slots(generator: np.random.Generator, slots: int, rate: float) -> Ro
 class PoissonSampler:
     """Every row takes part independently with the rate of its stratum.
 
-    `rates` has one number per stratum. Rates are public and may change between steps (`with_rates`).
+    `rates` has one number per stratum. Rates are public.
     Each stratum has its own stream: the rate of one never changes what is drawn from another. Two samplers
     that must be independent in the same step need different `purpose`s: with the same they draw the same rows.
 
@@ -83,10 +83,6 @@ class PoissonSampler:
         """The drawn slots of one stratum, holes included."""
         generator = seed.generator("sampling/poisson/" + self.purpose, step, self.strata.names[stratum])
         return poisson_slots(generator, self.strata.sizes[stratum], self.rates[stratum])
-
-    def with_rates(self, rates: Sequence[float]) -> PoissonSampler:
-        """The same strata at other public rates."""
-        return replace(self, rates=rates)
 
     def rate_of(self, stratum: int) -> float:
         """The chance that a row of this stratum takes part."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -53,10 +53,6 @@ class SubsetSampler:
         """The drawn slots of one stratum, holes included."""
         generator = seed.generator("sampling/subset/" + self.purpose, step, self.strata.names[stratum])
         return subset_slots(generator, self.strata.sizes[stratum], self.counts[stratum])
-
-    def with_counts(self, counts: Sequence[int]) -> SubsetSampler:
-        """The same strata at other public counts."""
-        return replace(self, counts=counts)
 
     def rate_of(self, stratum: int) -> float:
         """The chance that a row of this stratum takes part: its count over its slots (0 for an empty stratum)."""

@@ -37,23 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from veil.accounting.events import (
-    AccountingError,
-    Envelope,
-    Event,
-    Gaussian,
-    Laplace,
-    Mixture,
-    NoisyMax,
-    PoissonGaussian,
-    Relation,
-    Repeated,
-    Selection,
-    SubsetGaussian,
-    Tree,
-    relation_of,
-    repeated,
-)
+from veil.accounting import events as kinds
+from veil.accounting.events import AccountingError, Event, Relation, Repeated, relation_of, repeated
 
 FloatArray = NDArray[np.float64]
 Profile = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
@@ -256,23 +241,23 @@ def envelope_pair(pairs: Sequence[Pair]) -> Pair:
 def _gaussian_distance(event: Event) -> float | None:
     """μ when the event costs exactly what a Gaussian costs, 0 when it costs nothing, None otherwise."""
     match event:
-        case Gaussian():
+        case kinds.Gaussian():
             return event.reach / event.noise_multiplier
-        case Tree():
+        case kinds.Tree():
             return _gaussian_distance(event.as_gaussian())
-        case SubsetGaussian() | PoissonGaussian() if event.rate == 0:
+        case kinds.SubsetGaussian() | kinds.PoissonGaussian() if event.rate == 0:
             return 0.0
-        case SubsetGaussian() if event.rate == 1:
+        case kinds.SubsetGaussian() if event.rate == 1:
             return event.reach / event.noise_multiplier
-        case PoissonGaussian() if event.rate == 1:
+        case kinds.PoissonGaussian() if event.rate == 1:
             return (1 if event.relation is Relation.ADD_REMOVE else 2) / event.noise_multiplier
-        case Mixture() if event.probability == 0:
+        case kinds.Mixture() if event.probability == 0:
             return 0.0
-        case Envelope():
+        case kinds.Envelope():
             distances = [_gaussian_distance(one) for one in event.events]
             known = [distance for distance in distances if distance is not None]
             return max(known) if len(known) == len(distances) else None
-        case Mixture() if event.probability == 1:
+        case kinds.Mixture() if event.probability == 1:
             return _gaussian_distance(event.event)
     return None
 
@@ -283,19 +268,19 @@ def pair_of(event: Event) -> Pair:
     if distance is not None:
         return gaussian_pair(distance)
     match event:
-        case PoissonGaussian(noise, rate, Relation.ADD_REMOVE):
+        case kinds.PoissonGaussian(noise, rate, Relation.ADD_REMOVE):
             return poisson_pair(rate, noise)
-        case PoissonGaussian(noise, rate):
+        case kinds.PoissonGaussian(noise, rate):
             return poisson_replace_pair(rate, noise)
-        case SubsetGaussian(noise):
+        case kinds.SubsetGaussian(noise):
             return subset_pair(event.rate, event.reach / noise)
-        case Laplace(noise):
+        case kinds.Laplace(noise):
             return laplace_pair(event.reach / noise)
-        case NoisyMax():
+        case kinds.NoisyMax():
             return noisy_max_pair(event.range)
-        case Mixture(probability, inner):
+        case kinds.Mixture(probability, inner):
             return pair_of(inner) if probability == 1 else mixture_pair(probability, pair_of(inner))
-        case Envelope(members):
+        case kinds.Envelope(members):
             costly = [one for one in members if _gaussian_distance(one) != 0.0]
             return envelope_pair([pair_of(one) for one in costly])
     raise AccountingError(f"{type(event).__name__} has no privacy loss distribution here: use rdp")
@@ -303,7 +288,7 @@ def pair_of(event: Event) -> Pair:
 
 def supported(event: Event) -> bool:
     """Whether `pair_of` knows the event."""
-    return not isinstance(event, Selection)
+    return not isinstance(event, kinds.Selection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +313,7 @@ def parts_of(events: Iterable[Event | Repeated], realisable: bool = False) -> tu
     for item in items:
         distance = _gaussian_distance(item.event)
         if distance is None:
-            alone = realisable and isinstance(item.event, NoisyMax)
+            alone = realisable and isinstance(item.event, kinds.NoisyMax)
             pair = response_pair(item.event.range / 2) if alone else pair_of(item.event)  # type: ignore[union-attr]
             parts.append(Part(pair, item.times))
         elif distance > 0:

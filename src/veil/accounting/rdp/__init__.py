@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import get_args
 
 import numpy as np
 
+from veil.accounting import events as kinds
 from veil.accounting.conversion import (
     check_delta,
     check_epsilon,
@@ -18,23 +20,7 @@ from veil.accounting.conversion import (
     moment_log_delta,
     total_variation_bound,
 )
-from veil.accounting.events import (
-    AccountingError,
-    Envelope,
-    Event,
-    Gaussian,
-    Laplace,
-    Mixture,
-    NoisyMax,
-    PoissonGaussian,
-    Relation,
-    Repeated,
-    Selection,
-    SubsetGaussian,
-    Tree,
-    relation_of,
-    repeated,
-)
+from veil.accounting.events import AccountingError, Event, Relation, Repeated, composable
 from veil.accounting.rdp import closed as rdp_closed
 from veil.accounting.rdp.order_search import Best, search
 from veil.accounting.rdp.poisson import add_remove, replace_one
@@ -51,21 +37,21 @@ _NEXT_TO_ONE = 1 + 2.0**-10
 
 def _whole(items: Iterable[Repeated]) -> float:
     """The order above which only whole ones are worth trying: the cost of a subset is only known there."""
-    return 2.0 if any(isinstance(item.event, SubsetGaussian) for item in items) else 512.0
+    return 2.0 if any(isinstance(item.event, kinds.SubsetGaussian) for item in items) else 512.0
 
 
 def _tells_more_than(items: Sequence[Repeated], delta: float) -> bool:
     """Whether one release alone has a total variation above δ, so that no bound on all of them can lie below."""
     for item in items:
         event = item.event
-        if isinstance(event, Gaussian | PoissonGaussian | SubsetGaussian):
-            rate = 1.0 if isinstance(event, Gaussian) else event.rate
+        if isinstance(event, kinds.Gaussian | kinds.PoissonGaussian | kinds.SubsetGaussian):
+            rate = 1.0 if isinstance(event, kinds.Gaussian) else event.rate
             if rate * math.erf(1 / (math.sqrt(8) * event.noise_multiplier)) > delta:
                 return True
     return False
 
 
-def _selection(event: Selection, orders: Floats) -> Floats:
+def _selection(event: kinds.Selection, orders: Floats) -> Floats:
     grid = np.union1d(orders, DEFAULT_ORDERS)
     cost = _compose(event.events, grid)
     if math.isinf(event.shape):
@@ -80,19 +66,19 @@ def _selection(event: Selection, orders: Floats) -> Floats:
 def _alone(event: Event, orders: Floats) -> Floats:
     """The cost of an event that is not worth batching with others of its kind."""
     match event:
-        case Gaussian():
+        case kinds.Gaussian():
             return rdp_closed.gaussian(event, orders)
-        case Tree():
+        case kinds.Tree():
             return rdp_closed.gaussian(event.as_gaussian(), orders)
-        case Laplace():
+        case kinds.Laplace():
             return rdp_closed.laplace(event, orders)
-        case NoisyMax():
+        case kinds.NoisyMax():
             return rdp_closed.noisy_max(event, orders)
-        case Mixture():
+        case kinds.Mixture():
             return rdp_closed.mixture(event.probability, rdp(event.event, orders), orders)
-        case Envelope():
+        case kinds.Envelope():
             return np.asarray(np.max([rdp(one, orders) for one in event.events], axis=0))
-        case Selection():
+        case kinds.Selection():
             return _selection(event, orders)
         case _:
             raise AccountingError(f"the Rényi accountant has no proved cost for {event!r}")
@@ -100,19 +86,19 @@ def _alone(event: Event, orders: Floats) -> Floats:
 
 def _sampled(items: Sequence[Repeated], orders: Floats) -> Floats:
     """The summed cost of sampled Gaussians, all events of one kind in one go."""
-    kinds: dict[Callable[[Floats, Floats, Floats], Floats], list[tuple[float, float, float]]] = {}
+    alike: dict[Callable[[Floats, Floats, Floats], Floats], list[tuple[float, float, float]]] = {}
     for item in items:
         event = item.event
-        if isinstance(event, SubsetGaussian):
+        if isinstance(event, kinds.SubsetGaussian):
             key = replace_one_subset
             entry = (event.noise_multiplier / event.reach, event.rate, float(item.times))
         else:
-            assert isinstance(event, PoissonGaussian)
+            assert isinstance(event, kinds.PoissonGaussian)
             key = add_remove if event.relation is Relation.ADD_REMOVE else replace_one
             entry = (event.noise_multiplier, event.rate, float(item.times))
-        kinds.setdefault(key, []).append(entry)
+        alike.setdefault(key, []).append(entry)
     total = np.zeros(orders.shape)
-    for cost, entries in kinds.items():
+    for cost, entries in alike.items():
         noise, rate, times = np.array(entries).T
         total += times @ cost(noise, rate, orders)
     return total
@@ -120,10 +106,10 @@ def _sampled(items: Sequence[Repeated], orders: Floats) -> Floats:
 
 def _compose(items: Sequence[Repeated], orders: Floats) -> Floats:
     """The summed Rényi cost of all items at each order."""
-    sampled = [item for item in items if isinstance(item.event, PoissonGaussian | SubsetGaussian)]
+    sampled = [item for item in items if isinstance(item.event, kinds.PoissonGaussian | kinds.SubsetGaussian)]
     total = _sampled(sampled, orders)
     for item in items:
-        if not isinstance(item.event, PoissonGaussian | SubsetGaussian):
+        if not isinstance(item.event, kinds.PoissonGaussian | kinds.SubsetGaussian):
             total += item.times * _alone(item.event, orders)
     return total
 
@@ -131,7 +117,7 @@ def _compose(items: Sequence[Repeated], orders: Floats) -> Floats:
 def rdp(event: Event, orders: Sequence[float] | Floats) -> Floats:
     """The Rényi cost of one event at each order.
 
-    >>> rdp(Gaussian(2.0), [2.0, 4.0]).tolist()
+    >>> rdp(kinds.Gaussian(2.0), [2.0, 4.0]).tolist()
     [0.25, 0.5]
     """
     grid = np.asarray(orders, dtype=np.float64)
@@ -139,12 +125,22 @@ def rdp(event: Event, orders: Sequence[float] | Floats) -> Floats:
     return _compose([Repeated(event)], grid)
 
 
+@lru_cache(maxsize=65536)
+def cost_at(event: Event, order: float) -> float:
+    """The Rényi cost of one event at one order.
+
+    >>> cost_at(kinds.Gaussian(2.0), 4.0)
+    0.5
+    """
+    return float(rdp(event, [order])[0])
+
+
 class Rdp:
     """Adds up Rényi costs and converts them at the best order.
 
     Without `orders` the best order is searched for among all real orders above 1; with them, only these are used.
 
-    >>> steps = [Repeated(PoissonGaussian(1.0, 0.005), 10_000)]
+    >>> steps = [Repeated(kinds.PoissonGaussian(1.0, 0.005), 10_000)]
     >>> round(Rdp().epsilon(steps, 1e-5), 2)
     3.06
     """
@@ -216,6 +212,4 @@ class Rdp:
             event = item.event if isinstance(item, Repeated) else item
             if not self.supports(event):
                 raise AccountingError(f"the Rényi accountant has no proved cost for {event!r}")
-        if given:
-            relation_of(given)
-        return repeated(given)
+        return composable(given)

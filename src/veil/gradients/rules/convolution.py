@@ -186,20 +186,16 @@ class Convolved(Contribution):
         """One ordinary convolution backward in which every image is a group of its own."""
         count, groups = self.images.shape[0], self.shape.groups
         kernels = self.weight.new_empty(1).expand(count * self.weight.shape[0], *self.weight.shape[1:])
-        result: Tensor = torch.ops.aten.convolution_backward(
-            self.gradients.reshape(1, -1, *self.gradients.shape[2:]),
-            self.images.reshape(1, -1, *self.images.shape[2:]),
-            kernels,
-            None,
-            self.shape.stride,
-            self.shape.padding,
-            self.shape.dilation,
-            False,
-            [0] * len(self.shape.kernel),
-            count * groups,
-            [False, True, False],
-        )[1]
-        return result.view(count, *self.weight.shape)
+        gradients = self.gradients.reshape(1, -1, *self.gradients.shape[2:])
+        images = self.images.reshape(1, -1, *self.images.shape[2:])
+        return self._backward(gradients, images, kernels, count * groups).view(count, *self.weight.shape)
+
+    def _backward(self, gradients: Tensor, images: Tensor, kernels: Tensor, groups: int) -> Tensor:
+        """The gradient of `kernels`, by torch's own backward pass of a convolution."""
+        fixed = (None, self.shape.stride, self.shape.padding, self.shape.dilation, False, [0] * len(self.shape.kernel))
+        found = torch.ops.aten.convolution_backward(gradients, images, kernels, *fixed, groups, [False, True, False])
+        result: Tensor = found[1]
+        return result
 
     def _by_patches(self) -> Tensor:
         """Patches written out by slices, a few images at a time, and multiplied with the output gradients."""
@@ -223,21 +219,7 @@ class Convolved(Contribution):
         sums = []
         for row_weights in weights.to(self.gradients.dtype):
             scale = row_weights.repeat_interleave(images).view(-1, 1, *(1 for _ in self.shape.kernel))
-            sums.append(
-                torch.ops.aten.convolution_backward(
-                    self.gradients * scale,
-                    self.images,
-                    self.weight,
-                    None,
-                    self.shape.stride,
-                    self.shape.padding,
-                    self.shape.dilation,
-                    False,
-                    [0] * len(self.shape.kernel),
-                    self.shape.groups,
-                    [False, True, False],
-                )[1]
-            )
+            sums.append(self._backward(self.gradients * scale, self.images, self.weight, self.shape.groups))
         return torch.stack(sums)
 
     def kept(self, keep: Tensor) -> Contribution:

@@ -59,15 +59,11 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Any:
     """γ and β have one value per normalised feature."""
-    return _record(
-        recorder,
-        "layer norm",
-        input,
-        weight,
-        bias,
-        lambda x, scale, shift: F.layer_norm(x, list(normalized_shape), scale, shift, eps),
-        len(normalized_shape),
-    )
+
+    def forward(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
+        return F.layer_norm(x, list(normalized_shape), scale, shift, eps)
+
+    return _record(recorder, "layer norm", input, weight, bias, forward, len(normalized_shape))
 
 
 @rule(F.rms_norm)
@@ -79,15 +75,11 @@ def rms_norm(
     eps: float | None = None,
 ) -> Any:
     """γ has one value per normalised feature; there is no β."""
-    return _record(
-        recorder,
-        "RMS norm",
-        input,
-        weight,
-        None,
-        lambda x, scale, _: F.rms_norm(x, list(normalized_shape), scale, eps),
-        len(normalized_shape),
-    )
+
+    def forward(x: Tensor, scale: Tensor | None, _: Tensor | None) -> Tensor:
+        return F.rms_norm(x, list(normalized_shape), scale, eps)
+
+    return _record(recorder, "RMS norm", input, weight, None, forward, len(normalized_shape))
 
 
 @rule(F.group_norm)
@@ -100,15 +92,11 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Any:
     """γ and β have one value per channel."""
-    return _record(
-        recorder,
-        "group norm",
-        input,
-        weight,
-        bias,
-        lambda x, scale, shift: F.group_norm(x, num_groups, scale, shift, eps),
-        None,
-    )
+
+    def forward(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
+        return F.group_norm(x, num_groups, scale, shift, eps)
+
+    return _record(recorder, "group norm", input, weight, bias, forward, None)
 
 
 @rule(F.instance_norm)
@@ -128,15 +116,11 @@ def instance_norm(
         raise GradientError(
             "InstanceNorm with track_running_stats=True stores statistics of private rows: set it to False"
         )
-    return _record(
-        recorder,
-        "instance norm",
-        input,
-        weight,
-        bias,
-        lambda x, scale, shift: F.instance_norm(x, None, None, scale, shift, True, momentum, eps),
-        None,
-    )
+
+    def forward(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
+        return F.instance_norm(x, None, None, scale, shift, True, momentum, eps)
+
+    return _record(recorder, "instance norm", input, weight, bias, forward, None)
 
 
 @rule(F.batch_norm)

@@ -32,7 +32,7 @@ from veil.accounting import Event, Ledger
 from veil.foundation.randomness import Seed
 from veil.methods.convex.rows import LinearRows, install, project, weight_shape
 from veil.methods.convex.saddle import bounded_slopes
-from veil.methods.convex.setting import LinearSetting
+from veil.methods.convex.setting import LinearSetting, LinearSolver
 from veil.noise import GaussianNoise, TreeNoise
 from veil.plans.controllers.solver import Report
 from veil.problem import Problem
@@ -119,13 +119,12 @@ class Exp3:
 
 
 @dataclass(frozen=True)
-class Game:
+class Game(LinearSolver):
     """The rounds of the two players. A row is in one pool, at one place, whatever its values.
 
     With `go_on` a group without rows is played no more; otherwise the game ends there. The transcript decides both.
     """
 
-    setting: LinearSetting
     rounds: int
     rows_per_round: int
     step_size: float
@@ -137,10 +136,6 @@ class Game:
     events: tuple[Event, ...]
     go_on: bool = False
     secure: bool = False
-
-    def check(self, model: nn.Module) -> None:
-        """Linear models only."""
-        self.setting.layer(model)
 
     def learner(self, shape: tuple[int, int], seed: Seed) -> OnlineLearner:
         """DP-FTRL with a tree that is filled up at each restart."""

@@ -27,7 +27,7 @@ from veil.methods.convex.inner import accelerated
 from veil.methods.convex.losses import Constants
 from veil.methods.convex.rows import install, project, weight_shape
 from veil.methods.convex.saddle import SaddleProblem, reach_of_one_row
-from veil.methods.convex.setting import LinearSetting, reach_of
+from veil.methods.convex.setting import LinearSetting, LinearSolver, reach_of
 from veil.noise import GaussianNoise
 from veil.plans.controllers.solver import Report
 from veil.problem import Problem
@@ -50,18 +50,13 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class PhasedErm:
+class PhasedErm(LinearSolver):
     """Runs the phases. Every row stands in one fold, so a run costs a row one release."""
 
-    setting: LinearSetting
     phases: tuple[Phase, ...]
     relation: Relation
     events: tuple[Event, ...]
     secure: bool = False
-
-    def check(self, model: nn.Module) -> None:
-        """Linear models only."""
-        self.setting.layer(model)
 
     def solve(self, model: nn.Module, problem: Problem, seed: Seed, ledger: Ledger, report: Report) -> None:
         """One release of the weights per fold; their cost, the same in every fold, is reserved once."""

@@ -31,7 +31,7 @@ from veil.accounting import Event, Ledger, Relation
 from veil.foundation.randomness import Seed
 from veil.methods.convex.rows import LinearRows, install, project, weight_shape
 from veil.methods.convex.saddle import bounded_slopes, group_losses
-from veil.methods.convex.setting import LinearSetting
+from veil.methods.convex.setting import LinearSetting, LinearSolver
 from veil.noise import GaussianNoise, GumbelNoise, LaplaceNoise
 from veil.plans.controllers.solver import Report
 from veil.problem import Problem
@@ -43,13 +43,12 @@ GRADIENTS, CHOICES = "group gradient", "group losses"
 
 
 @dataclass(frozen=True)
-class NoisySgd:
+class NoisySgd(LinearSolver):
     """T projected noisy steps.
 
     `gradient_noise` is κ_i·L per group, `loss_noise` the scale on each group's mean loss.
     """
 
-    setting: LinearSetting
     relation: Relation
     choice: Choice
     release: Release
@@ -62,10 +61,6 @@ class NoisySgd:
     gradient_events: tuple[Event, ...]
     choice_events: tuple[Event, ...]
     secure: bool = False
-
-    def check(self, model: nn.Module) -> None:
-        """Linear models only."""
-        self.setting.layer(model)
 
     def solve(self, model: nn.Module, problem: Problem, seed: Seed, ledger: Ledger, report: Report) -> None:
         """Every group is charged as if it were chosen at every step, for all steps at once, before a row is read."""

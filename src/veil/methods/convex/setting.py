@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from veil.accounting.calibration import Build, noise_multiplier
 from veil.errors import InputError, require
 from veil.methods.convex.losses import Constants, Hinge, Loss, SmoothedHinge, certified
 from veil.methods.convex.rows import LinearRows, choose_loss, clamp_targets, linear_layer, read_rows, weight_shape
+from veil.methods.families import Private
 from veil.plans import Settings
 from veil.problem import Problem, PublicFacts
 
@@ -49,6 +51,15 @@ class LinearSetting:
         """Declared rows per group."""
         return np.array(self.facts.group_sizes, dtype=np.float64)
 
+    def details(self) -> dict[str, Any]:
+        """What a plan says of it."""
+        return {
+            "loss": self.loss.name,
+            "lipschitz": self.constants.lipschitz,
+            "loss_range": self.constants.range,
+            "diameter": 2 * self.weight_radius,
+        }
+
     def layer(self, model: nn.Module) -> nn.Linear:
         """The model's linear layer, or a refusal."""
         layer = linear_layer(model, self.method)
@@ -64,39 +75,46 @@ class LinearSetting:
         return clamp_targets(read_rows(problem, rows, self.feature_radius, bias), self.loss)
 
 
-def linear_setting(
-    method: str,
-    facts: PublicFacts,
-    settings: Settings,
-    loss: str | None,
-    feature_radius: float | None,
-    weight_radius: float,
-    *,
-    smooth: bool = False,
-) -> LinearSetting:
-    """Check what was asked for and certify the constants; from public facts alone.
+@dataclass(frozen=True)
+class LinearMethod(Private):
+    """What all methods share that train a linear model as a whole, over two public balls, with a bound on its risk."""
 
-    Without a feature radius it is 1 for classes (every row is longer than that, and a class does not change when its
-    row is shortened) and √features for numbers (rows in [−1, 1] stay as they are).
-    """
-    require(settings.ema == 0, f"{method} averages by itself: leave ema at 0")
-    require(settings.noise_filter == "none", f"{method} takes no noise filter")
-    chosen = choose_loss(loss, facts, ROUNDED, TARGET_BOUND)
-    below = 0.0
-    if smooth and isinstance(chosen, Hinge):
-        chosen, below = SmoothedHinge(NARROW), NARROW / 2
-    if feature_radius is None:
-        classes = facts.task == "classification"
-        feature_radius = 1.0 if classes else math.sqrt(math.prod(facts.input_shape) + 1)
-    constants = certified(chosen, feature_radius, weight_radius, TARGET_BOUND)
-    return LinearSetting(method, facts, chosen, constants, feature_radius, weight_radius, below)
+    family: ClassVar[str] = "convex, with proofs"
+    relation: ClassVar[str | None] = "replace-one"
+    whole: ClassVar[bool] = True
+
+    loss: Literal["logistic", "smoothed-hinge", "hinge", "squared"] | None = None
+    feature_radius: float | None = None
+    weight_radius: float = 5.0
+
+    def setting(self, facts: PublicFacts, settings: Settings, *, smooth: bool = False) -> LinearSetting:
+        """Check what was asked for and certify the constants; from public facts alone.
+
+        Without a feature radius it is 1 for classes (every row is longer than that, and a class does not change when
+        its row is shortened) and √features for numbers (rows in [−1, 1] stay as they are).
+        """
+        require(settings.ema == 0, f"{self.name} averages by itself: leave ema at 0")
+        require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
+        chosen = choose_loss(self.loss, facts, ROUNDED, TARGET_BOUND)
+        below = 0.0
+        if smooth and isinstance(chosen, Hinge):
+            chosen, below = SmoothedHinge(NARROW), NARROW / 2
+        radius = self.feature_radius
+        if radius is None:
+            radius = 1.0 if facts.task == "classification" else math.sqrt(math.prod(facts.input_shape) + 1)
+        constants = certified(chosen, radius, self.weight_radius, TARGET_BOUND)
+        return LinearSetting(self.name, facts, chosen, constants, radius, self.weight_radius, below)
 
 
-def neighbours_of(asked: str) -> Relation:
-    """The relation by its name."""
-    known = [relation.value for relation in Relation]
-    require(asked in known, f'neighbours is "{asked}": it is {" or ".join(known)}')
-    return Relation(asked)
+@dataclass(frozen=True)
+class LinearSolver:
+    """What solvers of a linear model share."""
+
+    setting: LinearSetting
+
+    def check(self, model: nn.Module) -> None:
+        """Linear models only."""
+        self.setting.layer(model)
 
 
 def reach_of(relation: Relation) -> int:

@@ -23,7 +23,13 @@ from veil.accounting import (
 from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.convex.reweighting import Choice, NoisySgd, Release, best_rates
-from veil.methods.convex.setting import LinearSetting, excess_risk_line, noise_for_cell, reach_of, tightest_cells
+from veil.methods.convex.setting import (
+    LinearSetting,
+    excess_risk_line,
+    noise_for_cell,
+    reach_of,
+    tightest_cells,
+)
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described
 from veil.problem import PublicFacts
@@ -232,9 +238,6 @@ def _details(
         "release": asked.release,
         "sizes": asked.sizes,
         "reach": reach_of(asked.relation),
-        "loss": setting.loss.name,
-        "lipschitz": setting.constants.lipschitz,
-        "loss_range": setting.constants.range,
-        "diameter": 2 * setting.weight_radius,
+        **setting.details(),
         "sampling": "none" if asked.batch is None else "poisson",
     }

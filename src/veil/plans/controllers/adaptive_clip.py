@@ -11,31 +11,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veil.accounting import Relation
 from veil.bounding import UnitClip
 from veil.gradients import RowFacts
-from veil.plans.controllers.protocol import State, Steady
+from veil.plans.controllers.protocol import Counting, State
 from veil.releases import GradientRelease, Statistic
-from veil.sampling.draws import Draw
 
 
 @dataclass(frozen=True)
-class AdaptiveClip(Steady):
+class AdaptiveClip(Counting):
     """C ← C·exp(−η·(b̃ − γ)), b̃ the noisy share of rows whose norm is at most C.
 
     Gradients are released in units of C with noise κ, so that every step costs the same and can be planned. A row adds
     1[‖g‖ ≤ C] − ½ to the count: at most ½ in size.
     """
 
-    draw: Draw
     cells: int
-    kappa: float
-    count_sigma: float
     start_clip: float
     quantile: float
     rate: float
-    batch: float
-    relation: Relation
 
     def start(self) -> State:
         """The first threshold."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,17 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.accounting import Relation, RenyiFilter
-from veil.accounting.rdp import rdp
-from veil.bounding import Clip, Normalise
+from veil.accounting.rdp import cost_at
+from veil.bounding import Bound
 from veil.gradients import RowFacts
 from veil.plans.controllers.group_weights import reweigh, shares_within
 from veil.plans.controllers.parity import ParityRelease
-from veil.plans.controllers.protocol import State
+from veil.plans.controllers.protocol import Latest, State
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease, SideRelease, Statistic
 from veil.sampling.draws import Poisson
 
-Bounding = Literal["clip", "normalise"]
 # Rates are kept this far inside a budget, so that rounding never makes a filter refuse.
 MARGIN = 1e-9
 
@@ -73,15 +71,11 @@ class FairRates:
     batch: float
     largest: float
     relation: Relation
-    _known: dict[tuple[float, float], float] = field(default_factory=dict, compare=False, repr=False)
 
     def cost(self, cell: int, rate: float) -> float:
         """One step at a rate, at the cell's order."""
-        key = (rate, self.rules[cell].order)
-        if key not in self._known:
-            event = Poisson((rate,) * len(self.facts.cells)).event(cell, self.kappa, self.relation, self.facts)
-            self._known[key] = 0.0 if event is None else float(rdp(event, np.array([key[1]]))[0])
-        return self._known[key]
+        event = Poisson((rate,) * len(self.facts.cells)).event(cell, self.kappa, self.relation, self.facts)
+        return 0.0 if event is None else cost_at(event, self.rules[cell].order)
 
     def choose(
         self, weights: NDArray[np.float64], spent: NDArray[np.float64], steps: int, later: float
@@ -119,44 +113,35 @@ class FdpgController:
     statistics, `signal` G̃ and `cap_reached` per group. All of it is public or released.
     """
 
-    facts: PublicFacts
     fair: FairRates
     norms: NormStatistic
     parity: ParityRelease | None
     parity_rho: float
-    bounding: Bounding
-    clip: float
-    gamma: float
+    bound: Bound
     sigma: float
     step_size: float
     memory: float
     steps: int
     every: int
-    _cache: dict[tuple[float, ...], GradientRelease] = field(default_factory=dict, compare=False, repr=False)
+    _latest: Latest = field(default_factory=Latest, compare=False, repr=False)
 
     def start(self) -> State:
         """Every row has the same rate."""
-        groups = len(self.facts.groups)
+        facts, groups = self.fair.facts, len(self.fair.facts.groups)
         first = {
             "weights": np.full(groups, 1.0 / groups),
             "sums": np.zeros(2 * groups),
             "signal": np.zeros(groups),
-            "spent": np.zeros(len(self.facts.cells)),
+            "spent": np.zeros(len(facts.cells)),
         }
         return self._planned(first, 0)
 
     def release(self, state: State, step: int) -> GradientRelease:
         """Draw by the present rates; release the statistics with the gradient unless parity decides."""
         rates = tuple(state["rates"].tolist())
-        if rates not in self._cache:
-            self._cache.clear()
-            limits = (self.clip,) * len(self.facts.cells)
-            bound = Clip(limits) if self.bounding == "clip" else Normalise(limits, gamma=self.gamma)
-            statistics = () if self.parity else (self.norms.statistic(),)
-            self._cache[rates] = GradientRelease(
-                Poisson(rates), bound, self.sigma, self.fair.batch, self.fair.relation, statistics
-            )
-        return self._cache[rates]
+        statistics = () if self.parity else (self.norms.statistic(),)
+        fixed = (self.bound, self.sigma, self.fair.batch, self.fair.relation, statistics)
+        return self._latest.of(rates, lambda: GradientRelease(Poisson(rates), *fixed))
 
     def steady(self, state: State, step: int) -> int:
         """Until the next update of the rates."""

@@ -11,31 +11,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veil.accounting import Relation
 from veil.bounding import GlobalScale
 from veil.gradients import RowFacts
-from veil.plans.controllers.protocol import State, Steady
+from veil.plans.controllers.protocol import Counting, State
 from veil.releases import GradientRelease, Statistic
-from veil.sampling.draws import Draw
 
 
 @dataclass(frozen=True)
-class AdaptiveScale(Steady):
+class AdaptiveScale(Counting):
     """Z ← Z·exp(−η_Z + f̃), f̃ the noisy share of rows longer than τ·Z, over the expected batch.
 
     Z settles where a share η_Z of the rows is longer than τ·Z. The bound C does not move, so every step costs the same.
     """
 
-    draw: Draw
-    clip: float
     cells: int
-    kappa: float
-    count_sigma: float
+    clip: float
     start_ceiling: float
     rate: float
     tau: float
-    batch: float
-    relation: Relation
 
     def start(self) -> State:
         """The first ceiling."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veil.accounting import Relation
 from veil.foundation.randomness import Seed
-from veil.plans.controllers.protocol import State
+from veil.plans.controllers.protocol import Latest, State
+from veil.problem import PublicFacts
 from veil.releases import LossRelease, SideRelease
 
 FLOOR = 1e-3
@@ -19,8 +21,13 @@ FLOOR = 1e-3
 class LossDriven:
     """What controllers share whose state moves only with a release of the group losses, every `every` steps."""
 
+    facts: PublicFacts
     losses: LossRelease
+    relation: Relation
     every: int
+    sigma: float
+    step_size: float
+    latest: Latest = field(default_factory=Latest, compare=False, repr=False)
 
     def steady(self, state: State, step: int) -> int:
         """Until the next loss release."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,11 +13,8 @@ from torch import Tensor
 
 from veil.accounting.events import Relation
 from veil.errors import require
-from veil.foundation.randomness import Seed
-from veil.noise import GaussianNoise
-from veil.problem import Problem
+from veil.problem import Problem, PublicFacts
 from veil.releases import LossRelease
-from veil.sampling import PoissonSampler
 
 Notion = Literal["demographic-parity", "equal-opportunity", "equalised-odds"]
 
@@ -31,34 +27,28 @@ class ParityRelease(LossRelease):
     prediction is read off the row's cross-entropy: the given class is predicted where the loss is below ln 2.
     """
 
+    summed: ClassVar[str] = "counts"
+
     notion: Notion = "demographic-parity"
 
     def __post_init__(self) -> None:
         # A replaced row may change its class and so move four counts: 2, not √2.
         require(self.relation is Relation.ADD_REMOVE, "parity counts are bounded for add-remove only")
 
-    def make(
-        self,
-        losses: Callable[[NDArray[np.int64]], Tensor],
-        problem: Problem,
-        seed: Seed,
-        step: int,
-        noise: GaussianNoise,
-    ) -> NDArray[np.float64]:
-        """How far each group is ahead of the last, in [0, 1]."""
-        strata = problem.strata()
-        rows = PoissonSampler(strata, (self.rate,) * len(strata.members), purpose=self.purpose).draw(seed, step)
-        values = losses(rows)
+    def sums(self, losses: Tensor, problem: Problem, rows: NDArray[np.int64]) -> Tensor:
+        """Rows, and positive predictions, of each group and class: private until noise is added."""
         targets = problem.targets[torch.from_numpy(rows)]
-        positive = ((values < math.log(2.0)) == (targets == 1)).to(torch.float64)
-        groups = len(problem.public.groups)
+        positive = ((losses < math.log(2.0)) == (targets == 1)).to(torch.float64)
         place = 2 * torch.from_numpy(problem.group_of[rows]) + (targets == 1).to(torch.int64)
-        counts = torch.zeros(2, 2 * groups, dtype=torch.float64)
-        finite = torch.isfinite(values).to(torch.float64)
+        counts = torch.zeros(2, 2 * len(problem.public.groups), dtype=torch.float64)
+        finite = torch.isfinite(losses).to(torch.float64)
         counts[0].index_add_(0, place, finite)
         counts[1].index_add_(0, place, finite * positive)
-        noisy = noise.add(step, {"counts": counts}, self.tau, self.purpose)["counts"]
-        return lead(np.asarray(noisy.numpy()).reshape(2, groups, 2), self.notion, self.tau)
+        return counts
+
+    def said(self, noisy: NDArray[np.float64], facts: PublicFacts) -> NDArray[np.float64]:
+        """How far each group is ahead of the last, in [0, 1]."""
+        return lead(noisy.reshape(2, len(facts.groups), 2), self.notion, self.tau)
 
 
 def lead(counts: NDArray[np.float64], notion: Notion, noise: float) -> NDArray[np.float64]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veil.accounting import Relation
 from veil.releases import GradientRelease, SideRelease
+from veil.sampling.draws import Draw
 
 State = Mapping[str, NDArray[np.float64]]
 
@@ -45,6 +47,11 @@ class Controller(Protocol):
         ...
 
 
+def first_release(controller: Controller) -> GradientRelease:
+    """What the first step will do."""
+    return controller.release(controller.start(), 0)
+
+
 @dataclass(frozen=True)
 class Steady:
     """Every step costs the same and there is no side release; subclasses may move the bound on the way."""
@@ -68,6 +75,30 @@ class Steady:
     def hear(self, state: State, step: int, values: NDArray[np.float64]) -> State:
         """Unmoved."""
         return state
+
+
+@dataclass(frozen=True)
+class Counting(Steady):
+    """A noisy count comes with every gradient, from the same rows, and moves what the next step does."""
+
+    draw: Draw
+    kappa: float
+    count_sigma: float
+    batch: float
+    relation: Relation
+
+
+class Latest:
+    """Keeps the release that was made last: most steps make the same one again."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[float, ...], GradientRelease] = {}
+
+    def of(self, key: tuple[float, ...], make: Callable[[], GradientRelease]) -> GradientRelease:
+        """The release that belongs to a key."""
+        if key not in self._made:
+            self._made = {key: make()}
+        return self._made[key]
 
 
 @dataclass(frozen=True)

@@ -10,32 +10,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veil.accounting import Relation
 from veil.bounding import UnitGroupClip
 from veil.gradients import RowFacts
-from veil.plans.controllers.protocol import State, Steady
+from veil.plans.controllers.protocol import Counting, State
 from veil.releases import GradientRelease, Statistic
-from veil.sampling.draws import Draw
 
 
 @dataclass(frozen=True)
-class GroupThresholds(Steady):
+class GroupThresholds(Counting):
     """C_k = C₀·(1 + s̃_k/s̃), s̃_k the noisy share of group k's rows longer than C₀ and s̃ that of all rows.
 
     Shares are over expected rows, which are public. Gradients are released in units of the largest threshold of all
     groups with noise κ, so every step costs the same. A row is in one group and adds 1 to one count.
     """
 
-    draw: Draw
     group_of_cell: tuple[int, ...]
     expected: tuple[float, ...]
-    kappa: float
-    count_sigma: float
     base: float
     memory: float
     largest_ratio: float
-    batch: float
-    relation: Relation
 
     def start(self) -> State:
         """Every group at C₀ until the first counts are released."""
