@@ -34,7 +34,7 @@ from veil.accounting import Event, Relation
 from veil.accounting.filters import Filter
 from veil.bounding import Clip
 from veil.errors import require
-from veil.methods.moving_budget import split_budget
+from veil.methods.moving_budget import SideLosses, split_budget
 from veil.methods.planning import Sampling, batch_of, relation_for
 from veil.methods.pricing import AtOneOrder, Pricing, plan_ladders, sampled_event
 from veil.methods.registry import register
@@ -136,20 +136,9 @@ class Asc:
         every = min(steps, max(1, round(facts.rows / batch / self.updates_per_epoch)))
 
         updates = steps // every
+        beside = SideLosses(updates, relation, not self.paper_losses, self.loss_noise)
         if settings.accountant == "pld":
-            ladders = plan_ladders(
-                facts,
-                settings,
-                self.sampling,
-                relation,
-                batch,
-                steps,
-                updates,
-                self.loss_noise,
-                not self.paper_losses,
-                self.span,
-                self.clip,
-            )
+            ladders = plan_ladders(facts, settings, self.sampling, beside, self.span, self.clip)
             pricing: Pricing = ladders.pricing
             rules: tuple[Filter, ...] = ladders.rules
             kappa, loss_kappa = ladders.kappa, ladders.loss_kappa
@@ -159,9 +148,7 @@ class Asc:
             def step_event(noise: float) -> Event:
                 return sampled_event(noise, float(batch), facts.rows, self.sampling, relation)
 
-            budget = split_budget(
-                step_event, facts, settings, steps, updates, self.loss_noise, relation, not self.paper_losses
-            )
+            budget = split_budget(step_event, facts, settings, steps, beside)
             pricing, rules = AtOneOrder(facts, budget, self.sampling, relation), budget.rules(facts)
             kappa, loss_kappa = budget.kappa, budget.loss_kappa
             details = {"spending": "Rényi filter", "order": budget.order, "step_rho": min(budget.step_rho)}
