@@ -170,8 +170,7 @@ def test_a_parity_notion_charges_its_release_and_stays_within_budget(notion: str
     run = veil.fit(
         small_engine().model,
         problem,
-        method="fdpg",
-        options={"notion": notion, "step_size": 3.0},
+        method=veil.method("fdpg", notion=notion, step_size=3.0),
         epsilon=1.0,
         delta=1e-4,
         steps=25,

@@ -20,23 +20,17 @@ from veil.errors import InputError
 from veil.report import build_facts, judge_requirements, read_audits, render_card, render_page, write_report
 from veil.report.model_card import plain_markdown
 from veil.report.wording import percent
+from veil.training.fitting import Job, execute
 
 GROUPS = [GroupSpec("large", 300), GroupSpec("small", 80, angle=1.0)]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> veil.Run:
-    return veil.fit(
-        torch.nn.Linear(10, 2),
-        generate(GROUPS),
-        method="dp-sgd",
-        evaluation=generate(GROUPS, seed=1),
-        out=tmp_path_factory.mktemp("runs") / "run",
-        config={"require": ["worst_group_accuracy>=0.99"], "data": "made up"},
-        steps=20,
-        batch_size=40,
-        seed=1,
-    )
+    asked = {"require": ["worst_group_accuracy>=0.99"], "data": "made up"}
+    job = Job(torch.nn.Linear(10, 2), generate(GROUPS), generate(GROUPS, seed=1), config=asked)
+    plan = veil.plan(job.problem, "dp-sgd", steps=20, batch_size=40, seed=1)
+    return execute(job, plan, tmp_path_factory.mktemp("runs") / "run")
 
 
 def test_the_card_has_the_figures_of_the_report() -> None:

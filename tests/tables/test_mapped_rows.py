@@ -21,7 +21,7 @@ from veil.tables import mapped, running
 from veil.tables.encoding import Encoding, Numeric
 from veil.tables.mapped import MappedRows, dataset_problem, parquet_problem
 from veil.tables.splitting import Holdout, row_identities
-from veil.tables.table import table_problem
+from veil.tables.table import Columns, table_problem
 
 ENCODING = Encoding((Numeric("a", -3, 3, "middle"), Numeric("b", -3, 3, "middle")), from_rows=False)
 
@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_mapped_rows_give_the_same_problem_and_the_same_model(folder: Path, tmp_path: Path) -> None:
     big = parquet_problem(folder, ENCODING, "y", ["sex", "old"], tmp_path / "cache").train
-    small = table_problem(table(), ENCODING, "y", ["sex", "old"])
+    small = table_problem(table(), ENCODING, Columns("y", ("sex", "old")))
     assert big.public == small.public
     assert np.array_equal(big.cell_of, small.cell_of)
     rows = np.array([2999, 0, 1000, 1001])

@@ -136,7 +136,7 @@ def test_a_problem_built_without_one_row_has_the_same_public_facts_when_sizes_ar
     problem = generate(TWO_GROUPS)
     names = [problem.public.groups[g] for g in problem.group_of]
     sizes = {"large": 300, "small": 60}
-    build = {"group_sizes": sizes, "classes": [0, 1], "group_names": ["large", "small"]}
+    build = {"group_sizes": sizes, "classes": [0, 1]}
     whole = Problem.from_arrays(problem.inputs, problem.targets, names, **build)  # type: ignore[arg-type]
     lacking = Problem.from_arrays(problem.inputs[1:], problem.targets[1:], names[1:], **build)  # type: ignore[arg-type]
     assert whole.public == lacking.public
@@ -156,7 +156,7 @@ def test_the_divisor_is_the_public_expected_batch_not_the_drawn_one() -> None:
 
 def test_subsets_are_refused_under_add_remove() -> None:
     with pytest.raises(InputError, match="replace-one only"):
-        fitted(generate(TWO_GROUPS), options={"sampling": "wor", "neighbours": "add-remove"})
+        fitted(generate(TWO_GROUPS), method=veil.method("dp-sgd", sampling="wor", neighbours="add-remove"))
 
 
 # Rule 7: bad rows cost nothing and break nothing
@@ -242,7 +242,7 @@ def test_a_certificate_asks_nobody_to_accept_noise_without_its_tail() -> None:
 
 
 def test_relations_reach_the_certificate() -> None:
-    run = fitted(generate(TWO_GROUPS), options={"neighbours": "replace-one"})
+    run = fitted(generate(TWO_GROUPS), method=veil.method("dp-sgd", neighbours="replace-one"))
     assert run.certificate.relation == Relation.REPLACE_ONE.value
 
 
@@ -254,7 +254,8 @@ def test_subsets_of_fewer_rows_than_declared_are_refused(method: str) -> None:
     larger = replace(facts, cells=tuple(replace(cell, rows=100 * cell.rows) for cell in facts.cells))
     wrong = replace(problem, public=larger)
     with pytest.raises(InputError, match="needs the true sizes"):
-        veil.fit(small_model(), wrong, method=method, options={"sampling": "wor"}, epsilon=1.0, steps=3, batch_size=40)
+        subsets = veil.method(method, sampling="wor")
+        veil.fit(small_model(), wrong, method=subsets, epsilon=1.0, steps=3, batch_size=40)
 
 
 def test_a_step_is_never_made_twice() -> None:

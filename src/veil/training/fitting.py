@@ -20,7 +20,7 @@ from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientSum
 from veil.metrics import GroupMetrics, evaluate
-from veil.plans import LossFunction, Plan, Settings
+from veil.plans import LossFunction, Plan
 from veil.plans.plan import METRICS, TRAINED, TUNING
 from veil.problem import Problem
 from veil.training.callbacks import Callback
@@ -48,21 +48,19 @@ def fit(
     problem: Problem,
     *,
     method: str | methods.Method = "dp-sgd",
-    options: Mapping[str, Any] | None = None,
     evaluation: Problem | None = None,
     loss: LossFunction = row_losses,
     callbacks: Sequence[Callback] = (),
-    not_covered: Sequence[str] = (),
-    out: Path | str | RunFolder | None = None,
+    out: Path | str | None = None,
     resume: bool = False,
-    config: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Run:
     """Train `model` in place on the rows of `problem` and return the finished run.
 
-    `settings` are the fields of `veil.plans.Settings` (epsilon, delta, epochs, batch_size, …), `options` those of the
-    method. `evaluation` holds rows that were declared public. With `out`, the ledger is on disk before any row is read,
-    and checkpoints are kept: the same call with `resume=True` resumes a run that was interrupted, bit by bit.
+    `method` is a name, or a method with options: `veil.method("dp-sgd", clip=0.5)`. `settings` are the fields of
+    `veil.plans.Settings` (epsilon, delta, epochs, batch_size, …). `evaluation` holds rows that were declared public.
+    With `out`, the ledger is on disk before any row is read, and checkpoints are kept: the same call with `resume=True`
+    resumes a run that was interrupted, bit by bit.
 
     >>> import veil, torch
     >>> problem = veil.Problem.from_arrays([[0.0], [1.0]] * 50, [0, 1] * 50, ["a", "b"] * 50)
@@ -70,11 +68,8 @@ def fit(
     >>> round(run.certificate.epsilon, 2)
     1.0
     """
-    chosen = methods.create(method, options) if isinstance(method, str) else method
-    given = Settings.checked(**settings)
-    plan = methods.planned(chosen, problem.public, given)
-    job = Job(model, problem, evaluation, loss, callbacks, not_covered, config or {})
-    return execute(job, plan, out, resume)
+    job = Job(model, problem, evaluation, loss, callbacks)
+    return execute(job, methods.plan(problem, method, **settings), out, resume)
 
 
 @dataclass(frozen=True)
