@@ -169,12 +169,12 @@ def _tried(job: Job, plan: Plan) -> list[str]:
 def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     """The loop with its ledger and, in a run that goes on, with what was done before."""
     processes = ProcessGroup.joined()
-    require(processes is None or plan.solver is None, f"{plan.method} trains in one process: start it without torchrun")
+    require(processes.alone or plan.solver is None, f"{plan.method} trains in one process: start it without torchrun")
     seed = _seed(plan, processes) if folder is None else folder.seed
     loop = Loop(job.model, job.problem, plan, job.loss, seed, None, job.evaluation, job.callbacks, processes=processes)
     _take_up(loop, folder)
     # In a process group the first one keeps the ledger: no release is whole without it, so none is made unreserved.
-    if not plan.private or (processes is not None and not processes.leads):
+    if not plan.private or not processes.leads:
         return loop
     ledger = loop.reservations.ledger = Ledger(plan.terms()) if folder is None else folder.ledger(plan.terms())
     require(
@@ -186,11 +186,10 @@ def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     return loop
 
 
-def _seed(plan: Plan, processes: ProcessGroup | None) -> Seed:
+def _seed(plan: Plan, processes: ProcessGroup) -> Seed:
     if plan.settings.seed is not None:
         return Seed.from_int(plan.settings.seed)
-    seed = Seed.from_system()
-    return seed if processes is None else Seed(bytes.fromhex(processes.told_json(seed.secret.hex())), given=False)
+    return Seed(bytes.fromhex(processes.told_json(Seed.from_system().secret.hex())), given=False)
 
 
 def _take_up(loop: Loop, folder: RunFolder | None) -> None:
@@ -200,7 +199,7 @@ def _take_up(loop: Loop, folder: RunFolder | None) -> None:
     that, whatever the releases follow from is compared with what the run began with, in every process.
     """
     processes, content = loop.processes, None
-    if folder is None and processes is None:
+    if folder is None and processes.alone:
         return
     now = run_identity(loop.plan, loop.model, loop.loss, loop.problem, loop.evaluation, loop.callbacks, loop.seed)
     if folder is None:
@@ -216,7 +215,7 @@ def _take_up(loop: Loop, folder: RunFolder | None) -> None:
         else:
             require(not (folder.path / LEDGER).exists(), f"Cannot resume: {path} is missing. The run stays charged.")
             loop.checkpointer.keep(loop.progress())
-    if processes is not None:
+    if not processes.alone:
         content = processes.told(content or packed(loop.progress(), key) if processes.leads else None)
     if content is not None:
         loop.go_on(unpacked(content, key))
@@ -277,12 +276,8 @@ class Preparation:
         return run
 
     def _certificate(self, measured: Sequence[Measured]) -> Certificate:
-        loop, made = self.loop, None
-        if loop.processes is None or loop.processes.leads:
-            made = _certificate(loop, self.job.not_covered, measured)
-        if loop.processes is None:
-            assert made is not None
-            return made
+        loop = self.loop
+        made = _certificate(loop, self.job.not_covered, measured) if loop.processes.leads else None
         said = loop.processes.told_json(None if made is None else made.as_json())
         return made or Certificate.from_json(said)
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from veil.errors import require
 from veil.gradients import GradientEngine, GradientSum, RowFacts, Weigh
 from veil.problem import Problem
+from veil.releases import GradientRelease
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,20 @@ class ProcessGroup:
     size: int
 
     @classmethod
-    def joined(cls) -> ProcessGroup | None:
-        """The group this process is in; None where it trains alone. Under torchrun it joins the group by itself."""
+    def joined(cls) -> ProcessGroup:
+        """The group this process is in, which may be of one. Under torchrun it joins the group by itself."""
         if not dist.is_available():
-            return None
+            return ALONE
         if not dist.is_initialized():
             if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or "RANK" not in os.environ:
-                return None
+                return ALONE
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-        return cls(dist.get_rank(), dist.get_world_size()) if dist.get_world_size() > 1 else None
+        return cls(dist.get_rank(), dist.get_world_size()) if dist.get_world_size() > 1 else ALONE
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other process."""
+        return self.size == 1
 
     @property
     def leads(self) -> bool:
@@ -57,12 +63,12 @@ class ProcessGroup:
         start, stop = self.rank * total // self.size, (self.rank + 1) * total // self.size
         return np.flatnonzero((rows >= start) & (rows < stop))
 
-    def weighted_sum(
-        self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64], weigh: Weigh
+    def bounded_sum(
+        self, release: GradientRelease, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]
     ) -> GradientSum:
-        """Σ wᵢ gᵢ over the whole batch; the weights may depend on every row of it."""
+        """The sum of the whole batch's gradients, each within its bound; weights may depend on every row of it."""
         own = self.own(rows, len(problem.cell_of))
-        everything = _Everything(self, weigh, own, len(rows))
+        everything = _Everything(self, release.weigh(problem, rows), own, len(rows))
         part = engine.weighted_sum(problem.batch(rows[own]), everything, rows=len(own))
         assert everything.facts is not None
         assert everything.weights is not None
@@ -117,6 +123,38 @@ class ProcessGroup:
         require(record is not None, "the leading process said nothing")
         assert record is not None
         return json.loads(record)
+
+
+class OneProcess(ProcessGroup):
+    """A group of one: it has nobody to ask, to tell or to wait for."""
+
+    def bounded_sum(
+        self, release: GradientRelease, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]
+    ) -> GradientSum:
+        """The release's own sum."""
+        return release.bounded_sum(engine, problem, rows)
+
+    def losses(self, of: Callable[[NDArray[np.int64]], Tensor], rows: NDArray[np.int64], problem: Problem) -> Tensor:
+        """The loss of each row."""
+        return of(rows)
+
+    def wait(self) -> None:
+        """Nobody else comes."""
+
+    def all(self, holds: bool) -> bool:
+        """Whether it holds here."""
+        return holds
+
+    def told(self, record: bytes | None) -> bytes | None:
+        """What it says itself."""
+        return record
+
+    def told_json(self, value: Any) -> Any:
+        """Its own value."""
+        return value
+
+
+ALONE = OneProcess(0, 1)
 
 
 @dataclass

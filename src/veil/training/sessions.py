@@ -79,7 +79,7 @@ class Session:
         )
         self._begun = True
         require(loop.plan.gate is None, "a method that takes updates back needs the loss as a function: use veil.fit")
-        require(loop.processes is None, "a session has one process: in a process group use veil.fit")
+        require(loop.processes.alone, "a session has one process: in a process group use veil.fit")
         require(loop.plan.settings.noise_filter == "none", "a noise filter looks ahead of the weights: use veil.fit")
         with loop.around():
             for step in range(self._done, loop.plan.steps):
