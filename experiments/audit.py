@@ -15,7 +15,7 @@ from experiments.audit_page import write_page
 from experiments.runner import Asked
 from experiments.runner.findings import open_findings, read_findings
 from veil import methods
-from veil.auditing.running import canary_audit, lira_audit
+from veil.auditing.attacks import canary_audit, lira_audit
 from veil.auditing.shadow_models import ShadowTraining
 from veil.datasets.mnist import LOW_AND_HIGH, load_mnist
 from veil.datasets.split import shuffled

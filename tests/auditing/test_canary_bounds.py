@@ -12,6 +12,7 @@ from scipy import stats
 import veil
 from veil import methods
 from veil.accounting import Gaussian, Pld, PoissonGaussian, Repeated
+from veil.auditing.attacks import canary_audit, judged
 from veil.auditing.canaries import make_canaries, play
 from veil.auditing.lower_bounds import (
     LowerBound,
@@ -24,7 +25,6 @@ from veil.auditing.lower_bounds import (
     one_run_p_value,
     scaled,
 )
-from veil.auditing.running import canary_audit, judged
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.plans import Plan, Settings

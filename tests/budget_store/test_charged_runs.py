@@ -17,7 +17,7 @@ from veil.cli.app import app
 from veil.errors import InputError
 from veil.plans import Plan, Settings
 from veil.request import Request
-from veil.tables.running import train_table
+from veil.tables.table_run import train_table
 from veil.training import Callback, StepReport
 from veil.training.run_folder import RunFolder
 

@@ -17,7 +17,7 @@ from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.plans import Settings
 from veil.request import Request
-from veil.tables import mapped, running
+from veil.tables import mapped, table_run
 from veil.tables.encoding import Encoding, Numeric
 from veil.tables.mapped import MappedRows, dataset_problem, parquet_problem
 from veil.tables.splitting import Holdout, row_identities
@@ -128,7 +128,7 @@ def test_a_large_folder_trains_end_to_end_with_a_noisy_evaluation(
     monkeypatch.setenv("VEIL_CACHE", str(tmp_path / "cache"))
     settings = Settings.checked(epsilon=8.0, epochs=3, batch_size=200, seed=1)
     asked = {"target": "y", "group": "sex", "method": "dp-sgd", "model": "logistic"}
-    run = running.train_table(Request.checked(data=folder, **asked, settings=settings))
+    run = table_run.train_table(Request.checked(data=folder, **asked, settings=settings))
     assert run.metrics is not None
     assert run.metrics.as_json()["released"] is True
     assert run.metrics.accuracy > 0.8

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.errors import require
-from veil.methods.planning import Sampling, calibrate, relation_for, uniform_draw
+from veil.methods.calibrating import Sampling, calibrate, relation_for, uniform_draw
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import AdaptiveClip

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from veil.bounding import Weighted
 from veil.errors import require
-from veil.methods.planning import batch_of
+from veil.methods.calibrating import batch_of
 from veil.methods.registry import register
 from veil.methods.reweighted import plain_plan
 from veil.plans import LossFunction, Plan, Settings

@@ -34,8 +34,8 @@ from veil.accounting import Event, Relation
 from veil.accounting.filters import Filter
 from veil.bounding import Clip
 from veil.errors import require
+from veil.methods.calibrating import Sampling, batch_of, relation_for
 from veil.methods.moving_budget import SideLosses, split_budget
-from veil.methods.planning import Sampling, batch_of, relation_for
 from veil.methods.pricing import AtOneOrder, Pricing, plan_ladders, sampled_event
 from veil.methods.registry import register
 from veil.plans import Plan, Settings

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.bounding import Normalise
-from veil.methods.planning import Sampling, batch_of, calibrate, relation_for, uniform_draw
+from veil.methods.calibrating import Sampling, batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

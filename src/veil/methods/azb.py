@@ -29,8 +29,8 @@ from veil.accounting import Event, Mixture, Relation, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.bounding import Clip
 from veil.errors import InputError, require
+from veil.methods.calibrating import Sampling, batch_of, relation_for
 from veil.methods.moving_budget import loss_event
-from veil.methods.planning import Sampling, batch_of, relation_for
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import State

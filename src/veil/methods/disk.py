@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from veil.methods.calibrating import Sampling
 from veil.methods.dp_sgd import DpSgd
-from veil.methods.planning import Sampling
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.problem import PublicFacts

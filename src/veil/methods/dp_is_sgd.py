@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 from veil.bounding import Clip
 from veil.errors import InputError, require
-from veil.methods.planning import balanced_rates, batch_of, calibrate, relation_for
+from veil.methods.calibrating import balanced_rates, batch_of, calibrate, relation_for
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.errors import require
-from veil.methods.planning import batch_of, calibrate, relation_for, uniform_draw
+from veil.methods.calibrating import batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers.thresholds import GroupThresholds

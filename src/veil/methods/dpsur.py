@@ -22,7 +22,7 @@ from veil.accounting import AccountingError, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.bounding import Clip
 from veil.errors import InputError, require
-from veil.methods.planning import batch_of, relation_for, uniform_draw
+from veil.methods.calibrating import batch_of, relation_for, uniform_draw
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

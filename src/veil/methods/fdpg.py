@@ -45,7 +45,7 @@ from veil.accounting.calibration import best_order, noise_multiplier
 from veil.accounting.conversion import rho_for_budget
 from veil.accounting.rdp import rdp
 from veil.errors import InputError, require
-from veil.methods.planning import batch_of
+from veil.methods.calibrating import batch_of
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers.fdpg import Bounding, FairRates, FdpgController, NormStatistic

@@ -20,7 +20,7 @@ from torch import Tensor
 from veil.bounding import GroupMean
 from veil.errors import require
 from veil.gradients import RowFacts
-from veil.methods.planning import balanced_rates, batch_of
+from veil.methods.calibrating import balanced_rates, batch_of
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import State, Steady

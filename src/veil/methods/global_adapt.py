@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.errors import require
-from veil.methods.planning import calibrate, relation_for, uniform_draw
+from veil.methods.calibrating import calibrate, relation_for, uniform_draw
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers.global_scale import AdaptiveScale

@@ -21,7 +21,7 @@ from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_for, rate_for
 from veil.bounding import Clip
 from veil.errors import InputError, require
-from veil.methods.planning import batch_of, relation_for, rules_for
+from veil.methods.calibrating import batch_of, relation_for, rules_for
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

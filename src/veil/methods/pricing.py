@@ -29,8 +29,8 @@ from veil.accounting import (
 from veil.accounting.calibration import kappa, noise_multiplier
 from veil.accounting.conversion import analytic_gaussian_noise
 from veil.errors import InputError
+from veil.methods.calibrating import batch_of
 from veil.methods.moving_budget import LOSS_SHARE, MovingBudget, SideLosses
-from veil.methods.planning import batch_of
 from veil.plans import Settings
 from veil.problem import PublicFacts
 

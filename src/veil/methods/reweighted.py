@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from veil.bounding import Bound, Weighted
 from veil.errors import require
-from veil.methods.planning import balanced_rates, batch_of
+from veil.methods.calibrating import balanced_rates, batch_of
 from veil.methods.registry import register
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

@@ -1,4 +1,4 @@
-"""`audit`: one call for every attack, on a plan, on a finished run, or on a method with its settings."""
+"""`audit`: one call for every attack, on a plan or on a finished run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch import nn
 from veil.accounting import Repeated
 from veil.auditing.attack_curves import AttackCurve, Ceiling, attack_curve, ceiling, ceiling_from_pairs, curves_by
 from veil.auditing.canaries import MakeLoop, Scores, play
+from veil.auditing.findings import Audit, Finding, shared_confidence
 from veil.auditing.input_canaries import play_inputs
 from veil.auditing.lira import lira
 from veil.auditing.loss_attack import loss_scores
 from veil.auditing.lower_bounds import LowerBound, clopper_pearson, fdp_fit, gdp_fit, one_run
-from veil.auditing.records import Audit, Finding, shared_confidence
 from veil.auditing.shadow_models import BuildModel, ShadowTraining, train_shadows
 from veil.errors import InputError, require
 from veil.foundation.parallel import Workers

@@ -1,4 +1,4 @@
-"""Running: from a request to a finished run: open, plan, charge, execute, with the run's folder around it."""
+"""The run on a table: from a request to a finished run: open, plan, charge, execute, with its folder around it."""
 
 from __future__ import annotations
 
