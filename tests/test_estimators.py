@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from veil.errors import InputError
 from veil.estimators import SEARCH, FairPrivateClassifier, FairPrivateRegressor, NotCoveredWarning
 from veil.tables.preparing import DRAFTED, fitted_on_rows
-from veil.tables.schema import ColumnFacts, Schema, draft_schema
+from veil.tables.schema import Schema, SchemaColumn, draft_schema
 
 CHECKED = [
     # A large ε, because the suite's tables have 30 to 300 rows; the suite's deterministic checks set random_state.
@@ -106,7 +106,7 @@ def test_a_word_in_a_column_of_numbers_is_refused_with_column_and_row_but_not_it
 @SAME_ROWS
 def test_with_a_schema_nothing_is_read_off_the_rows() -> None:
     table, labels, _ = people()
-    schema = Schema((ColumnFacts("age", "numeric", 0, 120), ColumnFacts("town", "category", values=("A", "B"))))
+    schema = Schema((SchemaColumn("age", "numeric", 0, 120), SchemaColumn("town", "category", values=("A", "B"))))
     model = quick(schema=schema).fit(table, labels)
     assert fitted_on_rows() not in model.certificate_.not_covered
     assert model.encoding_.width() == 4

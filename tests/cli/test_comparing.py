@@ -62,7 +62,7 @@ def test_budgets_stand_beside_each_other_and_no_privacy_needs_one_budget_only(tm
 
 def test_the_table_and_the_report_say_the_same(tmp_path: Path) -> None:
     found = compared(tmp_path, methods=["erm", "dp-sgd", "dp-is-sgd"])
-    page = {row["name"]: row for row in build_facts(found.facts)["summary"]}
+    page = {row["name"]: row for row in build_facts(found.records)["summary"]}
     for row in found.summary():
         for key in ("worst_group_accuracy", "average_group_accuracy", "p_value", "front", "privacy_cost_gap"):
             assert row[key] == page[row["name"]][key]

@@ -72,19 +72,19 @@ def test_a_run_writes_its_card_and_judges_what_was_required_of_it(run: veil.Run)
 
 
 def test_what_a_real_run_says_fills_the_panels(run: veil.Run) -> None:
-    twin = build_facts([run.facts()])
+    twin = build_facts([run.as_json()])
     assert {"parity-run0", "calibration-run0", "roc-run0", "confusion-0-run0", "confusion-1-run0"} <= set(
         twin["figures"]
     )
     assert twin["interval"]["kind"] == "by bootstrap"
-    own = run.facts()["metrics"]["by_group"]["small"]
+    own = run.as_json()["metrics"]["by_group"]["small"]
     assert {"auroc", "ece", "loss", "balanced_accuracy", "confusion", "roc", "calibration"} <= set(own)
     shown = next(group for group in twin["groups"] if group["name"] == "small")
     assert [shown["low"], shown["high"]] == own["accuracy_interval"]
 
 
 def test_every_number_on_the_page_of_a_real_run_is_in_the_twin(run: veil.Run) -> None:
-    assert unknown_numbers([run.facts()], audits=[make_audit(("large", "small"))]) == {}
+    assert unknown_numbers([run.as_json()], audits=[make_audit(("large", "small"))]) == {}
 
 
 def test_history_is_a_table_and_a_run_shows_itself_in_a_notebook(run: veil.Run) -> None:
@@ -104,7 +104,7 @@ def test_audits_of_the_folder_are_on_the_page(run: veil.Run, tmp_path: Path) -> 
     try:
         assert "audit-0" in json.loads(run.report(tmp_path / "a.html").with_suffix(".json").read_text())["figures"]
         audits = read_audits([run.folder])
-        assert "What the attack canary could show" in render_page([run.facts()], audits=audits)
+        assert "What the attack canary could show" in render_page([run.as_json()], audits=audits)
         assert read_audits([run.folder, tmp_path])[0]["run"] == "run"
         (run.folder / "audit.json").write_text("{")
         with pytest.raises(InputError, match="not a JSON file"):

@@ -54,9 +54,9 @@ def _attack(folder: Path, request: AuditRequest, json: bool) -> Audit:
 
     workers, settings = Workers(request.jobs, request.backend), request.settings().model_dump()
     loaded = reload(folder)
-    config = loaded.facts.get("config") or {}
+    config = loaded.record.get("config") or {}
     options = named_values(config.get("option") or []) | request.option
-    needs_rows = request.reads_rows or len(loaded.facts["owners"]) > 1
+    needs_rows = request.reads_rows or len(loaded.record["owners"]) > 1
     rows = rebuild_rows(loaded, named_values(config.get("model_option") or [])) if needs_rows else None
     plan = rebuild_plan(loaded, options, rows.problem if rows else None)
     if rows is None or not request.reads_rows:
@@ -83,7 +83,7 @@ def _keep(folder: Path, found: Audit) -> Path:
     if found.overall.curve is not None and parts:
         text = roc_svg(f"{found.attack} on {found.method}", parts)
         (folder / f"audit_{found.attack}.svg").write_text(text, encoding="utf-8")
-    return write_report([dict(load(folder).facts)], folder / "report.html", audits=read_audits(folder))
+    return write_report([dict(load(folder).record)], folder / "report.html", audits=read_audits(folder))
 
 
 def _show(found: Audit) -> None:

@@ -105,8 +105,8 @@ def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, 
     from veil.report import write_report
     from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC
 
-    page = write_report(found.facts, out / "report.html", requirements=wanted) if found.facts else None
-    checks = judge(found.facts, wanted) if found.facts else Checks("no run")
+    page = write_report(found.records, out / "report.html", requirements=wanted) if found.records else None
+    checks = judge(found.records, wanted) if found.records else Checks("no run")
     if json:
         print_json({**found.as_json(), **checks.as_json(), "report": str(page) if page else None})
     else:

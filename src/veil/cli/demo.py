@@ -58,7 +58,7 @@ def demo(
             },
         )
         runs.append(execute(job, plan(problem, method, **settings.model_dump()), out / method))
-    page = write_report([run.facts() for run in runs], out / "report.html")
+    page = write_report([run.as_json() for run in runs], out / "report.html")
     summaries = [run.summary() for run in runs]
     if json:
         print_json({**summaries[-1], "rows": summaries, "report": str(page)})

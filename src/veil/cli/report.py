@@ -29,10 +29,10 @@ def report(
     check(out.parent.is_dir(), f"there is no folder {out.parent}: make it, or choose another place with --out")
     given = checked_requirements(require)
     folders = [folder for given in runs for folder in _run_folders(given)]
-    facts = [dict(load(folder).facts) for folder in folders]
-    wanted = given or asked_of(facts)
-    page = write_report(facts, out, requirements=wanted, audits=read_audits(folders))
-    checks = judge(facts, wanted)
+    records = [dict(load(folder).record) for folder in folders]
+    wanted = given or asked_of(records)
+    page = write_report(records, out, requirements=wanted, audits=read_audits(folders))
+    checks = judge(records, wanted)
     if json:
         found: dict[str, Any] = {"report": str(page), "runs": [str(folder) for folder in folders]}
         print_json({**found, **checks.as_json()})

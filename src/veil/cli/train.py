@@ -147,7 +147,7 @@ def _show_plan(request: Request, json: bool) -> None:
 
 
 def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
-    checks = judge([run.facts()], wanted)
+    checks = judge([run.as_json()], wanted)
     if json:
         print_json({**run.summary(), **checks.as_json()})
     else:

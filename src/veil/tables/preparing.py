@@ -22,7 +22,7 @@ from veil.request import Request
 from veil.tables.encoding import Codes, Encoding, day_comes_first
 from veil.tables.guessing import RARE, fit_encoding, guess_kind
 from veil.tables.reading import looks_like_row, read_table
-from veil.tables.schema import PRIVATE_NOTE, ColumnFacts, Schema, read_schema
+from veil.tables.schema import PRIVATE_NOTE, Schema, SchemaColumn, read_schema
 from veil.tables.splitting import Holdout, identities_for
 from veil.tables.table import Columns, check_classes, check_groups, labels_of, names_shown, require_columns
 from veil.tables.text import vocabulary_of
@@ -179,12 +179,12 @@ def open_schema(request: Request, columns: Columns, table: pd.DataFrame) -> Sche
     found = []
     for name in map(str, table.columns):
         if name in columns.left_out() or name in request.ignore:
-            found.append(ColumnFacts(name, "ignore"))
+            found.append(SchemaColumn(name, "ignore"))
         elif name in columns.groups:
-            found.append(ColumnFacts(name, "group"))
+            found.append(SchemaColumn(name, "group"))
         else:
             kind = guess_kind(table[name])
-            found.append(ColumnFacts(name, kind, day_first=day_comes_first(table[name]) if kind == "date" else None))
+            found.append(SchemaColumn(name, kind, day_first=day_comes_first(table[name]) if kind == "date" else None))
     return Schema(tuple(found))
 
 

@@ -44,7 +44,7 @@ from veil.problem import Cell, PublicFacts
 from veil.releases import Allowance
 from veil.tables.encoding import Column, Date, Encoding, HashedCategory, Numeric, days, hashed_words, numbers
 from veil.tables.histograms import HistogramRelease, filled_range, octave_bins, octave_edges, step_bins
-from veil.tables.schema import ColumnFacts, Schema
+from veil.tables.schema import Schema, SchemaColumn
 
 PURPOSE = "preprocessing"
 RELEASES = 2
@@ -159,14 +159,14 @@ def _holds_most(
     return float(fine[inside].sum()) >= _MOST * rows
 
 
-def _values(table: pd.DataFrame, facts: ColumnFacts) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _values(table: pd.DataFrame, facts: SchemaColumn) -> np.ndarray[Any, np.dtype[np.float64]]:
     column = table[facts.name]
     if facts.kind == "date":
         return days(column, facts.name, lenient=True, day_first=facts.day_first)
     return numbers(column, facts.name, facts.missing_words, lenient=True)
 
 
-def _ranged(facts: ColumnFacts, low: float, high: float) -> Column:
+def _ranged(facts: SchemaColumn, low: float, high: float) -> Column:
     if facts.kind == "date":
         return Date(facts.name, low, high, facts.missing, lenient=True, day_first=facts.day_first)
     return Numeric(facts.name, low, high, facts.missing, facts.missing_words, lenient=True)

@@ -49,11 +49,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs: `rows` as `veil train` prints them, `failures` by label, `facts` for the report."""
+    """All runs: `rows` as `veil train` prints them, `failures` by label, `records` for the report."""
 
     rows: list[dict[str, Any]]
     failures: dict[str, str]
-    facts: list[dict[str, Any]] = field(repr=False)
+    records: list[dict[str, Any]] = field(repr=False)
 
     def summary(self) -> list[dict[str, Any]]:
         """Mean and sample standard deviation over seeds for each method and budget, as the report has them.
@@ -65,7 +65,7 @@ class Comparison:
         from veil.report import summary_table
 
         found = []
-        for row in summary_table(self.facts):
+        for row in summary_table(self.records):
             mark = row.pop("mark")
             found.append({**row, "best": mark == "best", "within_one_std": mark is not None})
         rivals = [row for row in found if row["private"]] or found
@@ -162,20 +162,20 @@ def run_trials(
     for trial in trials:
         _check_stored(trial, work)
     work.folder.mkdir(parents=True, exist_ok=True)
-    rows, failures, facts = [], dict[str, str](), []
+    rows, failures, records = [], dict[str, str](), []
     outcomes = in_order(partial(run_trial, work=work), trials, workers)
     for done, (trial, outcome) in enumerate(outcomes, start=1):
         failure = WORKER_DIED if outcome is None else outcome
         if failure:
             failures[trial.label] = failure
         else:
-            found = load(work.folder / trial.label).facts
-            facts.append(dict(found))
+            found = load(work.folder / trial.label).record
+            records.append(dict(found))
             keys = ("run", "method", "metrics", "privacy", "seconds", "stopped")
             rows.append({**{k: found[k] for k in keys}, "seed": trial.seed, "budget": trial.epsilon})
         if finished is not None:
             finished(trial.label if not failure else f"{trial.label} failed: {failure}", done, len(trials))
-    comparison = Comparison(rows, failures, facts)
+    comparison = Comparison(rows, failures, records)
     _write(work.folder / "comparison.json", comparison.as_json())
     return comparison
 
