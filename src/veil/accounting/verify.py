@@ -36,10 +36,10 @@ from veil.accounting.events import (
     SubsetGaussian,
     Tree,
 )
-from veil.accounting.filters import RenyiFilter, TokenBucket
 from veil.accounting.ledger import Account, Ledger, LedgerDamaged, Terms
 from veil.accounting.pld import Pld
 from veil.accounting.rdp import Rdp
+from veil.accounting.spending_rules import RenyiFilter, TokenBucket
 
 TOLERANCE = 0.01
 GRID = 1e-4

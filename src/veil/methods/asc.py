@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veil.accounting import Event, Relation
-from veil.accounting.filters import Filter
+from veil.accounting.spending_rules import SpendingRule
 from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.calibrating import Sampling, batch_of, relation_for
@@ -140,7 +140,7 @@ class Asc:
         if settings.accountant == "pld":
             ladders = plan_ladders(facts, settings, self.sampling, beside, self.span, self.clip)
             pricing: Pricing = ladders.pricing
-            rules: tuple[Filter, ...] = ladders.rules
+            rules: tuple[SpendingRule, ...] = ladders.rules
             kappa, loss_kappa = ladders.kappa, ladders.loss_kappa
             details: dict[str, object] = {"spending": "ladder of rates, PLD"}
         else:

@@ -35,8 +35,8 @@ from veil.accounting import (
 )
 from veil.accounting.calibration import noise_multiplier
 from veil.accounting.conversion import epsilon_at_order
-from veil.accounting.filters import Filter
 from veil.accounting.rdp import rdp
+from veil.accounting.spending_rules import SpendingRule
 from veil.errors import InputError, require
 from veil.methods import Method
 from veil.plans import Earlier, Plan, Settings
@@ -236,7 +236,7 @@ class WithPreprocessing:
         )
         if plan.rules is None:
             raise InputError(f'method "{plan.method}" is not private: it needs no private preprocessing')
-        joined: dict[tuple[Filter, float], Filter | None] = {}
+        joined: dict[tuple[SpendingRule, float], SpendingRule | None] = {}
         for cell, rule in enumerate(plan.rules):
             budget = facts.budget_of(cell, settings.epsilon)
             if (rule, budget) not in joined:
@@ -258,7 +258,7 @@ class WithPreprocessing:
             ),
         )
 
-    def _joined(self, rule: Filter, budget: float, delta: float, settings: Settings) -> Filter | None:
+    def _joined(self, rule: SpendingRule, budget: float, delta: float, settings: Settings) -> SpendingRule | None:
         """The rule that also admits the earlier releases, if it stays within the budget."""
         if self.sizes_released:
             if not isinstance(rule, TokenBucket):
@@ -266,7 +266,7 @@ class WithPreprocessing:
             whole = filter_for(budget, delta)
             first, *others = (*self.tokens, *rule.tokens)
             return whole if whole.refusal({item.event: item.times for item in others}, first) is None else None
-        both: Filter
+        both: SpendingRule
         if isinstance(rule, TokenBucket):
             both = TokenBucket((*rule.tokens, *self.tokens))
         elif isinstance(rule, RenyiFilter):

@@ -25,7 +25,7 @@ from veil.releases import GradientRelease, SideRelease, Statistic
 from veil.sampling.draws import Poisson
 
 Bounding = Literal["clip", "normalise"]
-# Rates are kept this far inside a budget, so that rounding never makes a filter refuse.
+# Rates are kept this far inside a budget, so that rounding never makes a rule refuse.
 MARGIN = 1e-9
 
 
@@ -65,7 +65,7 @@ class NormStatistic:
 
 @dataclass(frozen=True)
 class FairRates:
-    """Rates from group weights, within the plan's p* and within what every cell's filter still admits to the end."""
+    """Rates from group weights, within the plan's p* and within what every cell's rule still admits to the end."""
 
     facts: PublicFacts
     rules: tuple[RenyiFilter, ...]
