@@ -245,7 +245,7 @@ class Preparation:
     def hold_to_step(self, step: int, total: GradientSum) -> None:
         """In a user's own loop, whose loss nobody can compare: the first step after a checkpoint gives what it gave."""
         if self.folder is not None and self.loop.checkpointer.due(step):
-            self.folder.hold_to_step(step, digester(self.loop.seed).of(total.sums, total.facts))
+            self.folder.hold_to_step(step, digester(self.loop.seed).of(total.sums, total.per_row))
 
     def finish(self) -> Run:
         """The run of what the loop has done: figures on public rows, certificate, and its folder if it has one."""

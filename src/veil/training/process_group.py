@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.errors import require
-from veil.gradients import GradientEngine, GradientSum, RowFacts, Weigh
+from veil.gradients import GradientEngine, GradientSum, PerRow, Weigh
 from veil.problem import Problem
 from veil.releases import GradientRelease
 
@@ -70,10 +70,10 @@ class ProcessGroup:
         own = self.own(rows, len(problem.cell_of))
         everything = _Everything(self, release.weigh(problem, rows), own, len(rows))
         part = engine.weighted_sum(problem.batch(rows[own]), everything, rows=len(own))
-        assert everything.facts is not None
+        assert everything.per_row is not None
         assert everything.weights is not None
         sums = [self._summed(values) for values in part.sums]
-        return GradientSum(sums, everything.facts, everything.weights)
+        return GradientSum(sums, everything.per_row, everything.weights)
 
     def losses(self, of: Callable[[NDArray[np.int64]], Tensor], rows: NDArray[np.int64], problem: Problem) -> Tensor:
         """The loss of each row, in the order of `rows`."""
@@ -159,19 +159,19 @@ ALONE = OneProcess(0, 1)
 
 @dataclass
 class _Everything:
-    """Stands between a process and the weights: facts of own rows in, weights from everybody's facts out."""
+    """Stands between a process and the weights: norms and losses of its rows in, weights from everybody's out."""
 
     processes: ProcessGroup
     weigh: Weigh
     own: NDArray[np.int64]
     total: int
     row_local: bool = False
-    facts: RowFacts | None = field(default=None, init=False)
+    per_row: PerRow | None = field(default=None, init=False)
     weights: Tensor | None = field(default=None, init=False)
 
-    def __call__(self, facts: RowFacts) -> Tensor:
-        known = torch.stack([facts.losses, facts.norms, facts.finite.to(facts.losses.dtype)])
+    def __call__(self, per_row: PerRow) -> Tensor:
+        known = torch.stack([per_row.losses, per_row.norms, per_row.finite.to(per_row.losses.dtype)])
         losses, norms, finite = self.processes.spread(known, self.own, self.total)
-        self.facts = RowFacts(losses, norms, finite > 0)
-        self.weights = self.weigh(self.facts)
+        self.per_row = PerRow(losses, norms, finite > 0)
+        self.weights = self.weigh(self.per_row)
         return self.weights[..., torch.from_numpy(self.own)]

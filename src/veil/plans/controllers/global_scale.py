@@ -13,7 +13,7 @@ from torch import Tensor
 
 from veil.accounting import Relation
 from veil.bounding import GlobalScale
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 from veil.plans.controllers.protocol import State, Steady
 from veil.releases import GradientRelease, Statistic
 from veil.sampling.draws import Draw
@@ -46,8 +46,8 @@ class AdaptiveScale(Steady):
         ceiling = float(state["ceiling"][0])
         longest = self.tau * ceiling
 
-        def measure(facts: RowFacts, cells: Tensor) -> Tensor:
-            return (facts.norms > longest).to(torch.float64)[:, None]
+        def measure(per_row: PerRow, cells: Tensor) -> Tensor:
+            return (per_row.norms > longest).to(torch.float64)[:, None]
 
         bound = GlobalScale((self.clip,) * self.cells, ceiling)
         statistic = Statistic("above_ceiling", measure, 1.0, self.count_sigma)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from veil.accounting import Relation
 from veil.bounding import UnitGroupClip
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 from veil.plans.controllers.protocol import State, Steady
 from veil.releases import GradientRelease, Statistic
 from veil.sampling.draws import Draw
@@ -61,6 +61,6 @@ class GroupThresholds(Steady):
         ratio = np.minimum(clamped / max(overall, 1e-12), self.largest_ratio) if overall > 0 else np.zeros(len(shares))
         return {"thresholds": self.base * (1.0 + ratio), "shares": shares, "seen": np.array([seen + 1.0])}
 
-    def _count(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def _count(self, per_row: PerRow, cells: Tensor) -> Tensor:
         member = torch.nn.functional.one_hot(torch.tensor(self.group_of_cell)[cells], len(self.expected))
-        return member.to(torch.float64) * (facts.norms > self.base).to(torch.float64)[:, None]
+        return member.to(torch.float64) * (per_row.norms > self.base).to(torch.float64)[:, None]
