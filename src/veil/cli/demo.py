@@ -33,7 +33,7 @@ def demo(
     from veil.foundation.randomness import Seed
     from veil.methods import plan
     from veil.report import write_report
-    from veil.tables.opening import open_to_compare
+    from veil.tables.opening import ModelFactory, open_to_compare
     from veil.training.fitting import Job, execute
 
     settings = Settings.checked(epsilon=epsilon, seed=seed)
@@ -44,7 +44,7 @@ def demo(
     problem, runs = opened.problem, []
     for method, name in DEMONSTRATED.items():
         job = Job(
-            opened.factory.of(name)(problem, Seed.from_int(seed)),
+            ModelFactory(request.model_copy(update={"model": name}), opened.encoding)(problem, Seed.from_int(seed)),
             problem,
             opened.test,
             callbacks=[ProgressBar(quiet=json or quiet)],

@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from veil.cli.completing import complete_method, complete_methods, complete_model, complete_requirement
 from veil.cli.config_file import further_settings
-from veil.request import Asked, Settings
+from veil.request.settings import Asked, Settings
 
 _COMPLETIONS: dict[str, Callable[[str], list[str]]] = {
     "method": complete_method,

@@ -3,15 +3,6 @@
 from veil.request.audits import AuditRequest, AuditSettings
 from veil.request.budgets import BudgetRequest
 from veil.request.request import CompareRequest, Request, TableRequest
-from veil.request.settings import Asked, Settings
+from veil.request.settings import Settings
 
-__all__ = [
-    "Asked",
-    "AuditRequest",
-    "AuditSettings",
-    "BudgetRequest",
-    "CompareRequest",
-    "Request",
-    "Settings",
-    "TableRequest",
-]
+__all__ = ["AuditRequest", "AuditSettings", "BudgetRequest", "CompareRequest", "Request", "Settings", "TableRequest"]

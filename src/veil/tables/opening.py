@@ -87,10 +87,6 @@ class ModelFactory:
     request: Request
     encoding: Encoding | None
 
-    def of(self, model: str) -> ModelFactory:
-        """Another built-in model for the same rows."""
-        return replace(self, request=self.request.model_copy(update={"model": model}))
-
     def __call__(self, problem: Problem, seed: Seed) -> nn.Module:
         """A model for the problem, at the start that follows from the seed."""
         return make_model(self.request, problem.public, self.encoding, seed)

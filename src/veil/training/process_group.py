@@ -149,10 +149,6 @@ class OneProcess(ProcessGroup):
         """What it says itself."""
         return record
 
-    def told_json(self, value: Any) -> Any:
-        """Its own value."""
-        return value
-
 
 ALONE = OneProcess(0, 1)
 
