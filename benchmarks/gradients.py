@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from veil.gradients import GradientEngine, RowFacts, passes, replay
+from veil.gradients import GradientEngine, PerRow, passes, replay
 from veil.gradients.graphs import _KINDS, Graph, Kind, kind_of
 from veil.gradients.recording import Recorder
 
@@ -152,9 +152,9 @@ def per_row_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
-def clip(facts: RowFacts, rows: int) -> Tensor:
+def clip(per_row: PerRow, rows: int) -> Tensor:
     """Weights that bound every row's gradient by `BOUND` and divide by the size of the batch."""
-    return (BOUND / rows) / facts.norms.clamp_min(BOUND)
+    return (BOUND / rows) / per_row.norms.clamp_min(BOUND)
 
 
 def sgd_step(workload: Workload) -> Step:

@@ -67,7 +67,7 @@ class _Step:
         whole = time.process_time() - start
         start = time.process_time()
         for _ in range(BOUNDS_AT_ONCE):
-            self.release.bound.weights(made.view.facts, made.view.cells)
+            self.release.bound.weights(made.view.per_row, made.view.cells)
         return whole, (time.process_time() - start) / BOUNDS_AT_ONCE
 
 

@@ -38,7 +38,7 @@ def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
 
         def gradients(engine: GradientEngine = engine, batches: list[Any] = batches) -> None:
             for batch in batches:
-                engine.weighted_sum(batch, lambda facts: 1.0 / facts.norms.clamp_min(1.0))
+                engine.weighted_sum(batch, lambda per_row: 1.0 / per_row.norms.clamp_min(1.0))
 
         start = {name: value.clone() for name, value in model.state_dict().items()}
 

@@ -50,8 +50,7 @@ def train(arm: str, batch: int, seed: int, asked: Mapping[str, Any]) -> dict[str
     run = veil.fit(
         model,
         train_rows,
-        method=method,
-        options=options,
+        method=veil.method(method, **options),
         evaluation=test_rows,
         seed=seed,
         callbacks=[watch],

@@ -15,7 +15,8 @@ from experiments.audit_page import write_page
 from experiments.runner import Asked
 from experiments.runner.findings import open_findings, read_findings
 from veil import methods
-from veil.auditing.running import canary_audit, lira_audit
+from veil.auditing.attacks import canary_audit, lira_audit
+from veil.auditing.shadow_models import ShadowTraining
 from veil.datasets.mnist import LOW_AND_HIGH, load_mnist
 from veil.datasets.split import shuffled
 from veil.foundation.files import cache_folder
@@ -23,6 +24,7 @@ from veil.foundation.randomness import Seed
 from veil.models import build_model
 from veil.plans import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
+from veil.request import AuditSettings
 
 Options = Mapping[str, Any]
 WANTED = {1.0: 0.7, 2.0: 1.5, 4.0: 3.0, 8.0: 6.0}
@@ -50,7 +52,7 @@ def canaries(options: Options) -> list[dict[str, Any]]:
     found = []
     for epsilon in options["epsilons"]:
         plan = plan_of("dp-sgd", {}, facts_of({"everybody": 20_000}), epsilon=epsilon, steps=200, batch_size=2_000)
-        audits = [canary_audit(plan, seed=Seed.from_int(seed)) for seed in range(options["repeats"])]
+        audits = [canary_audit(plan, AuditSettings.checked(seed=seed)) for seed in range(options["repeats"])]
         bounds = {
             name: [audit.overall.bound(name) for audit in audits]
             for name in ("fdp-fit", "gdp-fit", "clopper-pearson", "one-run")
@@ -66,7 +68,8 @@ def groups(options: Options) -> list[dict[str, Any]]:
     found, many = [], options["canaries"]
     for method, chosen in (("asc", {}), ("azb-weak", {"allow_weaker_minority_privacy": True})):
         plan = plan_of(method, chosen, facts_of(GROUPS), epsilon=1.0, steps=200, batch_size=512)
-        audits = [canary_audit(plan, per_group=many, seed=Seed.from_int(seed)) for seed in range(options["repeats"])]
+        asked = [AuditSettings.checked(canaries=many, seed=seed) for seed in range(options["repeats"])]
+        audits = [canary_audit(plan, one) for one in asked]
         for name in GROUPS:
             found.append(
                 {
@@ -106,8 +109,9 @@ def lira(options: Options, jobs: int, cache: Path) -> dict[str, Any]:
     for method in options["attacked"]:
         settings = ATTACKED[method] | options.get("settings", {})
         plan = plan_of(method, {}, problem.public, batch_size=256, **settings)
+        training = ShadowTraining(plan, problem, build, cache / method)
         audits = {
-            mode: lira_audit(plan, problem, build, shadows, mode, jobs, out=cache / method)  # type: ignore[arg-type]
+            mode: lira_audit(training, AuditSettings.checked(shadows=shadows, mode=mode), jobs)
             for mode in ("online", "offline")
         }
         found[method] = {mode: audit.as_json() for mode, audit in audits.items()} | {"settings": settings}

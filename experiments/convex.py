@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import veil
 from experiments import convex_page
 from experiments.runner import Asked
 from experiments.runner.findings import open_findings, read_findings
@@ -91,10 +92,10 @@ def measure(method: str, p: int, d: int, rows: int, epsilon: float, seeds: int) 
         tilted, found = Tilted(p, d, rows // p, signal), []
         for seed in range(seeds):
             model = torch.nn.Linear(d, 2, bias=False)
-            chosen = {"loss": "smoothed-hinge", "weight_radius": RADIUS}
+            chosen = veil.method(method, loss="smoothed-hinge", weight_radius=RADIUS)
             given = {"epsilon": epsilon, "delta": 1e-5, "seed": seed}
             given |= {"steps": STEPS} if method.startswith("noisy") else {}
-            run = fit(model, tilted.problem(seed), method=method, options=chosen, **given)
+            run = fit(model, tilted.problem(seed), method=chosen, **given)
             weight = model.weight.detach().double().numpy()
             found.append(tilted.excess(weight[1] - weight[0]))
             bound = float(run.plan.details["excess_risk_bound"])
@@ -170,8 +171,7 @@ def tables(keep: Keep, options: Options) -> None:
                     run = fit(
                         model,
                         train,
-                        method=method,
-                        options=chosen,
+                        method=veil.method(method, **chosen),
                         evaluation=test,
                         epsilon=1.0,
                         seed=seed,

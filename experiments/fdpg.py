@@ -188,8 +188,7 @@ def train(setting: Setting, choice: Choice, rows: tuple[Problem, Problem], seed:
     run = veil.fit(
         model,
         train_rows,
-        method=choice.method,
-        options=choice.options,
+        method=veil.method(choice.method, **choice.options),
         evaluation=test_rows,
         seed=seed,
         momentum=0.0,

@@ -42,8 +42,8 @@ def train(noise: float, seed: int, asked: Mapping[str, Any]) -> dict[str, float]
     """One run: robust and clean accuracy on training and test rows."""
     train_rows, test_rows = load_pair("cifar10", asked["data"], seed)
     model = build_model("papernot-cifar", train_rows.public, Seed.from_int(seed), **asked["model"])
-    options = {**asked["attack"], "gradient_noise": noise}
-    run = veil.fit(model, train_rows, method="adversarial", options=options, seed=seed, **asked["settings"])
+    method = veil.method("adversarial", **asked["attack"], gradient_noise=noise)
+    run = veil.fit(model, train_rows, method=method, seed=seed, **asked["settings"])
     held = partial(robust, attack=Adversarial(**asked["attack"]))
     attacked = property_gap("robust", run.model, train_rows, test_rows, held, None)
     clean = property_gap("clean", run.model, train_rows, test_rows, correct, None)

@@ -21,8 +21,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from veil.errors import InputError
 from veil.estimators import SEARCH, FairPrivateClassifier, FairPrivateRegressor, NotCoveredWarning
-from veil.tables.preparing import DRAFTED, FITTED_ON_ROWS
-from veil.tables.schema import ColumnFacts, Schema, draft_schema
+from veil.tables.preparing import DRAFTED, fitted_on_rows
+from veil.tables.schema import Schema, SchemaColumn, draft_schema
 
 CHECKED = [
     # A large ε, because the suite's tables have 30 to 300 rows; the suite's deterministic checks set random_state.
@@ -77,7 +77,7 @@ def test_a_table_of_mixed_columns_and_string_labels_is_learned() -> None:
     assert 0 <= model.worst_group_accuracy_ <= 1
     assert model.certificate_.epsilon == pytest.approx(8.0, rel=0.01)
     assert set(model.certificate_.by_group) == set(model.groups_)
-    assert FITTED_ON_ROWS in model.certificate_.not_covered
+    assert fitted_on_rows() in model.certificate_.not_covered
     assert any("Held-out rows" in sentence for sentence in model.certificate_.assumptions)
     assert len(model.history_) == model.n_iter_
 
@@ -106,9 +106,9 @@ def test_a_word_in_a_column_of_numbers_is_refused_with_column_and_row_but_not_it
 @SAME_ROWS
 def test_with_a_schema_nothing_is_read_off_the_rows() -> None:
     table, labels, _ = people()
-    schema = Schema((ColumnFacts("age", "numeric", 0, 120), ColumnFacts("town", "category", values=("A", "B"))))
+    schema = Schema((SchemaColumn("age", "numeric", 0, 120), SchemaColumn("town", "category", values=("A", "B"))))
     model = quick(schema=schema).fit(table, labels)
-    assert FITTED_ON_ROWS not in model.certificate_.not_covered
+    assert fitted_on_rows() not in model.certificate_.not_covered
     assert model.encoding_.width() == 4
     changed = table.copy()
     changed.loc[0, "age"] = 5000.0

@@ -33,7 +33,7 @@ from veil.datasets import (
 from veil.datasets.split import shuffled
 from veil.errors import InputError, require
 from veil.problem import Problem
-from veil.tables import fit_encoding, table_problem
+from veil.tables import Columns, fit_encoding, table_problem
 
 Pair = tuple[Problem, Problem]
 # A group that is cut down keeps so many rows at least, where it has them.
@@ -56,8 +56,9 @@ def adult(seed: int, groups: Sequence[str] = ("sex", "income")) -> Pair:
     """UCI Adult in its official split, columns and bounds read off the training rows."""
     train, test = load_adult()
     encoding = fit_encoding(train, {"income", "fnlwgt"}, rare=5)  # public rows
-    problem = table_problem(train, encoding, "income", list(groups))
-    return problem, table_problem(test, encoding, "income", list(groups), like=problem.public)
+    columns = Columns("income", tuple(groups))
+    problem = table_problem(train, encoding, columns)
+    return problem, table_problem(test, encoding, columns, problem.public)
 
 
 def adult_balanced(seed: int) -> Pair:

@@ -23,6 +23,7 @@ from veil.errors import InputError, require
 from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.parallel import WORKER_DIED, in_order
 from veil.foundation.randomness import Seed
+from veil.methods import create
 from veil.metrics import GroupMetrics, evaluate
 from veil.models import build_model
 from veil.problem import Problem
@@ -40,7 +41,7 @@ def reproduce(spec: Spec, asked: Asked, told: Told = print) -> dict[str, str]:
     missing = [task for task in wanted if find(known, task, figures) is None]
     told(f"{spec.name}: {len(wanted) - len(missing)} of {len(wanted)} runs are stored")
     work, failures = partial(_run_and_store, asked=asked, figures=figures), dict[str, str]()
-    for done, (task, outcome) in enumerate(in_order(work, missing, jobs=asked.jobs), start=1):
+    for done, (task, outcome) in enumerate(in_order(work, missing, asked.jobs), start=1):
         failure = WORKER_DIED if outcome is None else outcome
         if failure:
             failures[task.label] = failure
@@ -106,7 +107,7 @@ def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
     train, test = load_pair(task.data, task.data_options, task.seed)
     model = build_model(task.model, train.public, Seed.from_int(task.seed), **task.model_options)
     started = time.perf_counter()
-    run = fit(model, train, method=task.method, options=task.options, evaluation=test, seed=task.seed, **task.settings)
+    run = fit(model, train, method=create(task.method, task.options), evaluation=test, seed=task.seed, **task.settings)
     seconds = time.perf_counter() - started
     assert run.metrics is not None
     found = _figures(run.metrics, train) | _on_training_rows(run, train, figures)

@@ -16,6 +16,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from veil import accounting, methods
     from veil.auditing import audit
+    from veil.foundation.parallel import Workers
+    from veil.methods import method, plan
     from veil.problem import Problem
     from veil.training import Run, fit, load, session
     from veil.training.comparing import compare
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Problem": "veil.problem",
     "Run": "veil.training",
+    "Workers": "veil.foundation.parallel",
     "fit": "veil.training",
     "load": "veil.training",
     "session": "veil.training",
@@ -31,12 +34,15 @@ _HOMES = {
     "fit_preset": "veil.training.presets",
     "audit": "veil.auditing",
     "accounting": "veil.accounting",
+    "method": "veil.methods",
     "methods": "veil.methods",
+    "plan": "veil.methods",
 }
 
 __all__ = [
     "Problem",
     "Run",
+    "Workers",
     "__version__",
     "accounting",
     "audit",
@@ -44,7 +50,9 @@ __all__ = [
     "fit",
     "fit_preset",
     "load",
+    "method",
     "methods",
+    "plan",
     "session",
 ]
 

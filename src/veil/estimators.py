@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import current_process
+from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
@@ -31,18 +32,19 @@ from veil.accounting import Relation
 from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.methods import Method, relation_asked
-from veil.models import build_model
 from veil.models.applying import apply
 from veil.plans import Settings
 from veil.problem import Problem, PublicFacts, cross
+from veil.request import Request
 from veil.tables.fitted_rows import Fitted, added_up, fitted_before, mark_of, remember, rows_of
 from veil.tables.guessing import fit_encoding
 from veil.tables.measuring import HeldOutFigures
+from veil.tables.opening import ModelFactory, parted
 from veil.tables.preparing import read_off_rows
 from veil.tables.reading import refuse_twice
 from veil.tables.schema import Schema
 from veil.tables.splitting import Holdout, holdout_key, identities_for
-from veil.tables.table import check_groups, check_trained
+from veil.tables.table import check_groups
 from veil.training import Run
 from veil.training.fitting import Job, Measure, execute
 
@@ -147,17 +149,11 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
                 **facts,
             ).with_classes_read()
 
-        training = problem(~apart)
-        measured = problem(apart) if apart.any() else None
+        training, measured = parted(problem, apart)
         if crossed is not None:
             check_groups(len(training.public.groups), len(training), list(crossed))
-        if measured is not None:
-            check_trained(training.public.groups, measured.public.groups)
         fitting = self._fitting(table, targets, crossed, owned, given, training.public)
-        options = dict(self.model_options or {})
-        if self.model == "wide-and-deep":
-            options.setdefault("blocks", self.encoding_.widths())
-        module = build_model(self.model, training.public, seed, **options)
+        asked = Request.checked(data=Path(), model=self.model, model_option=self.model_options or {})
         settings = Settings.checked(
             epsilon=self.epsilon,
             delta=self.delta,
@@ -169,7 +165,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             seed=given,
         )
         job = Job(
-            module,
+            ModelFactory(asked, self.encoding_)(training, seed),
             training,
             not_covered=[*self._not_covered(), *_around(fitting)],
             measures=[] if measured is None else self._measures(measured, seed),

@@ -80,7 +80,7 @@ def reordered_rows(_: Path) -> str | None:
 def computed_weight(_: Path) -> str | None:
     torch.manual_seed(0)
     model = nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))
-    found = GradientEngine(model, losses).per_row(rows_of(4, 0, 1.0))
+    found = GradientEngine(model, losses).gradients(rows_of(4, 0, 1.0))
     dead = [name for name, values in found.items() if not bool(values.any())]
     return f"no gradient reached {dead[0]}" if dead else None
 

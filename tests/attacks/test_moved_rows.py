@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.attacks.losses import SCORES, WAYS, Loss, made_losses
 from tests.attacks.programs import INNER, NAMES, WIDTH, WRAPPERS, Program, programs
-from veil.gradients import GradientEngine, GradientError, RowFacts
+from veil.gradients import GradientEngine, GradientError, PerRow
 from veil.gradients.batches import mapped, sliced
 from veil.gradients.records import LossFn
 
@@ -43,8 +43,8 @@ def without(batch: tuple[Tensor, Tensor], row: int) -> tuple[Tensor, Tensor]:
 def bounded_sum(engine: GradientEngine, batch: tuple[Tensor, Tensor], bound: float) -> Tensor:
     """Σ min(1, bound / ‖g‖) g as one vector."""
 
-    def clip(facts: RowFacts) -> Tensor:
-        return (bound / facts.norms.clamp_min(1e-12)).clamp_max(1.0)
+    def clip(per_row: PerRow) -> Tensor:
+        return (bound / per_row.norms.clamp_min(1e-12)).clamp_max(1.0)
 
     return torch.cat([part.flatten() for part in engine.weighted_sum(batch, clip).sums[0].values()]).double()
 
@@ -61,7 +61,7 @@ def largest_move(model: nn.Module, batches: list[tuple[Tensor, Tensor]], bound: 
 def assert_as_alone(engine: GradientEngine, batch: tuple[Tensor, Tensor]) -> None:
     """Every row has the gradient and the norm that it has in a batch of its own."""
     trained = dict(engine.model.named_parameters())
-    found, norms = engine.per_row(batch), engine.facts(batch).norms
+    found, norms = engine.gradients(batch), engine.norms_and_losses(batch).norms
     for row in range(len(norms)):
         alone = torch.autograd.grad(
             engine.loss(engine.model, sliced(batch, row, row + 1)).sum(), list(trained.values()), allow_unused=True
@@ -94,7 +94,7 @@ def test_every_row_has_the_gradient_that_it_has_alone(name: str) -> None:
     engine = GradientEngine(model, losses)
     if name.startswith(REJECTED):
         with pytest.raises(GradientError):
-            engine.per_row(rows_of(5, 0, 1.0))
+            engine.gradients(rows_of(5, 0, 1.0))
         return
     for seed, count in ((0, 5), (1, 4), (2, 5)):
         assert_as_alone(engine, rows_of(count, seed, 1.0))

@@ -15,7 +15,7 @@ import veil
 from tests.attacks.test_broken_guards import ROWS, problem, settings
 from tests.attacks.test_moved_rows import SLACK, largest_move, rows_of
 from veil.errors import InputError
-from veil.gradients import GradientEngine, GradientError, RowFacts
+from veil.gradients import GradientEngine, GradientError, PerRow
 from veil.gradients.model_state import ModelState
 from veil.releases import clamp_to_limits
 
@@ -31,9 +31,9 @@ def moved(model: nn.Module, batch: tuple[Tensor, ...], row: int, bound: float, w
     engine = GradientEngine(model, itself)
 
     def bounded(rows: tuple[Tensor, ...]) -> Tensor:
-        def weigh(facts: RowFacts) -> Tensor:
-            raw = (bound / facts.norms.clamp_min(1e-12)).clamp_max(weight)
-            return clamp_to_limits(raw, facts.norms, torch.full_like(facts.norms, bound))
+        def weigh(per_row: PerRow) -> Tensor:
+            raw = (bound / per_row.norms.clamp_min(1e-12)).clamp_max(weight)
+            return clamp_to_limits(raw, per_row.norms, torch.full_like(per_row.norms, bound))
 
         return torch.cat([part.flatten() for part in engine.weighted_sum(rows, weigh).sums[0].values()]).double()
 

@@ -155,7 +155,7 @@ class NoClip(GradientRelease):
     """Rows count in full, however long their gradients are."""
 
     def weigh(self, problem: Problem, rows: Any) -> Any:
-        return lambda facts: torch.ones_like(facts.norms)
+        return lambda per_row: torch.ones_like(per_row.norms)
 
 
 class ClipPerLayer(GradientRelease):
@@ -164,7 +164,7 @@ class ClipPerLayer(GradientRelease):
     def bounded_sum(self, engine: Any, problem: Problem, rows: Any, *rest: Any) -> GradientSum:
         result: GradientSum = engine.weighted_sum(problem.batch(rows), self.weigh(problem, rows), rows=len(rows))
         limits = torch.tensor(self.bound.limits)[torch.from_numpy(problem.cell_of[rows])]
-        for name, gradients in engine.per_row(problem.batch(rows)).items():
+        for name, gradients in engine.gradients(problem.batch(rows)).items():
             flat = gradients.flatten(1)
             factor = torch.clamp(limits / flat.norm(dim=1).clamp_min(1e-30), max=1.0)
             result.sums[0][name] = (flat * factor[:, None]).sum(0).view(gradients.shape[1:])
@@ -175,7 +175,7 @@ class ClipAfterAveraging(GradientRelease):
     """The mean is clipped instead of every row."""
 
     def weigh(self, problem: Problem, rows: Any) -> Any:
-        return lambda facts: torch.ones_like(facts.norms)
+        return lambda per_row: torch.ones_like(per_row.norms)
 
     def complete(self, result: Any, problem: Problem, rows: Any, *rest: Any) -> Released:
         total = torch.cat([value.flatten() for value in result.sums[0].values()]).norm()
@@ -199,7 +199,7 @@ class WrongGroupsClip(GradientRelease):
     def weigh(self, problem: Problem, rows: Any) -> Any:
         cells = torch.from_numpy(problem.cell_of[rows])
         limits = torch.tensor(self.bound.limits).roll(1)[cells]
-        return lambda facts: torch.clamp(limits / facts.norms.clamp_min(1e-30), max=1.0)
+        return lambda per_row: torch.clamp(limits / per_row.norms.clamp_min(1e-30), max=1.0)
 
 
 class StatisticsForFree(GradientRelease):

@@ -12,6 +12,7 @@ from scipy import stats
 import veil
 from veil import methods
 from veil.accounting import Gaussian, Pld, PoissonGaussian, Repeated
+from veil.auditing.attacks import canary_audit, judged
 from veil.auditing.canaries import make_canaries, play
 from veil.auditing.lower_bounds import (
     LowerBound,
@@ -24,11 +25,11 @@ from veil.auditing.lower_bounds import (
     one_run_p_value,
     scaled,
 )
-from veil.auditing.running import canary_audit, judged
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.plans import Plan, Settings
 from veil.problem import Cell, PublicFacts
+from veil.request import AuditSettings
 
 WANTED = {1.0: 0.7, 2.0: 1.5, 4.0: 3.0, 8.0: 6.0}
 
@@ -56,7 +57,7 @@ def gaussian_scores(mu: float, rows: int, seed: int) -> tuple[np.ndarray, np.nda
 @pytest.mark.parametrize("epsilon", WANTED)
 def test_ten_thousand_canaries_in_and_out_show_most_of_the_true_epsilon(epsilon: float) -> None:
     # Fixed seed; over seeds the bound lies above the wanted one with a margin of more than three of its deviations.
-    audit = canary_audit(dp_sgd(epsilon), seed=Seed.from_int(1))
+    audit = canary_audit(dp_sgd(epsilon), AuditSettings.checked(seed=1))
     assert audit.details["canaries"] == 20_000
     assert WANTED[epsilon] <= audit.overall.bound("fdp-fit") <= epsilon
     assert audit.holds
@@ -69,7 +70,7 @@ def test_many_groups_raise_no_alarm_together_though_some_bounds_lie_above_on_the
     cells = tuple(Cell(group, 0, 1_000) for group in range(30))
     facts = PublicFacts(names, ("everybody",), cells, (1,), "classification", ("0", "1"), None, True)
     settings = Settings.checked(epsilon=2.0, delta=1e-5, steps=2, batch_size=30_000)
-    audit = canary_audit(methods.create("dp-sgd").plan(facts, settings), per_group=400, seed=Seed.from_int(1))
+    audit = canary_audit(methods.create("dp-sgd").plan(facts, settings), AuditSettings.checked(canaries=400, seed=1))
     above = [one for one in audit.findings if any(bound.epsilon > one.epsilon for bound in one.bounds)]
     assert len(above) > 0
     assert all(bound.confidence == 0.95 for one in above for bound in one.bounds)
@@ -92,7 +93,7 @@ def test_a_bound_far_above_its_promise_is_an_alarm_however_many_groups_there_are
 def test_in_twenty_repeats_the_bound_exceeds_the_truth_no_more_often_than_its_risk(epsilon: float) -> None:
     # At a risk of 5 % each, more than five of twenty are above with probability 3e-4.
     plan = dp_sgd(epsilon)
-    bounds = [canary_audit(plan, seed=Seed.from_int(100 + seed)) for seed in range(20)]
+    bounds = [canary_audit(plan, AuditSettings.checked(seed=100 + seed)) for seed in range(20)]
     for name in ("fdp-fit", "gdp-fit", "clopper-pearson", "one-run"):
         assert sum(audit.overall.bound(name) > epsilon for audit in bounds) <= 5
     assert min(audit.overall.bound("fdp-fit") for audit in bounds) >= WANTED[epsilon]
@@ -171,10 +172,12 @@ def test_scaling_the_noise_reaches_into_mixtures_and_envelopes() -> None:
 @pytest.mark.statistical
 def test_asc_gives_minority_and_majority_the_same_bound_and_azb_weak_does_not() -> None:
     # Fixed seed. The two bounds of ASC differ by about 0.1 from seed to seed; those of azb-weak by a factor of ten.
-    settings = {"epsilon": 2.0, "delta": 1e-5, "steps": 100, "batch_size": 512, "canaries": 60_000, "audit_seed": 0}
+    settings = {"epsilon": 2.0, "delta": 1e-5, "steps": 100, "batch_size": 512}
     facts = facts_of(15_000, 1_500)
-    fair = veil.audit("asc", facts=facts, **settings).by_group
-    weak = veil.audit("azb-weak", facts=facts, options={"allow_weaker_minority_privacy": True}, **settings).by_group
+    weaker = veil.method("azb-weak", allow_weaker_minority_privacy=True)
+    fair, weak = (
+        veil.audit(veil.plan(facts, method, **settings), canaries=60_000, seed=0).by_group for method in ("asc", weaker)
+    )
     bounds = [fair[name].bound("fdp-fit") for name in ("majority", "minority")]
     assert min(bounds) > 0.8
     assert max(bounds) - min(bounds) < 0.4
@@ -188,7 +191,7 @@ def test_replaced_rows_are_audited_too(options: dict[str, object]) -> None:
     plan = methods.create("dp-sgd", options).plan(
         facts_of(4_000), Settings.checked(epsilon=4.0, delta=1e-5, steps=50, batch_size=400)
     )
-    audit = canary_audit(plan, per_group=4_000, seed=Seed.from_int(2))
+    audit = canary_audit(plan, AuditSettings.checked(canaries=4_000, seed=2))
     assert 1.5 < audit.overall.bound("fdp-fit") <= 4.0
 
 
@@ -206,10 +209,11 @@ def test_the_same_seed_gives_the_same_scores() -> None:
 
 def test_methods_without_a_promise_cannot_be_audited() -> None:
     with pytest.raises(InputError, match="not private"):
-        veil.audit("erm", facts=facts_of(100))
-    with pytest.raises(InputError, match="needs public facts"):
-        veil.audit("dp-sgd")
-    with pytest.raises(InputError, match='attack is "guess"'):
-        veil.audit("dp-sgd", facts=facts_of(100), attack="guess")  # type: ignore[arg-type]
+        veil.audit(veil.plan(facts_of(100), "erm"))
+    with pytest.raises(InputError, match="needs a run, or a plan"):
+        veil.audit("dp-sgd")  # type: ignore[arg-type]
+    plan = veil.plan(facts_of(100), "dp-sgd")
+    with pytest.raises(InputError, match='attack is "guess": it is canary, one-run, input, lira or loss'):
+        veil.audit(plan, attack="guess")
     with pytest.raises(InputError, match="needs the rows"):
-        veil.audit("dp-sgd", facts=facts_of(100), attack="lira")
+        veil.audit(plan, attack="lira")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from veil.bounding import BetaTail, Clip, LinearTail, Normalise, Ordered, StepTail
 from veil.bounding.ordered import ORDERS, Tail, UnitClipByCell, descending, importance
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 from veil.releases.mechanisms import ordered_sum
 
 SLACK = 1 + 1e-9
@@ -79,7 +79,7 @@ def test_the_bound_keeps_every_limit_in_every_order_and_over_every_inner_bound(
     norms = torch.from_numpy(np.linalg.norm(gradients, axis=1))
 
     def total(rest: np.ndarray) -> np.ndarray:
-        facts = RowFacts(losses[rest], norms[rest], torch.ones(int(rest.sum()), dtype=torch.bool))
+        facts = PerRow(losses[rest], norms[rest], torch.ones(int(rest.sum()), dtype=torch.bool))
         return gradients[rest].T @ bound.weights(facts, cells[rest]).numpy()
 
     whole = total(np.ones(rows, dtype=bool))
@@ -100,7 +100,7 @@ def test_weights_in_single_precision_keep_the_limits_exactly(rows: int, length: 
     losses = torch.from_numpy(generator.random(rows).astype(np.float32))
 
     def total(rest: np.ndarray) -> float:
-        facts = RowFacts(losses[rest], norms[rest], torch.ones(int(rest.sum()), dtype=torch.bool))
+        facts = PerRow(losses[rest], norms[rest], torch.ones(int(rest.sum()), dtype=torch.bool))
         weights = bound.weights(facts, cells[rest])
         assert weights.dtype == torch.float32
         return float((weights.double() * torch.tensor(limits, dtype=torch.float64)[cells[rest]]).sum())

@@ -13,13 +13,13 @@ from scipy.special import betainc
 from veil.bounding import BetaTail, Clip, GroupMean, LinearTail, Ordered, StepTail, tail_from
 from veil.bounding.ordered import descending, importance
 from veil.errors import InputError
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 
 
-def facts_of(losses: list[float], norms: list[float] | None = None) -> RowFacts:
+def facts_of(losses: list[float], norms: list[float] | None = None) -> PerRow:
     size = len(losses)
     lengths = torch.ones(size, dtype=torch.float64) if norms is None else torch.tensor(norms, dtype=torch.float64)
-    return RowFacts(torch.tensor(losses, dtype=torch.float64), lengths, torch.ones(size, dtype=torch.bool))
+    return PerRow(torch.tensor(losses, dtype=torch.float64), lengths, torch.ones(size, dtype=torch.bool))
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -161,7 +161,7 @@ def test_the_commands_tell_the_same_as_the_store(tmp_path: Path, monkeypatch: py
     assert "[b]a[/b]" in RUNNER.invoke(budget_app, ["show"]).stdout
     with pytest.raises(InputError, match="relation is"):
         budget("create", "x", "--epsilon", "1", "--delta", "1e-5", "--relation", "none")
-    with pytest.raises(InputError, match="composition is"):
+    with pytest.raises(InputError, match="compose is"):
         budget("create", "x", "--epsilon", "1", "--delta", "1e-5", "--compose", "pld")
     with pytest.raises(InputError, match="no run"):
         budget("cancel", "people", "--run", "nothing")

@@ -17,7 +17,7 @@ from veil.cli.app import app
 from veil.errors import InputError
 from veil.plans import Plan, Settings
 from veil.request import Request
-from veil.tables.running import train_table
+from veil.tables.table_run import train_table
 from veil.training import Callback, StepReport
 from veil.training.run_folder import RunFolder
 
@@ -60,7 +60,7 @@ def spent(place: Path) -> float:
 def test_what_overruns_the_budget_is_refused_before_a_row_is_drawn(place: Path) -> None:
     run = train(place, "first")
     assert spent(place) == pytest.approx(1.0, rel=1e-3)
-    assert run.facts()["budget"]["limits"][0]["epsilon"] == 1.5
+    assert run.as_json()["budget"]["limits"][0]["epsilon"] == 1.5
     assert "budget after this run" in (place / "first" / "report.html").read_text()
     with pytest.raises(BudgetExceeded, match="does not allow it"):
         train(place, "second")

@@ -12,18 +12,29 @@ import pytest
 import torch
 from torch import nn
 
+import veil
 import veil.foundation.parallel
 import veil.training.comparing
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
-from veil.foundation.parallel import WORKER_DIED
+from veil.foundation.parallel import WORKER_DIED, Workers
 from veil.foundation.randomness import Seed
+from veil.plans import Plan
 from veil.problem import Problem
 from veil.report import build_facts
-from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC, Comparison, compare
-from veil.training.fitting import fit
+from veil.training.comparing import (
+    OTHER_RUNS,
+    SEEDS_PUBLIC,
+    Comparison,
+    Work,
+    compare,
+    run_trials,
+    trials_of,
+)
+from veil.training.fitting import Job, execute
 
 GROUPS = [GroupSpec("large", 300), GroupSpec("small", 80, angle=1.0)]
+SHORT = {"steps": 5, "batch_size": 40}
 
 
 def linear(problem: Problem, seed: Seed) -> nn.Module:
@@ -33,8 +44,8 @@ def linear(problem: Problem, seed: Seed) -> nn.Module:
 
 
 def compared(out: Path, **changes: Any) -> Comparison:
-    asked: dict[str, Any] = {"methods": ["erm", "dp-sgd"], "seeds": 2, "backend": "threading"}
-    asked |= {"steps": 5, "batch_size": 40, **changes}
+    asked: dict[str, Any] = {"methods": ["erm", "dp-sgd"], "seeds": 2, "workers": Workers(1, "threading")}
+    asked |= {**SHORT, **changes}
     return compare(generate(GROUPS), generate(GROUPS, seed=1), out=out, model=linear, **asked)
 
 
@@ -51,7 +62,7 @@ def test_budgets_stand_beside_each_other_and_no_privacy_needs_one_budget_only(tm
 
 def test_the_table_and_the_report_say_the_same(tmp_path: Path) -> None:
     found = compared(tmp_path, methods=["erm", "dp-sgd", "dp-is-sgd"])
-    page = {row["name"]: row for row in build_facts(found.facts)["summary"]}
+    page = {row["name"]: row for row in build_facts(found.records)["summary"]}
     for row in found.summary():
         for key in ("worst_group_accuracy", "average_group_accuracy", "p_value", "front", "privacy_cost_gap"):
             assert row[key] == page[row["name"]][key]
@@ -68,27 +79,30 @@ def test_a_stored_run_is_taken_when_its_settings_are_equal_and_refused_when_not(
     compared(tmp_path)
     trained: list[str] = []
 
-    def watched(model: nn.Module, problem: Problem, **asked: Any) -> Any:
-        trained.append(Path(asked["out"]).name)
-        return fit(model, problem, **asked)
+    def watched(job: Job, plan: Plan, out: Path, resume: bool) -> Any:
+        trained.append(out.name)
+        return execute(job, plan, out, resume)
 
-    monkeypatch.setattr(veil.training.comparing, "fit", watched)
+    monkeypatch.setattr(veil.training.comparing, "execute", watched)
     again = compared(tmp_path, methods=["erm", "dp-sgd", "dp-is-sgd"], seeds=2)
     assert trained == ["dp-is-sgd-eps1-seed1", "dp-is-sgd-eps1-seed2"]
     assert len(again.rows) == 6
-    for change in ({"learning_rate": 0.1}, {"options": {"dp-sgd": {"clip": 2.0}}}, {"config": {"model": "other"}}):
+    for change in ({"learning_rate": 0.1}, {"methods": [veil.method("dp-sgd", clip=2.0)]}):
         with pytest.raises(InputError, match=r"with other settings .* choose another folder"):
             compared(tmp_path, **change)
+    other = Work(generate(GROUPS), generate(GROUPS, seed=1), linear, tmp_path, SHORT, {"model": "other"})
+    with pytest.raises(InputError, match=r"asked.model was None, now other\): choose another folder"):
+        run_trials(trials_of(["erm"], 1, [1.0]), other)
     assert len(trained) == 2
 
 
 def test_any_error_of_a_run_is_told_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(model: nn.Module, problem: Problem, **asked: Any) -> Any:
-        if asked["method"] == "erm":
+    def broken(job: Job, plan: Plan, out: Path, resume: bool) -> Any:
+        if plan.method == "erm":
             raise KeyError("nobody expects this")
-        return fit(model, problem, **asked)
+        return execute(job, plan, out, resume)
 
-    monkeypatch.setattr(veil.training.comparing, "fit", broken)
+    monkeypatch.setattr(veil.training.comparing, "execute", broken)
     found = compared(tmp_path, seeds=1)
     assert found.failures == {"erm-eps1-seed1": "KeyError: 'nobody expects this'"}
     assert [row["method"] for row in found.rows] == ["dp-sgd"]
@@ -152,3 +166,10 @@ def test_a_run_that_was_alone_says_that_more_may_follow_and_that_its_noise_is_kn
     for number in (1, 2):
         certificate = json.loads((tmp_path / f"dp-sgd-eps1-seed{number}" / "certificate.json").read_text())
         assert {OTHER_RUNS, SEEDS_PUBLIC} <= set(certificate["not_covered"])
+
+
+def test_a_method_that_stands_twice_with_other_options_is_refused(tmp_path: Path) -> None:
+    """Their runs would share a folder, and the second would be taken for the first."""
+    with pytest.raises(InputError, match="dp-sgd stands twice"):
+        compared(tmp_path, methods=["dp-sgd", veil.method("dp-sgd", clip=2.0)])
+    assert len(compared(tmp_path, methods=["dp-sgd", veil.method("dp-sgd")]).rows) == 2

@@ -86,7 +86,7 @@ def test_a_bound_that_looks_at_other_rows_is_refused() -> None:
     import veil
 
     space: dict[str, object] = {}
-    exec(code_of("your-own.md").replace("facts.norms**2)", "facts.norms.mean()**2)").split("problem = ")[0], space)
+    exec(code_of("your-own.md").replace("per_row.norms**2)", "per_row.norms.mean()**2)").split("problem = ")[0], space)
     from veil.datasets import GroupSpec, generate
 
     with pytest.raises(InputError, match="looking at other rows"):

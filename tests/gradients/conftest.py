@@ -53,12 +53,12 @@ def agree(model: nn.Module, batch: Any, loss: Any = mean_square, **options: Any)
     engine = GradientEngine(model, loss, **options)
     norms = torch.stack([values.reshape(rows, -1).square().sum(1) for values in wanted.values()]).sum(0).sqrt()
     largest = norms.amax()
-    for name, values in engine.per_row(batch).items():
+    for name, values in engine.gradients(batch).items():
         assert_close(f"per-row gradient of {name}", values, wanted[name], largest)
     weights = torch.linspace(-1.0, 2.0, 2 * rows, dtype=norms.dtype).view(2, rows)
     for again in range(2):  # the second time with what the engine remembers
         result = engine.weighted_sum(batch, lambda facts: weights)
-        assert_close(f"norms ({again})", result.facts.norms, norms)
+        assert_close(f"norms ({again})", result.per_row.norms, norms)
         for weighting, sums in zip(weights, result.sums, strict=True):
             for name, values in sums.items():
                 scale = torch.einsum("b,b...->b...", weighting, wanted[name]).abs().sum(0).amax() + largest

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from veil.gradients import FallbackWarning, GradientEngine, GradientError, RowFacts
+from veil.gradients import FallbackWarning, GradientEngine, GradientError, PerRow
 
 MODELS = {
     "linear layers": lambda: nn.Sequential(nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 3)),
@@ -44,13 +44,13 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
-def clip(facts: RowFacts) -> Tensor:
-    return 0.5 / facts.norms.clamp_min(0.5)
+def clip(per_row: PerRow) -> Tensor:
+    return 0.5 / per_row.norms.clamp_min(0.5)
 
 
-def ranked(facts: RowFacts) -> Tensor:
+def ranked(per_row: PerRow) -> Tensor:
     """Weights that depend on the whole batch: the row's rank by loss."""
-    return facts.losses.argsort().argsort().to(facts.norms) / facts.losses.shape[0]
+    return per_row.losses.argsort().argsort().to(per_row.norms) / per_row.losses.shape[0]
 
 
 @settings(deadline=None, derandomize=True, max_examples=20)
@@ -61,8 +61,8 @@ def test_results_do_not_depend_on_the_split_into_micro_batches(rows, size, name,
     one = GradientEngine(model, loss).weighted_sum(batch, weigh)
     split = GradientEngine(model, loss, micro_batch=size).weighted_sum(batch, weigh)
     assert torch.allclose(one.weights, split.weights, rtol=1e-9)
-    assert torch.allclose(one.facts.losses, split.facts.losses, rtol=1e-9)
-    assert torch.allclose(one.facts.norms, split.facts.norms, rtol=1e-9)
+    assert torch.allclose(one.per_row.losses, split.per_row.losses, rtol=1e-9)
+    assert torch.allclose(one.per_row.norms, split.per_row.norms, rtol=1e-9)
     for key, value in one.sums[0].items():
         assert torch.allclose(value, split.sums[0][key], rtol=1e-9, atol=1e-12)
 
@@ -78,8 +78,8 @@ def test_row_local_weights_take_one_round_and_others_two():
     class Local:
         row_local = True
 
-        def __call__(self, facts: RowFacts) -> Tensor:
-            return clip(facts)
+        def __call__(self, per_row: PerRow) -> Tensor:
+            return clip(per_row)
 
     engine = GradientEngine(model, counted, micro_batch=2)
     local = engine.weighted_sum(batch, Local())
@@ -99,9 +99,9 @@ def test_both_rounds_draw_the_same_dropout_masks():
     result = engine.weighted_sum(batch, lambda facts: torch.eye(6, dtype=torch.float64))
     after = torch.get_rng_state()
     found = torch.stack([sum(v.square().sum() for v in row.values()).sqrt() for row in result.sums])
-    assert torch.allclose(found, result.facts.norms, rtol=1e-9)
+    assert torch.allclose(found, result.per_row.norms, rtol=1e-9)
     torch.manual_seed(1)
-    GradientEngine(model, loss, micro_batch=2).facts(batch)
+    GradientEngine(model, loss, micro_batch=2).norms_and_losses(batch)
     assert torch.equal(torch.get_rng_state(), after)
 
 
@@ -127,16 +127,16 @@ def test_rows_that_are_not_finite_contribute_exactly_zero_and_poison_nothing(nam
     for _ in range(2):
         engine = GradientEngine(model, loss, micro_batch=micro_batch)
         engine.weighted_sum((clean, labels), clip)
-        found = engine.weighted_sum((inputs, labels), lambda facts: 1 / facts.norms)
-        wanted = engine.weighted_sum((inputs[good], labels[good]), lambda facts: 1 / facts.norms)
-        assert found.facts.finite.tolist() == good.tolist()
-        assert (found.facts.norms[~good] == 0).all()
-        assert (found.facts.losses[~good] == 0).all()
+        found = engine.weighted_sum((inputs, labels), lambda per_row: 1 / per_row.norms)
+        wanted = engine.weighted_sum((inputs[good], labels[good]), lambda per_row: 1 / per_row.norms)
+        assert found.per_row.finite.tolist() == good.tolist()
+        assert (found.per_row.norms[~good] == 0).all()
+        assert (found.per_row.losses[~good] == 0).all()
         assert (found.weights[~good] == 0).all()
-        assert torch.allclose(found.facts.norms[good], wanted.facts.norms, rtol=1e-9)
+        assert torch.allclose(found.per_row.norms[good], wanted.per_row.norms, rtol=1e-9)
         for key, value in wanted.sums[0].items():
             assert torch.allclose(found.sums[0][key], value, rtol=1e-9, atol=1e-12)
-        assert all((values[~good] == 0).all() for values in engine.per_row((inputs, labels)).values())
+        assert all((values[~good] == 0).all() for values in engine.gradients((inputs, labels)).values())
 
 
 def test_a_row_with_an_infinite_loss_only_is_left_out():
@@ -146,12 +146,12 @@ def test_a_row_with_an_infinite_loss_only_is_left_out():
         return model(rows).squeeze(1) + rows[:, 0].log()
 
     result = GradientEngine(model, logarithm).weighted_sum(torch.tensor([[1.0, 2.0], [0.0, 1.0]]).double(), clip)
-    assert result.facts.finite.tolist() == [True, False]
-    assert result.facts.losses[1] == 0
+    assert result.per_row.finite.tolist() == [True, False]
+    assert result.per_row.losses[1] == 0
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-@pytest.mark.parametrize("weigh", [clip, lambda facts: torch.ones(3, facts.norms.shape[0])])
+@pytest.mark.parametrize("weigh", [clip, lambda per_row: torch.ones(3, per_row.norms.shape[0])])
 def test_an_empty_batch_gives_zero_sums_without_calling_the_model(name, weigh):
     model = build(name)
 
@@ -163,14 +163,14 @@ def test_an_empty_batch_gives_zero_sums_without_calling_the_model(name, weigh):
     assert len(result.sums) == (1 if weigh is clip else 3)
     assert all(list(sums) == [name for name, _ in model.named_parameters()] for sums in result.sums)
     assert all((value == 0).all() for sums in result.sums for value in sums.values())
-    assert engine.facts(data(0)).norms.shape == (0,)
-    assert all(value.shape[0] == 0 for value in engine.per_row(data(0)).values())
+    assert engine.norms_and_losses(data(0)).norms.shape == (0,)
+    assert all(value.shape[0] == 0 for value in engine.gradients(data(0)).values())
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_batch_of_one_row_is_its_ordinary_gradient(name):
     model, batch = build(name), data(1)
-    result = GradientEngine(model, loss).weighted_sum(batch, lambda facts: torch.ones_like(facts.norms))
+    result = GradientEngine(model, loss).weighted_sum(batch, lambda per_row: torch.ones_like(per_row.norms))
     wanted = torch.autograd.grad(loss(model, batch).sum(), list(model.parameters()))
     for found, gradient in zip(result.sums[0].values(), wanted, strict=True):
         assert torch.allclose(found, gradient, rtol=1e-9, atol=1e-12)
@@ -181,7 +181,7 @@ def test_a_batch_of_one_row_is_its_ordinary_gradient(name):
 def test_the_same_inputs_give_the_same_bits_in_a_new_engine(name, dtype):
     batch = data(7, dtype)
     runs = [GradientEngine(build(name, dtype), loss).weighted_sum(batch, clip) for _ in range(2)]
-    assert torch.equal(runs[0].facts.norms, runs[1].facts.norms)
+    assert torch.equal(runs[0].per_row.norms, runs[1].per_row.norms)
     assert all(torch.equal(value, runs[1].sums[0][key]) for key, value in runs[0].sums[0].items())
 
 
@@ -190,7 +190,7 @@ def test_later_passes_give_the_bits_of_the_first_so_that_a_resumed_run_is_the_sa
     model, batch = build(name), data(7)
     engine = GradientEngine(model, loss)
     first, second = (engine.weighted_sum(batch, clip) for _ in range(2))
-    assert torch.equal(first.facts.norms, second.facts.norms)
+    assert torch.equal(first.per_row.norms, second.per_row.norms)
     assert all(torch.equal(value, second.sums[0][key]) for key, value in first.sums[0].items())
 
 
@@ -213,11 +213,11 @@ def test_a_structure_that_changes_after_the_first_pass_is_recorded_again(loop_gr
     for mode in (0, 0, 1, 0):
         model.mode = mode
         wanted = loop_gradients(model, loss, batch)
-        assert all(torch.allclose(v, wanted[k], rtol=1e-9, atol=1e-12) for k, v in engine.per_row(batch).items())
+        assert all(torch.allclose(v, wanted[k], rtol=1e-9, atol=1e-12) for k, v in engine.gradients(batch).items())
     model.mode = 2
     wanted = loop_gradients(model, loss, batch)
     with pytest.warns(FallbackWarning, match="two.bias"):
-        found = engine.per_row(batch)
+        found = engine.gradients(batch)
     assert all(torch.allclose(value, wanted[key], rtol=1e-9, atol=1e-12) for key, value in found.items())
 
 
@@ -278,7 +278,7 @@ def test_a_pass_leaves_no_activation_alive(name):
     gc.disable()
     try:
         for _ in range(2):
-            engine.facts(batch)
+            engine.norms_and_losses(batch)
     finally:
         gc.enable()
     assert [reference() for reference in alive] == [None, None]
@@ -291,7 +291,7 @@ def test_each_group_gets_its_own_sum_in_one_pass(loop_gradients):
     result = GradientEngine(model, loss).weighted_sum(batch, lambda facts: per_group * clip(facts))
     wanted = loop_gradients(model, loss, batch)
     for group, sums in enumerate(result.sums):
-        weights = (groups == group) * clip(result.facts)
+        weights = (groups == group) * clip(result.per_row)
         for key, value in sums.items():
             assert torch.allclose(value, torch.einsum("b,b...->...", weights, wanted[key]), rtol=1e-9, atol=1e-12)
 
@@ -304,7 +304,7 @@ def test_any_optimizer_schedule_and_weight_decay_step_as_with_ordinary_gradients
     schedules = [torch.optim.lr_scheduler.StepLR(one, 1, 0.5) for one in optimizers]
     engine = GradientEngine(models[0], loss)
     for _ in range(3):
-        sums = engine.weighted_sum(batch, lambda facts: torch.full_like(facts.norms, 1 / 5)).sums[0]
+        sums = engine.weighted_sum(batch, lambda per_row: torch.full_like(per_row.norms, 1 / 5)).sums[0]
         for key, parameter in models[0].named_parameters():
             parameter.grad = sums[key]
         optimizers[1].zero_grad()
@@ -351,8 +351,8 @@ def test_any_nesting_of_tensors_is_a_batch(shape, micro_batch):
         rows = part if isinstance(part, Tensor) else part[0] if isinstance(part, list) else part["x"]  # type: ignore[index]
         return model(rows).square().sum(1)
 
-    found = GradientEngine(model, taken, micro_batch=micro_batch).facts(batch)
-    wanted = GradientEngine(model, taken).facts(inputs)
+    found = GradientEngine(model, taken, micro_batch=micro_batch).norms_and_losses(batch)
+    wanted = GradientEngine(model, taken).norms_and_losses(inputs)
     assert torch.allclose(found.norms, wanted.norms, rtol=1e-9)
 
 
@@ -364,15 +364,15 @@ def test_wrong_input_is_refused_with_a_sentence_that_says_what_to_do():
     with pytest.raises(GradientError, match="NaN or infinite"):
         engine.weighted_sum(batch, lambda facts: torch.full((3,), float("nan")))
     with pytest.raises(GradientError, match="reduction='none'"):
-        GradientEngine(model, lambda model, batch: loss(model, batch).mean()).facts(batch)
+        GradientEngine(model, lambda model, batch: loss(model, batch).mean()).norms_and_losses(batch)
     with pytest.raises(GradientError, match=r"first dimensions \[2, 3\]"):
-        engine.facts((batch[0], batch[1][:2]))
+        engine.norms_and_losses((batch[0], batch[1][:2]))
     with pytest.raises(GradientError, match="no tensor"):
-        engine.facts(("a",))
+        engine.norms_and_losses(("a",))
     with pytest.raises(GradientError, match="at least 1 row"):
         GradientEngine(model, loss, micro_batch=0)
     with pytest.raises(GradientError, match="no trainable parameter"):
-        GradientEngine(build("linear layers").requires_grad_(False), loss).facts(batch)
+        GradientEngine(build("linear layers").requires_grad_(False), loss).norms_and_losses(batch)
 
 
 def test_reentrant_checkpointing_is_refused_because_it_hides_parameters():
@@ -385,7 +385,7 @@ def test_reentrant_checkpointing_is_refused_because_it_hides_parameters():
         return F.cross_entropy(checkpoint(model, rows, use_reentrant=True), batch[1], reduction="none")
 
     with pytest.raises(GradientError, match="checkpoint"):
-        GradientEngine(model, hidden).facts(data(3))
+        GradientEngine(model, hidden).norms_and_losses(data(3))
 
 
 def test_freezing_unfreezing_and_replacing_parameters_between_passes_is_noticed(loop_gradients):
@@ -395,7 +395,7 @@ def test_freezing_unfreezing_and_replacing_parameters_between_passes_is_noticed(
     def agrees() -> None:
         wanted = loop_gradients(model, loss, batch)
         for _ in range(2):
-            sums = engine.weighted_sum(batch, lambda facts: torch.ones_like(facts.norms)).sums[0]
+            sums = engine.weighted_sum(batch, lambda per_row: torch.ones_like(per_row.norms)).sums[0]
             assert list(sums) == list(wanted)
             assert all(torch.allclose(sums[name], rows.sum(0), rtol=1e-9) for name, rows in wanted.items())
 
@@ -443,7 +443,7 @@ def test_weights_of_any_type_count_as_numbers(dtype):
 def test_memory_kept_between_passes_changes_no_result_already_given(name):
     model = build(name)
     engine = GradientEngine(model, loss)
-    first, rows = engine.weighted_sum(data(6), clip), engine.per_row(data(6))
+    first, rows = engine.weighted_sum(data(6), clip), engine.gradients(data(6))
     before = {key: value.clone() for key, value in first.sums[0].items()}
     rows_before = {key: value.clone() for key, value in rows.items()}
     for size in (3, 9, 6):
@@ -470,6 +470,6 @@ def test_gradients_coarser_than_single_precision_are_refused():
     try:
         for _ in range(2):
             with pytest.raises(GradientError, match=r"bfloat16.*float32"):
-                engine.weighted_sum(batch, lambda facts: 1 / facts.norms)
+                engine.weighted_sum(batch, lambda per_row: 1 / per_row.norms)
     finally:
         torch.backends.mkldnn.set_flags(enabled)

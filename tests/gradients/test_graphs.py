@@ -58,11 +58,11 @@ def test_a_linear_map_of_another_width_is_recorded_again():
         return model(batch).relu().sum(1)
 
     engine, batch = GradientEngine(model, loss), torch.randn(5, 3)
-    engine.facts(batch)
+    engine.norms_and_losses(batch)
     assert engine._memory.plain is not None
     model.weight.data, model.bias.data = torch.randn(6, 3), torch.randn(6)
-    found = engine.per_row(batch)
-    expected = GradientEngine(model, loss).per_row(batch)
+    found = engine.gradients(batch)
+    expected = GradientEngine(model, loss).gradients(batch)
     assert found["weight"].shape == (5, 6, 3)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert engine._memory.plain.maps == (("weight", "bias", 6),)
@@ -80,12 +80,12 @@ def test_a_bias_that_is_broadcast_has_the_gradient_of_its_own_shape(shape, warm,
     model, batch = nn.Linear(3, 4).double(), torch.randn(5, 3).double()
     engine = GradientEngine(model, _squares)
     if warm:
-        engine.facts(batch)
+        engine.norms_and_losses(batch)
         assert engine._memory.plain is not None
     model.bias.data = torch.randn(shape).double()
-    found, wanted = engine.per_row(batch), loop_gradients(model, _squares, batch)
+    found, wanted = engine.gradients(batch), loop_gradients(model, _squares, batch)
     assert all(torch.allclose(found[name], wanted[name]) for name in wanted)
-    assert engine.weighted_sum(batch, lambda facts: facts.norms).sums[0]["bias"].shape == shape
+    assert engine.weighted_sum(batch, lambda per_row: per_row.norms).sums[0]["bias"].shape == shape
     assert_like_loop(model, batch, _squares)
 
 
@@ -100,13 +100,13 @@ def test_a_vector_as_weight_of_a_linear_map_is_exact(assert_like_loop):
 def test_layers_that_change_places_take_their_gradients_with_them(exchange, loop_gradients):
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)).double()
     engine, batch = GradientEngine(model, _squares), torch.randn(4, 3).double()
-    engine.facts(batch)
+    engine.norms_and_losses(batch)
     assert engine._memory.plain is not None
     if exchange == "layers":
         model[0], model[2] = model[2], model[0]
     else:
         model[0].weight, model[2].weight = model[2].weight, model[0].weight
-    found, wanted = engine.per_row(batch), loop_gradients(model, _squares, batch)
+    found, wanted = engine.gradients(batch), loop_gradients(model, _squares, batch)
     assert all(torch.allclose(found[name], wanted[name]) for name in wanted)
     assert engine._memory.plain.holds()
 
@@ -120,15 +120,15 @@ class _Leaf(nn.Module):
 @pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
 def test_losses_that_are_a_parameter_or_its_expansion_reach_it():
     batch = torch.randn(3, 2)
-    one = GradientEngine(_Leaf(), lambda model, batch: model.value).per_row(batch[:1])
-    every = GradientEngine(_Leaf(), lambda model, batch: model.value.expand(len(batch))).per_row(batch)
+    one = GradientEngine(_Leaf(), lambda model, batch: model.value).gradients(batch[:1])
+    every = GradientEngine(_Leaf(), lambda model, batch: model.value.expand(len(batch))).gradients(batch)
     assert one["value"].tolist() == [[1.0]]
     assert every["value"].tolist() == [[1.0]] * 3
 
 
 def test_losses_that_depend_on_no_parameter_have_no_gradient():
     engine = GradientEngine(nn.Linear(3, 2), lambda model, batch: model(batch).sum(1).detach())
-    assert engine.facts(torch.randn(4, 3)).norms.tolist() == [0.0] * 4
+    assert engine.norms_and_losses(torch.randn(4, 3)).norms.tolist() == [0.0] * 4
 
 
 class _NoGradient(torch.autograd.Function):
@@ -194,6 +194,6 @@ def test_rows_that_stand_elsewhere_than_when_the_model_was_recorded_are_found(fi
         for way in ("plain", "plain", name):
             ways[first] = ARRANGED[way]
             batch = torch.randn(rows, 3).double()
-            found, wanted = engine.per_row(batch), loop_gradients(model, loss, batch)
+            found, wanted = engine.gradients(batch), loop_gradients(model, loss, batch)
             assert all(torch.allclose(found[of], wanted[of]) for of in wanted), way
         assert engine._memory.plain is not None or name != "plain"

@@ -113,7 +113,7 @@ def test_norms_stay_right_where_inner_products_cancel(loop_gradients):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(costs, "by_gram", lambda *_: 0.0)
         patch.setattr(costs, "by_values", lambda *_: 1.0)
-        found = GradientEngine(model, opposite).facts(inputs).norms
+        found = GradientEngine(model, opposite).norms_and_losses(inputs).norms
     wanted = loop_gradients(model, opposite, inputs)["weight"].flatten(1).norm(dim=1)
     assert torch.allclose(found, wanted, rtol=1e-3)
 

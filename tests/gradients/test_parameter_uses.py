@@ -179,7 +179,7 @@ def test_a_layout_learned_on_one_batch_serves_the_next_sizes(loop_gradients):
     for rows in (3, 4, 1, 2, 8):
         batch = seeded(rows, 4, 3)
         wanted = loop_gradients(model, engine.loss, batch)
-        for name, values in engine.per_row(batch).items():
+        for name, values in engine.gradients(batch).items():
             assert torch.allclose(values, wanted[name], rtol=1e-9, atol=1e-12)
 
 
@@ -225,8 +225,8 @@ def test_the_fallback_warns_once_per_engine():
     model = From(lambda m, x: m.layer(x, x), layer=nn.Bilinear(3, 3, 2))
     engine = GradientEngine(model, lambda m, x: m(x).sum(1))
     with pytest.warns(FallbackWarning, match="layer"):
-        engine.facts(seeded(3, 3))
-    engine.facts(seeded(4, 3))  # a second warning would be an error here
+        engine.norms_and_losses(seeded(3, 3))
+    engine.norms_and_losses(seeded(4, 3))  # a second warning would be an error here
 
 
 def test_the_fallback_runs_the_module_without_a_rule_and_not_the_whole_model():
@@ -239,9 +239,9 @@ def test_the_fallback_runs_the_module_without_a_rule_and_not_the_whole_model():
     model = From(forward, first=nn.Linear(3, 3), layer=nn.PReLU(3), last=nn.Linear(3, 2))
     engine = GradientEngine(model, lambda m, x: m(x).sum(1))
     with pytest.warns(FallbackWarning, match="layer.weight"):
-        engine.facts(seeded(3, 3))
+        engine.norms_and_losses(seeded(3, 3))
     calls.clear()
-    engine.facts(seeded(3, 3))
+    engine.norms_and_losses(seeded(3, 3))
     assert len(calls) == 1
     assert not model.layer._forward_hooks
 

@@ -30,7 +30,7 @@ def test_the_engine_itself_refuses_batch_norm(training, affine, first):
     norm, layer = nn.BatchNorm1d(4, affine=affine), nn.Linear(4, 4)
     model = nn.Sequential(*((norm, layer) if first else (layer, norm))).train(training)
     with pytest.raises(GradientError, match="BatchNorm mixes the rows"):
-        GradientEngine(model, squares).facts(torch.randn(3, 4))
+        GradientEngine(model, squares).norms_and_losses(torch.randn(3, 4))
 
 
 class Mixing(nn.Module):
@@ -108,7 +108,7 @@ def test_fix_puts_group_norm_in_place_and_leaves_the_model_alone():
     assert torch.equal(fixed[1].weight, shared.weight)
     assert not fixed[3].affine
     engine = GradientEngine(fixed, squares)
-    assert (engine.facts(torch.randn(3, 1, 5, 5)).norms > 0).all()
+    assert (engine.norms_and_losses(torch.randn(3, 1, 5, 5)).norms > 0).all()
 
 
 def test_fix_turns_running_statistics_off_and_converts_a_bare_batch_norm():

@@ -118,8 +118,7 @@ def test_a_real_run_with_moving_rates_costs_every_group_the_same(
     run = veil.fit(
         torch.nn.Linear(10, 2),
         problem,
-        method="asc",
-        options=sampling | {"step_size": 3.0},
+        method=veil.method("asc", step_size=3.0, **sampling),
         epsilon=1.0,
         steps=120,
         batch_size=40,
@@ -224,13 +223,14 @@ def test_losses_above_the_ceiling_are_bounded_before_they_are_released() -> None
 def test_asc_beats_dp_sgd_for_the_worst_group_of_adult_by_fifteen_points() -> None:
     """A third of Adult, 2 seeds each; the gap was above 25 points in every run tried, so 15 never fails by chance."""
     from veil.datasets import load_adult
-    from veil.tables import fit_encoding, table_problem
+    from veil.tables import Columns, fit_encoding, table_problem
 
     train, test = load_adult()
     train = train[train.index % 3 == 0].reset_index(drop=True)
     encoding = fit_encoding(train, {"income", "fnlwgt"}, rare=5)
-    problem = table_problem(train, encoding, "income", ["sex", "income"])
-    evaluation = table_problem(test, encoding, "income", ["sex", "income"], like=problem.public)
+    columns = Columns("income", ("sex", "income"))
+    problem = table_problem(train, encoding, columns)
+    evaluation = table_problem(test, encoding, columns, problem.public)
     worst = {}
     for method in ("asc", "dp-sgd"):
         runs = []

@@ -10,7 +10,7 @@ from tests.methods.method_cases import NoNoise, plan_for, small_engine, small_pr
 from veil.bounding import UnitGroupClip, check_row_local
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 from veil.plans.controllers.thresholds import GroupThresholds
 
 
@@ -60,7 +60,7 @@ def test_the_noise_follows_the_largest_threshold_even_of_a_group_that_was_not_dr
     assert release.sigma / release.divisor == pytest.approx(chosen.kappa * 5.0 / chosen.batch)  # type: ignore[operator]
     sampler = release.draw.sampler(problem.strata())
     made = release.make(small_engine(), problem, sampler, Seed.from_int(9), 0, NoNoise())  # type: ignore[arg-type]
-    lengths = made.view.weights * made.view.facts.norms * 5.0
+    lengths = made.view.weights * made.view.per_row.norms * 5.0
     groups = torch.from_numpy(problem.group_of[made.view.rows])
     assert float(lengths[groups == 0].max()) <= 1.0 + 1e-5
     assert float(lengths[groups == 1].max()) <= 5.0 + 1e-5
@@ -79,7 +79,7 @@ def test_averaging_starts_at_the_first_count_and_forgets() -> None:
 def test_the_bound_looks_at_one_row_at_a_time() -> None:
     bound = UnitGroupClip((0.5, 2.0))
     check_row_local(bound, 2)
-    facts = RowFacts(torch.zeros(2), torch.tensor([0.1, 0.1]), torch.ones(2, dtype=torch.bool))
+    facts = PerRow(torch.zeros(2), torch.tensor([0.1, 0.1]), torch.ones(2, dtype=torch.bool))
     assert bound.weights(facts, torch.tensor([0, 1])).tolist() == pytest.approx([0.5, 0.5]), (
         "short rows are not clipped"
     )

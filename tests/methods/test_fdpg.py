@@ -145,7 +145,7 @@ def test_normalising_counts_every_row_and_bounds_it_by_its_limit() -> None:
     release = plan.controller.release(plan.controller.start(), 0)
     sampler = release.draw.sampler(problem.strata())
     made = release.make(small_engine(), problem, sampler, Seed.from_int(9), 0, NoNoise())  # type: ignore[arg-type]
-    lengths = made.view.weights * made.view.facts.norms
+    lengths = made.view.weights * made.view.per_row.norms
     assert float(lengths.max()) <= 1.0
     assert float(lengths.min()) > 0.9
     assert made.statistics["clipped_norms"][2:].sum() == len(made.view.rows)
@@ -170,8 +170,7 @@ def test_a_parity_notion_charges_its_release_and_stays_within_budget(notion: str
     run = veil.fit(
         small_engine().model,
         problem,
-        method="fdpg",
-        options={"notion": notion, "step_size": 3.0},
+        method=veil.method("fdpg", notion=notion, step_size=3.0),
         epsilon=1.0,
         delta=1e-4,
         steps=25,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.methods.method_cases import plan_for, small_problem
 from veil.bounding import GlobalScale, check_row_local
 from veil.errors import InputError
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 from veil.plans.controllers.global_scale import AdaptiveScale
 
 
@@ -31,7 +31,7 @@ def test_short_rows_keep_their_proportions_and_no_row_exceeds_the_clip(
     norms: list[float], ceiling: float, clip: float
 ) -> None:
     lengths = torch.tensor(norms, dtype=torch.float64)
-    facts = RowFacts(torch.zeros_like(lengths), lengths, torch.ones(len(norms), dtype=torch.bool))
+    facts = PerRow(torch.zeros_like(lengths), lengths, torch.ones(len(norms), dtype=torch.bool))
     scaled = GlobalScale((clip,), ceiling).weights(facts, torch.zeros(len(norms), dtype=torch.long)) * lengths
     short = lengths <= ceiling
     assert torch.allclose(scaled[short], lengths[short] * clip / ceiling)

@@ -133,8 +133,8 @@ def test_easy_rows_weigh_less_and_hard_rows_fully() -> None:
         NoNoise(),  # type: ignore[arg-type]
     )
     view = released.view
-    shares = (view.weights * view.facts.norms.clamp_min(1.0)).numpy()
-    order = view.facts.losses.numpy().argsort()
+    shares = (view.weights * view.per_row.norms.clamp_min(1.0)).numpy()
+    order = view.per_row.losses.numpy().argsort()
     assert shares[order[-5:]] == pytest.approx(1.0, abs=1e-3)
     assert shares[order[:5]].max() < 0.3
 

@@ -12,7 +12,7 @@ from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.models import build_model
-from veil.problem import Problem
+from veil.problem import Memberships, Problem
 from veil.training import EarlyStopping
 
 # The minority's labels follow another direction, so a model that serves the majority fails it.
@@ -21,11 +21,11 @@ JUDGE = [GroupSpec("majority", 2000, margin=3.0), GroupSpec("minority", 2000, ma
 NOT_PRIVATE = [row["name"] for row in methods.table() if not row["private"]]
 
 
-def trained(method: str, seed: int, problem: Problem | None = None, **settings: object) -> veil.Run:
+def trained(method: str | methods.Method, seed: int, problem: Problem | None = None, **settings: object) -> veil.Run:
     torch.manual_seed(seed)
     chosen: dict[str, object] = {"epochs": 8, "batch_size": 100, "learning_rate": 0.2, "epsilon": 2.0, "seed": seed}
     rows = problem or generate(LEARN, 6, seed=seed)
-    own = {"group-gd": "whitened", "auto": "additive"}.get(method)
+    own = {"group-gd": "whitened", "auto": "additive"}.get(getattr(method, "name", method))
     return veil.fit(
         build_model(own, rows.public, Seed.from_int(seed)) if own else torch.nn.Linear(6, 2),
         rows,
@@ -66,7 +66,7 @@ def test_a_method_that_is_not_private_says_so(method: str) -> None:
 @pytest.mark.parametrize("method", methods.names())
 def test_every_method_learns_something(method: str) -> None:
     options = {"allow_weaker_minority_privacy": True} if method == "azb-weak" else {}
-    run = trained(method, 1, options=options, epsilon=8.0)
+    run = trained(veil.method(method, **options), 1, epsilon=8.0)
     assert run.metrics is not None
     floor = 0.5 if method.startswith("azb") else 0.6
     assert run.metrics.by_group["majority"].accuracy > floor
@@ -115,7 +115,7 @@ def test_regression_trains_with_row_local_methods() -> None:
 
 def test_overlapping_groups_are_drawn_with_the_smallest_and_counted_in_all() -> None:
     memberships = {"all": [True] * 6, "rare": [True, True, False, False, False, False]}
-    problem = Problem.from_arrays(np.arange(6.0), [0, 1, 0, 1, 0, 1], memberships=memberships)
+    problem = Problem.from_arrays(np.arange(6.0), [0, 1, 0, 1, 0, 1], Memberships.of(memberships))
     assert problem.public.groups == ("all", "rare")
     assert problem.group_of.tolist() == [1, 1, 0, 0, 0, 0]
     from veil.metrics import evaluate
@@ -127,7 +127,7 @@ def test_overlapping_groups_are_drawn_with_the_smallest_and_counted_in_all() -> 
 
 def test_a_group_that_is_nobody_s_smallest_is_counted_but_not_drawn_apart() -> None:
     memberships = {"all": [True] * 4, "left": [True, True, False, False], "right": [False, False, True, True]}
-    problem = Problem.from_arrays(np.arange(4.0), [0, 1, 0, 1], memberships=memberships)
+    problem = Problem.from_arrays(np.arange(4.0), [0, 1, 0, 1], Memberships.of(memberships))
     assert problem.public.groups == ("left", "right")
     from veil.metrics import evaluate
 

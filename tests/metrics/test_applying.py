@@ -52,8 +52,8 @@ def test_gradients_do_not_depend_on_how_the_weights_lie_in_memory(images: Proble
     assert not first.weight.is_contiguous()
     batch = images.batch(np.arange(40))
     found = [
-        GradientEngine(one, row_losses).weighted_sum(batch, lambda facts: 1 / facts.norms) for one in (model, plain)
+        GradientEngine(one, row_losses).weighted_sum(batch, lambda per_row: 1 / per_row.norms) for one in (model, plain)
     ]
-    torch.testing.assert_close(found[0].facts.norms, found[1].facts.norms, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found[0].per_row.norms, found[1].per_row.norms, rtol=1e-5, atol=0)
     for key, value in found[0].sums[0].items():
         torch.testing.assert_close(value, found[1].sums[0][key], rtol=1e-4, atol=1e-5)

@@ -47,17 +47,16 @@ def test_gradient_noise_narrows_the_gap() -> None:
         for noise, into in gap.items():
             model = nn.Linear(100, 2)
             nn.init.zeros_(model.weight)
-            options, settings = {"gradient_noise": noise}, {"epochs": 100, "batch_size": 40, "learning_rate": 0.05}
-            run = veil.fit(model, train, method="is-sgd", options=options, seed=seed, **settings)
+            method, settings = veil.method("is-sgd", gradient_noise=noise), {"batch_size": 40, "learning_rate": 0.05}
+            run = veil.fit(model, train, method=method, seed=seed, epochs=100, **settings)
             into.append(worst_group_gap(run.model, train, test).gap)
     assert np.mean(gap[0.5]) < np.mean(gap[0.0]) - 0.08
 
 
 def test_a_private_model_stays_within_the_bound_of_its_total_variation() -> None:
     train, test = generate(GROUPS, 20, seed=0), generate(GROUPS, 20, seed=1)
-    run = veil.fit(
-        big_model(0), train, options={"neighbours": "replace-one"}, epsilon=0.5, epochs=5, batch_size=40, seed=0
-    )
+    method = veil.method("dp-sgd", neighbours="replace-one")
+    run = veil.fit(big_model(0), train, method=method, epsilon=0.5, epochs=5, batch_size=40, seed=0)
     assert run.plan.rules is not None
     tv = tv_from_events(Pld(), run.plan.rules[0].tokens)  # type: ignore[attr-defined]
     gap = property_gap("accuracy", run.model, train, test, correct, tv)

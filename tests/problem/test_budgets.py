@@ -120,17 +120,19 @@ def test_a_wrong_row_budget_is_named_by_its_row_and_not_by_its_value() -> None:
 def row_budget_problem() -> Problem:
     generator = np.random.default_rng(1)
     budgets = np.where(np.arange(400) % 4 == 0, 0.5, 2.0) + generator.random(400) * 0.3
-    return Problem.from_arrays(generator.normal(size=(400, 3)), np.arange(400) % 2, row_budgets=budgets, levels=3)
+    return Problem.from_arrays(generator.normal(size=(400, 3)), np.arange(400) % 2, budgets=quantise(budgets, levels=3))
 
 
 def test_row_budgets_become_owners_of_a_problem() -> None:
     problem = row_budget_problem()
     assert problem.public.budgets is not None
     assert 1 < len(problem.public.owners) <= 3
-    with pytest.raises(InputError, match="not both"):
-        Problem.from_arrays([[0.0], [1.0]], [0, 1], owners=["a", "b"], row_budgets=[1.0, 1.0])
-    with pytest.raises(InputError, match="3 row budgets"):
-        Problem.from_arrays([[0.0], [1.0]], [0, 1], row_budgets=[1.0, 1.0, 1.0])
+    with pytest.raises(InputError, match="leave owners out"):
+        Problem.from_arrays([[0.0], [1.0]], [0, 1], owners=["a", "b"], budgets=[1.0, 1.0])
+    with pytest.raises(InputError, match="2 rows and 3 budgets"):
+        Problem.from_arrays([[0.0], [1.0]], [0, 1], budgets=[1.0, 1.0, 1.0])
+    few = Problem.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 0], budgets=np.array([0.5, 2.0, 2.0]))
+    assert few.public.budgets == (0.5, 2.0)
 
 
 def test_the_table_says_what_each_level_gets_and_the_spent_epsilon_is_exact() -> None:

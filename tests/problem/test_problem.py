@@ -23,8 +23,6 @@ GROUPS = ["a", "b", "a", "b"]
         ({"targets": [0, 1, None, 1]}, "target of row 2 is missing"),
         ({"groups": ["a", "b", "a"]}, "4 rows and 3 group labels"),
         ({"groups": ["a", None, "a", "b"]}, "group of row 1 is missing"),
-        ({"group_names": ["a", "b", "c"]}, 'group "c" has no rows'),
-        ({"group_names": ["a"]}, 'group "b" is not one of the declared groups'),
         ({"group_sizes": {"a": 2}}, 'no size is declared for group "b"'),
         ({"group_sizes": {"a": 2, "b": 0}}, "must be above 0"),
         ({"owners": ["x", "y", "x", "y"], "budgets": {"x": 1.0}}, 'owner "y" has no budget'),

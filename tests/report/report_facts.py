@@ -24,7 +24,7 @@ def make_run(
     extras: bool = False,
     evaluated: bool = True,
 ) -> dict[str, Any]:
-    """One run's facts, as `Run.facts()` gives them."""
+    """One run's facts, as `Run.as_json()` gives them."""
     rng = np.random.default_rng([seed, *map(ord, method)])
     private = method != "erm"
     sizes = [int(x) for x in np.geomspace(9592, 1179, len(groups))]

@@ -20,23 +20,17 @@ from veil.errors import InputError
 from veil.report import build_facts, judge_requirements, read_audits, render_card, render_page, write_report
 from veil.report.model_card import plain_markdown
 from veil.report.wording import percent
+from veil.training.fitting import Job, execute
 
 GROUPS = [GroupSpec("large", 300), GroupSpec("small", 80, angle=1.0)]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> veil.Run:
-    return veil.fit(
-        torch.nn.Linear(10, 2),
-        generate(GROUPS),
-        method="dp-sgd",
-        evaluation=generate(GROUPS, seed=1),
-        out=tmp_path_factory.mktemp("runs") / "run",
-        config={"require": ["worst_group_accuracy>=0.99"], "data": "made up"},
-        steps=20,
-        batch_size=40,
-        seed=1,
-    )
+    asked = {"require": ["worst_group_accuracy>=0.99"], "data": "made up"}
+    job = Job(torch.nn.Linear(10, 2), generate(GROUPS), generate(GROUPS, seed=1), config=asked)
+    plan = veil.plan(job.problem, "dp-sgd", steps=20, batch_size=40, seed=1)
+    return execute(job, plan, tmp_path_factory.mktemp("runs") / "run")
 
 
 def test_the_card_has_the_figures_of_the_report() -> None:
@@ -78,19 +72,19 @@ def test_a_run_writes_its_card_and_judges_what_was_required_of_it(run: veil.Run)
 
 
 def test_what_a_real_run_says_fills_the_panels(run: veil.Run) -> None:
-    twin = build_facts([run.facts()])
+    twin = build_facts([run.as_json()])
     assert {"parity-run0", "calibration-run0", "roc-run0", "confusion-0-run0", "confusion-1-run0"} <= set(
         twin["figures"]
     )
     assert twin["interval"]["kind"] == "by bootstrap"
-    own = run.facts()["metrics"]["by_group"]["small"]
+    own = run.as_json()["metrics"]["by_group"]["small"]
     assert {"auroc", "ece", "loss", "balanced_accuracy", "confusion", "roc", "calibration"} <= set(own)
     shown = next(group for group in twin["groups"] if group["name"] == "small")
     assert [shown["low"], shown["high"]] == own["accuracy_interval"]
 
 
 def test_every_number_on_the_page_of_a_real_run_is_in_the_twin(run: veil.Run) -> None:
-    assert unknown_numbers([run.facts()], audits=[make_audit(("large", "small"))]) == {}
+    assert unknown_numbers([run.as_json()], audits=[make_audit(("large", "small"))]) == {}
 
 
 def test_history_is_a_table_and_a_run_shows_itself_in_a_notebook(run: veil.Run) -> None:
@@ -110,7 +104,7 @@ def test_audits_of_the_folder_are_on_the_page(run: veil.Run, tmp_path: Path) -> 
     try:
         assert "audit-0" in json.loads(run.report(tmp_path / "a.html").with_suffix(".json").read_text())["figures"]
         audits = read_audits([run.folder])
-        assert "What the attack canary could show" in render_page([run.facts()], audits=audits)
+        assert "What the attack canary could show" in render_page([run.as_json()], audits=audits)
         assert read_audits([run.folder, tmp_path])[0]["run"] == "run"
         (run.folder / "audit.json").write_text("{")
         with pytest.raises(InputError, match="not a JSON file"):

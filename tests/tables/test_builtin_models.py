@@ -52,7 +52,7 @@ def test_the_row_gradients_of_a_model_are_those_of_one_row_at_a_time(name: str) 
     model, batch = small(name)
     model.double()
     inputs = batch[0] if name in SEQUENCE_MODELS else batch[0].double()
-    found = GradientEngine(model, row_losses).per_row((inputs, batch[1]))
+    found = GradientEngine(model, row_losses).gradients((inputs, batch[1]))
     for row in range(4):
         loss = row_losses(model, (inputs[row : row + 1], batch[1][row : row + 1])).sum()
         wanted = torch.autograd.grad(loss, list(model.parameters()))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
+from veil.request import Request
 from veil.tables import as_table, draft_schema, fit_encoding, read_schema, read_table
 from veil.tables.encoding import (
     Category,
@@ -26,6 +27,7 @@ from veil.tables.encoding import (
 )
 from veil.tables.guessing import fit_column, guess_kind
 from veil.tables.mapped import is_large
+from veil.tables.opening import open_to_compare
 from veil.tables.text import bag_of_tokens, character_codes, token_codes
 
 COLUMNS = {
@@ -283,3 +285,16 @@ def test_generated_groups_have_the_optimum_that_they_declare() -> None:
         of = problem.group_of == index
         best = x[of][:, 0] * np.cos(group.angle) + x[of][:, 1] * np.sin(group.angle) > 0
         assert (best == y[of]).mean() == pytest.approx(group.best_accuracy(), abs=0.015)
+
+
+@pytest.mark.parametrize("rare", [5, 10])
+def test_the_certificate_says_from_how_many_rows_on_a_category_is_kept(rare: int) -> None:
+    """Else it would promise that a category of seven rows is not in the run's folder, and it would be there."""
+    towns = ["here"] * 43 + ["there"] * 7
+    table = pd.DataFrame({"town": towns, "sex": ["f", "m"] * 25, "y": ["no", "yes"] * 25})
+    request = Request.checked(data=Path("rows"), target="y", group=("sex",))
+    opened = open_to_compare(request, (table, table), rare)
+    assert opened.encoding is not None
+    kept = next(column for column in opened.encoding.columns if column.name == "town")
+    assert ("there" in kept.values) == (rare == 5)  # type: ignore[union-attr]
+    assert f"if at least {rare} rows have it" in opened.not_covered[0]

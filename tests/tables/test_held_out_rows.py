@@ -109,8 +109,8 @@ def test_the_held_out_rows_of_a_finished_run_can_be_told_again_though_its_seed_i
     rows = rebuild_rows(run)
     assert rows.others is not None
     assert len(rows.problem) + len(rows.others) == 500
-    assert [group["rows"] for group in run.facts["groups"]] == list(rows.problem.public.group_sizes)
-    key = bytes.fromhex(run.facts["config"]["holdout_key"])
+    assert [group["rows"] for group in run.record["groups"]] == list(rows.problem.public.group_sizes)
+    key = bytes.fromhex(run.record["config"]["holdout_key"])
     assert np.array_equal(
         Holdout(0.2, Seed(key)).sparing(row_identities(messy()), messy()["region"]).sum(), len(rows.others)
     )

@@ -17,11 +17,11 @@ from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.plans import Settings
 from veil.request import Request
-from veil.tables import mapped, running
+from veil.tables import mapped, table_run
 from veil.tables.encoding import Encoding, Numeric
 from veil.tables.mapped import MappedRows, dataset_problem, parquet_problem
 from veil.tables.splitting import Holdout, row_identities
-from veil.tables.table import table_problem
+from veil.tables.table import Columns, table_problem
 
 ENCODING = Encoding((Numeric("a", -3, 3, "middle"), Numeric("b", -3, 3, "middle")), from_rows=False)
 
@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_mapped_rows_give_the_same_problem_and_the_same_model(folder: Path, tmp_path: Path) -> None:
     big = parquet_problem(folder, ENCODING, "y", ["sex", "old"], tmp_path / "cache").train
-    small = table_problem(table(), ENCODING, "y", ["sex", "old"])
+    small = table_problem(table(), ENCODING, Columns("y", ("sex", "old")))
     assert big.public == small.public
     assert np.array_equal(big.cell_of, small.cell_of)
     rows = np.array([2999, 0, 1000, 1001])
@@ -128,7 +128,7 @@ def test_a_large_folder_trains_end_to_end_with_a_noisy_evaluation(
     monkeypatch.setenv("VEIL_CACHE", str(tmp_path / "cache"))
     settings = Settings.checked(epsilon=8.0, epochs=3, batch_size=200, seed=1)
     asked = {"target": "y", "group": "sex", "method": "dp-sgd", "model": "logistic"}
-    run = running.train_table(Request.checked(data=folder, **asked, settings=settings))
+    run = table_run.train_table(Request.checked(data=folder, **asked, settings=settings))
     assert run.metrics is not None
     assert run.metrics.as_json()["released"] is True
     assert run.metrics.accuracy > 0.8

@@ -23,15 +23,15 @@ from veil.releases import Allowance
 from veil.tables.encoding import HashedCategory, Numeric
 from veil.tables.histograms import HistogramRelease, octave_bins, octave_edges, step_bins
 from veil.tables.private import Preprocessing, WithPreprocessing, find_encoding, relation_of
-from veil.tables.schema import ColumnFacts, Schema
+from veil.tables.schema import Schema, SchemaColumn
 
 SCHEMA = Schema(
     (
-        ColumnFacts("income", "numeric"),
-        ColumnFacts("born", "date"),
-        ColumnFacts("town", "category"),
-        ColumnFacts("sex", "group"),
-        ColumnFacts("age", "numeric", 0, 120),
+        SchemaColumn("income", "numeric"),
+        SchemaColumn("born", "date"),
+        SchemaColumn("town", "category"),
+        SchemaColumn("sex", "group"),
+        SchemaColumn("age", "numeric", 0, 120),
     )
 )
 
@@ -195,7 +195,7 @@ def test_the_relation_is_the_methods_own() -> None:
 def test_bounds_hold_most_rows_also_where_noise_hides_most_bins() -> None:
     """With few rows only a bin or two stand out of the noise: they are no range of the column."""
     ages = pd.DataFrame({"age": np.random.default_rng(1).integers(18, 90, 1200)})
-    schema = Schema((ColumnFacts("age", "numeric"),))
+    schema = Schema((SchemaColumn("age", "numeric"),))
     for seed in range(25):
         (age,) = found(ages, GaussianNoise(Seed.from_int(seed)), share=0.1, schema=schema).encoding.columns
         assert isinstance(age, Numeric)
@@ -203,6 +203,6 @@ def test_bounds_hold_most_rows_also_where_noise_hides_most_bins() -> None:
 
 
 def test_a_schema_that_leaves_nothing_open_is_not_paid_for() -> None:
-    closed = Schema((ColumnFacts("age", "numeric", 0, 120),))
+    closed = Schema((SchemaColumn("age", "numeric", 0, 120),))
     with pytest.raises(InputError, match="leaves nothing open"):
         found(pd.DataFrame({"age": [20.0, 30.0]}), GaussianNoise(Seed.from_int(0)), schema=closed)

@@ -26,7 +26,7 @@ from veil.noise import GaussianNoise
 from veil.plans import Settings
 from veil.request import Request
 from veil.sampling import PoissonSampler
-from veil.tables import opening, running
+from veil.tables import opening, table_run
 from veil.tables.splitting import Holdout, holdout_key, row_identities
 
 ROWS = 100
@@ -150,7 +150,7 @@ def train(table: pd.DataFrame, place: Path, method: str, schema: str) -> Path:
         model=model,
         settings=Settings.checked(epsilon=60.0, steps=3, batch_size=batch, accountant="rdp", seed=1),
     )
-    running.train_table(request, out=place / "run")
+    table_run.train_table(request, out=place / "run")
     return place / "run"
 
 

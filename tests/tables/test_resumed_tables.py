@@ -24,7 +24,7 @@ from veil.plans import Plan, Settings
 from veil.request import Request
 from veil.tables import mapped, measuring, opening
 from veil.tables.measuring import HeldOutFigures
-from veil.tables.running import train_table
+from veil.tables.table_run import train_table
 from veil.training import Callback, Run, StepReport
 from veil.training.fitting import Measured
 

@@ -21,7 +21,7 @@ from veil.plans import Settings
 from veil.request import Request
 from veil.tables import draft_schema, load_predictor, read_table
 from veil.tables.preparing import DRAFTED
-from veil.tables.running import train_table
+from veil.tables.table_run import train_table
 
 
 def test_a_csv_that_nobody_prepared_trains_without_a_config(train: Any, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from veil.accounting import Ledger
 from veil.noise import GaussianNoise
 from veil.plans import Settings
 from veil.request import Request
-from veil.tables.running import train_table
+from veil.tables.table_run import train_table
 from veil.training.run_folder import finished_in
 
 FILES = ("model.safetensors", "ledger.jsonl", "certificate.json", "preprocessing.jsonl", "evaluation.jsonl")

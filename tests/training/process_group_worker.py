@@ -30,7 +30,7 @@ def main() -> None:
     out, names, dying, resume = Path(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]), sys.argv[4] == "resume"
     torch.set_num_threads(1)
     processes = ProcessGroup.joined()
-    rank = 0 if processes is None else processes.rank
+    rank = processes.rank
     problem = small_problem(spread=1.0)
     if rank == int(sys.argv[5]):
         problem.inputs[200, 1] += 1.0

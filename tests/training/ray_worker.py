@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from tests.methods.method_cases import small_problem
+from veil.foundation.parallel import Workers
 from veil.foundation.randomness import Seed
 from veil.problem import Problem
 from veil.training.comparing import compare
@@ -29,8 +30,7 @@ if __name__ == "__main__":
         out=out,
         model=linear,
         seeds=2,
-        jobs=2,
-        backend=backend,
+        workers=Workers(2, backend),
         steps=5,
         batch_size=24,
     )

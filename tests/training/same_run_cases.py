@@ -11,9 +11,12 @@ import pytest
 from torch import nn
 
 from tests.methods.method_cases import small_problem
+from veil import methods
 from veil.errors import InputError
+from veil.plans import Settings
 from veil.problem import Problem
-from veil.training import Callback, Run, StepReport, fit
+from veil.training import Callback, Run, StepReport
+from veil.training.fitting import Job, execute
 
 BASE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-4, "steps": 12, "batch_size": 24, "checkpoint_every": 4}
 
@@ -37,10 +40,11 @@ def small_model(drop: float = 0.1) -> nn.Module:
 
 
 def train(out: Path, **given: Any) -> Run:
-    model = given.pop("model", None)
-    return fit(
-        small_model() if model is None else model, given.pop("problem", small_problem()), out=out, **BASE, **given
-    )
+    model, problem = given.pop("model", None), given.pop("problem", small_problem())
+    settings = {name: given.pop(name) for name in list(given) if name in Settings.model_fields}
+    plan = methods.plan(problem, given.pop("method", "dp-sgd"), **BASE | settings)
+    resume = given.pop("resume", False)
+    return execute(Job(small_model() if model is None else model, problem, **given), plan, out, resume)
 
 
 def cut_short(out: Path, **given: Any) -> None:

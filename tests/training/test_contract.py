@@ -20,7 +20,7 @@ from veil.bounding import Bound, Clip, Normalise, UnitClip
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
-from veil.gradients import GradientEngine, GradientError, RowFacts
+from veil.gradients import GradientEngine, GradientError, PerRow
 from veil.noise import GaussianNoise
 from veil.plans import Settings
 from veil.plans.plan import CLASSES_READ, EMPTY_PLACE, NAMES_PUBLIC, SIZES, UNTRIED
@@ -111,7 +111,7 @@ def test_the_noise_added_over_the_largest_contribution_is_the_multiplier_in_the_
         noisy = release.make(engine, problem, sampler, seed, step, GaussianNoise(seed))
         exact = engine.weighted_sum(problem.batch(noisy.view.rows), lambda _f, w=noisy.view.weights: w).sums[0]  # type: ignore[misc]
         draws += [(noisy.gradient[n] * release.divisor - exact[n]).flatten() for n in exact]
-        assert float((noisy.view.weights * noisy.view.facts.norms).max()) == pytest.approx(0.37, rel=2e-4)
+        assert float((noisy.view.weights * noisy.view.per_row.norms).max()) == pytest.approx(0.37, rel=2e-4)
     sample = torch.cat(draws).double()
     event = release.events(problem.public)[0]
     assert isinstance(event, PoissonGaussian) or event.noise_multiplier  # type: ignore[union-attr]
@@ -136,7 +136,7 @@ def test_a_problem_built_without_one_row_has_the_same_public_facts_when_sizes_ar
     problem = generate(TWO_GROUPS)
     names = [problem.public.groups[g] for g in problem.group_of]
     sizes = {"large": 300, "small": 60}
-    build = {"group_sizes": sizes, "classes": [0, 1], "group_names": ["large", "small"]}
+    build = {"group_sizes": sizes, "classes": [0, 1]}
     whole = Problem.from_arrays(problem.inputs, problem.targets, names, **build)  # type: ignore[arg-type]
     lacking = Problem.from_arrays(problem.inputs[1:], problem.targets[1:], names[1:], **build)  # type: ignore[arg-type]
     assert whole.public == lacking.public
@@ -156,7 +156,7 @@ def test_the_divisor_is_the_public_expected_batch_not_the_drawn_one() -> None:
 
 def test_subsets_are_refused_under_add_remove() -> None:
     with pytest.raises(InputError, match="replace-one only"):
-        fitted(generate(TWO_GROUPS), options={"sampling": "wor", "neighbours": "add-remove"})
+        fitted(generate(TWO_GROUPS), method=veil.method("dp-sgd", sampling="wor", neighbours="add-remove"))
 
 
 # Rule 7: bad rows cost nothing and break nothing
@@ -242,7 +242,7 @@ def test_a_certificate_asks_nobody_to_accept_noise_without_its_tail() -> None:
 
 
 def test_relations_reach_the_certificate() -> None:
-    run = fitted(generate(TWO_GROUPS), options={"neighbours": "replace-one"})
+    run = fitted(generate(TWO_GROUPS), method=veil.method("dp-sgd", neighbours="replace-one"))
     assert run.certificate.relation == Relation.REPLACE_ONE.value
 
 
@@ -254,7 +254,8 @@ def test_subsets_of_fewer_rows_than_declared_are_refused(method: str) -> None:
     larger = replace(facts, cells=tuple(replace(cell, rows=100 * cell.rows) for cell in facts.cells))
     wrong = replace(problem, public=larger)
     with pytest.raises(InputError, match="needs the true sizes"):
-        veil.fit(small_model(), wrong, method=method, options={"sampling": "wor"}, epsilon=1.0, steps=3, batch_size=40)
+        subsets = veil.method(method, sampling="wor")
+        veil.fit(small_model(), wrong, method=subsets, epsilon=1.0, steps=3, batch_size=40)
 
 
 def test_a_step_is_never_made_twice() -> None:
@@ -284,7 +285,7 @@ def test_no_row_moves_a_statistic_by_more_than_its_limit(hostile: list[float]) -
 
     def total(values: torch.Tensor) -> np.ndarray:
         count = len(values)
-        facts = RowFacts(torch.zeros(count), torch.zeros(count), torch.ones(count, dtype=torch.bool))
+        facts = PerRow(torch.zeros(count), torch.zeros(count), torch.ones(count, dtype=torch.bool))
         statistic = Statistic("s", lambda *_: values, 0.7, 0.0)
         return release._statistic(statistic, facts, torch.zeros(count, dtype=torch.long), 0, NOISE)
 
@@ -296,9 +297,9 @@ def test_a_statistic_that_looks_at_other_rows_is_refused() -> None:
         statistic = Statistic("s", measure, 1.0, 1.0)  # type: ignore[arg-type]
         return GradientRelease(Poisson((0.1, 0.1)), Clip((1.0, 1.0)), 1.0, 10.0, Relation.ADD_REMOVE, (statistic,))
 
-    release(lambda facts, cells: torch.stack([facts.norms.clamp(max=1.0), (cells == 1).double()], 1)).check_rows(2)
+    release(lambda per_row, cells: torch.stack([per_row.norms.clamp(max=1.0), (cells == 1).double()], 1)).check_rows(2)
     with pytest.raises(InputError, match='statistic "s" measures a row by looking at other rows'):
-        release(lambda facts, cells: (facts.norms > facts.norms.median()).double()[:, None]).check_rows(2)
+        release(lambda per_row, cells: (per_row.norms > per_row.norms.median()).double()[:, None]).check_rows(2)
 
 
 @pytest.mark.parametrize("bound", [Clip((1e-4,)), Normalise((1.0,), 1e-6), Normalise((1.0,), 1e-30), UnitClip(1e-5, 1)])
@@ -310,7 +311,8 @@ def test_norms_that_underflow_keep_their_limit(bound: Bound, large: float) -> No
         model.weight.copy_(torch.tensor([[26.0, 0.0], [-26.0, 0.0]]))
     batch = torch.tensor([[1.0, large], [1.0, 0.0]]), torch.tensor([0, 0])
     limit = torch.tensor([bound.limits[0]] * 2)
-    weigh = lambda facts: clamp_to_limits(bound.weights(facts, torch.zeros(2, dtype=torch.long)), facts.norms, limit)  # noqa: E731
+    cells = torch.zeros(2, dtype=torch.long)
+    weigh = lambda rows: clamp_to_limits(bound.weights(rows, cells), rows.norms, limit)  # noqa: E731
     engine = GradientEngine(model, row_losses)
     for _ in range(2):  # once recorded, once by the short way
         total = engine.weighted_sum(batch, weigh, rows=2).sums[0]["weight"]
@@ -337,7 +339,8 @@ def test_inputs_that_underflow_keep_their_limit_under_a_huge_slope(
     """The square of 2.5e-23 is 0 in single precision, but its product with a slope of 1e19 is a gradient."""
     batch = torch.full((2, *shape), 2.5e-23), torch.tensor([slope / 2, 0.0])
     limit = torch.tensor([bound.limits[0]] * 2)
-    weigh = lambda facts: clamp_to_limits(bound.weights(facts, torch.zeros(2, dtype=torch.long)), facts.norms, limit)  # noqa: E731
+    cells = torch.zeros(2, dtype=torch.long)
+    weigh = lambda rows: clamp_to_limits(bound.weights(rows, cells), rows.norms, limit)  # noqa: E731
     engine = GradientEngine(model, squared_error)
     for _ in range(2):  # once recorded, once by the short way where there is one
         total = engine.weighted_sum(batch, weigh, rows=2).sums[0]["weight"]

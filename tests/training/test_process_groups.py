@@ -9,8 +9,11 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+
+from veil.training.process_group import ProcessGroup
 
 METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur")
 ROOT = Path(__file__).parents[2]
@@ -122,3 +125,12 @@ def test_the_command_line_trains_in_a_process_group(tmp_path: Path) -> None:
     assert answers[0]["privacy"] == answers[1]["privacy"]
     for name in ("ledger.jsonl", "preprocessing.jsonl", "evaluation.jsonl", "certificate.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_process_alone_is_a_group_of_one_that_leads_and_agrees_with_itself() -> None:
+    one = ProcessGroup.joined()
+    assert (one.rank, one.size, one.alone, one.leads) == (0, 1, True, True)
+    assert one.told(b"said") == b"said"
+    assert one.told(None) is None
+    assert [one.all(holds) for holds in (True, False)] == [True, False]
+    assert one.own(np.array([0, 5, 9]), total=10).tolist() == [0, 1, 2]

@@ -102,7 +102,7 @@ def test_a_run_cut_short_anywhere_ends_like_an_undisturbed_one(
 
     def train(**more: Any) -> Any:
         model = MODELS.get(method, small_model)()
-        return fit(model, problem, method=method, options=options, **BASE, **more)
+        return fit(model, problem, method=methods.create(method, options), **BASE, **more)
 
     check_same(tmp_path, train, at=(0,) if method in SOLVED else (2, 9, 10, 21))
 
@@ -204,7 +204,7 @@ def test_another_option_is_refused(tmp_path: Path, method: str, options: dict[st
         fit(build(), small_problem(), method=method, out=tmp_path / "run", callbacks=[CrashAt(2)], **BASE)
     [(name, value)] = options.items()
     with pytest.raises(InputError, match=rf"Cannot resume: `options\.{name}` was .* and is now {value}\. Use"):
-        fit(build(), small_problem(), method=method, options=options, out=tmp_path / "run", resume=True, **BASE)
+        fit(build(), small_problem(), method=methods.create(method, options), out=tmp_path / "run", resume=True, **BASE)
 
 
 def digest_of_draws() -> str:

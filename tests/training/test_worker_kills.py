@@ -58,7 +58,7 @@ def compared_under_fire(folder: Path, seeds: int) -> tuple[Comparison, int]:
     killer.start()
     problem = small_problem()
     found = compare(
-        problem, problem, methods=["dp-sgd"], out=folder, model=linear, seeds=seeds, jobs=2, steps=5, batch_size=24
+        problem, problem, methods=["dp-sgd"], out=folder, model=linear, seeds=seeds, workers=2, steps=5, batch_size=24
     )
     killer.over = True
     killer.join()

@@ -25,11 +25,11 @@ from veil.accounting.events import (
     relation_of,
     repeated,
 )
-from veil.accounting.filters import Filter, RenyiFilter, TokenBucket
 from veil.accounting.gdp import Gdp
 from veil.accounting.ledger import Account, BudgetExceeded, Ledger, LedgerDamaged, Terms
 from veil.accounting.pld import Pld
 from veil.accounting.rdp import Rdp
+from veil.accounting.spending_rules import RenyiFilter, SpendingRule, TokenBucket
 
 __all__ = [
     "Account",
@@ -39,7 +39,6 @@ __all__ = [
     "Certificate",
     "Envelope",
     "Event",
-    "Filter",
     "Gaussian",
     "Gdp",
     "Laplace",
@@ -54,6 +53,7 @@ __all__ = [
     "RenyiFilter",
     "Repeated",
     "Selection",
+    "SpendingRule",
     "SubsetGaussian",
     "Terms",
     "TokenBucket",

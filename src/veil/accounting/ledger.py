@@ -25,7 +25,7 @@ from veil.accounting.events import (
     to_json,
     whole_number,
 )
-from veil.accounting.filters import Filter, filter_from_json
+from veil.accounting.spending_rules import SpendingRule, rule_from_json
 
 FORMAT = 1
 
@@ -45,7 +45,7 @@ class Account:
     group: str
     owner: str
     budget: float
-    rule: Filter
+    rule: SpendingRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Terms:
         try:
             if record["format"] != FORMAT:
                 raise AccountingError(f"it has format {str(record['format'])[:20]}, this version reads {FORMAT}")
-            rules = [filter_from_json(rule) for rule in record["rules"]]
+            rules = [rule_from_json(rule) for rule in record["rules"]]
             accounts = tuple(
                 Account(str(group), str(owner), float(budget), rules[whole_number(rule, "the number of a rule")])
                 for group, owner, budget, rule in record["accounts"]

@@ -26,10 +26,10 @@ from veil.accounting import events as kinds
 from veil.accounting.accountant import Accountant
 from veil.accounting.certificate import Certificate, certify, check_budgets
 from veil.accounting.events import AccountingError, Event, Relation, Repeated
-from veil.accounting.filters import RenyiFilter, TokenBucket
 from veil.accounting.ledger import Account, Ledger, LedgerDamaged, Terms
 from veil.accounting.pld import Pld
 from veil.accounting.rdp import Rdp
+from veil.accounting.spending_rules import RenyiFilter, TokenBucket
 
 TOLERANCE = 0.01
 GRID = 1e-4

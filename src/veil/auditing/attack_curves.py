@@ -14,7 +14,7 @@ from scipy.integrate import trapezoid
 
 from veil.accounting import Pld, TokenBucket
 from veil.accounting.accountant import Accountant
-from veil.accounting.filters import Filter
+from veil.accounting.spending_rules import SpendingRule
 from veil.errors import require
 
 Floats = NDArray[np.float64]
@@ -67,7 +67,7 @@ class Ceiling:
         return float(np.interp(rate, GRID, self.tpr))
 
 
-def ceiling(rule: Filter, accountant: Accountant) -> Ceiling:
+def ceiling(rule: SpendingRule, accountant: Accountant) -> Ceiling:
     """What the trade-off curve of a spending rule allows, whatever was chosen under it.
 
     A token bucket is composed by PLD. Other rules give ε at every δ, and each such pair is a pair of straight lines

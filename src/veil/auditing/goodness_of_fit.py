@@ -16,7 +16,7 @@ from scipy import stats
 
 from veil.accounting.events import Relation
 from veil.auditing.canaries import BASE_LOSS, NORM, TENSORS, Canaries, CanaryStep, drawn_alone
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 
 Floats = NDArray[np.float64]
 
@@ -72,7 +72,7 @@ class Residuals:
         share = np.zeros(len(canaries))
         share[ids[plays]] = self._parts_of_limits(step)[canaries.cells[ids[plays]]]
         if not step.release.bound.row_local:  # a bound that orders rows gives each its own part of the limit
-            moved = (step.view.weights * step.view.facts.norms).double().numpy()[plays]
+            moved = (step.view.weights * step.view.per_row.norms).double().numpy()[plays]
             share[ids[plays]] = moved / np.array(step.release.bound.limits)[canaries.cells[ids[plays]]]
         residual = step.values - self._signs * share * step.shift / math.sqrt(2.0)
         self._steps += 1
@@ -93,7 +93,7 @@ class Residuals:
     def _further_values(self, step: CanaryStep) -> None:
         """The noise on statistics, in units of what is charged."""
         for statistic in step.release.statistics:
-            exact = statistic.measure(step.view.facts, step.view.cells).double()
+            exact = statistic.measure(step.view.per_row, step.view.cells).double()
             lengths = torch.linalg.vector_norm(exact, dim=1, keepdim=True).clamp_min(1e-300)
             exact = exact * torch.clamp(statistic.limit / lengths, max=1.0)
             noise = step.statistics[statistic.name] - exact.sum(dim=0).numpy()
@@ -105,12 +105,12 @@ class Residuals:
         if not step.release.bound.row_local:
             return np.ones(len(limits))
         cells = torch.arange(len(limits))
-        facts = RowFacts(
+        per_row = PerRow(
             torch.full((len(limits),), BASE_LOSS),
             torch.full((len(limits),), NORM),
             torch.ones(len(limits), dtype=torch.bool),
         )
-        moved = step.release.bound.weights(facts, cells).double().numpy() * NORM
+        moved = step.release.bound.weights(per_row, cells).double().numpy() * NORM
         return np.asarray(np.minimum(moved, limits) / limits)
 
     def _participation(self, step: CanaryStep, taken: Floats) -> None:

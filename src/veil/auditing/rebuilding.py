@@ -40,7 +40,7 @@ class RunRows:
 
 def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) -> RunRows:
     """Read the table again and split it as the run did: for runs of `veil train` without private preprocessing."""
-    config = run.facts.get("config") or {}
+    config = run.record.get("config") or {}
     require(
         bool(config.get("data")) and Path(str(config.get("data"))).exists(),
         "the rows of this run cannot be read again: this attack needs a run of `veil train` whose table is still there",
@@ -53,7 +53,7 @@ def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) 
     )
     relation = Relation(run.certificate.relation) if run.certificate.relation else None
     split = Split(Seed.from_int(0), _holdout(request, config), relation)
-    by = Opening(methods.create(str(run.facts["method"])), Settings.checked(), split)
+    by = Opening(methods.create(str(run.record["method"])), Settings.checked(), split)
     opened = open_rows(request, columns_of(request), by)
     others = opened.held_out if opened.test is None else opened.test
     return RunRows(opened.problem, others, opened.factory)
@@ -75,17 +75,17 @@ def rebuild_plan(run: LoadedRun, options: Mapping[str, Any] | None = None, probl
     `options` are those of the method. Where a group has rows of several owners their numbers stand only in the table:
     give `problem`.
     """
-    facts, name = run.facts, str(run.facts["method"])
+    record, name = run.record, str(run.record["method"])
     require(bool(run.certificate.private), f"{name} is not private: there is no promise that an audit could test")
-    public = problem.public if problem is not None else facts_from(facts)
-    given = {key: value for key, value in facts["settings"].items() if key in Settings.model_fields}
+    public = problem.public if problem is not None else facts_from(record)
+    given = {key: value for key, value in record["settings"].items() if key in Settings.model_fields}
     known = {field.name for field in fields(methods.create(name))}  # type: ignore[arg-type]
-    config = {key: value for key, value in (facts.get("config") or {}).items() if key in known and value is not None}
+    config = {key: value for key, value in (record.get("config") or {}).items() if key in known and value is not None}
     chosen = methods.create(name, config | dict(options or {}))
     plan = chosen.plan(public, Settings.checked(**given))
     ledger = Ledger.open(run.folder / "ledger.jsonl")
     require(
-        (facts.get("config") or {}).get("private_preprocessing") is None,
+        (record.get("config") or {}).get("private_preprocessing") is None,
         "a run with private preprocessing cannot be audited from its folder: audit one that has a schema instead",
     )
     require(
@@ -96,18 +96,18 @@ def rebuild_plan(run: LoadedRun, options: Mapping[str, Any] | None = None, probl
     return plan
 
 
-def facts_from(facts: Mapping[str, Any]) -> PublicFacts:
+def facts_from(record: Mapping[str, Any]) -> PublicFacts:
     """Public facts of a run with one owner, from what its folder says."""
     require(
-        len(facts["owners"]) == 1,
+        len(record["owners"]) == 1,
         "the folder of a run with several owners does not say how many rows each has in a group: its table is needed",
     )
-    groups = facts["groups"]
+    groups = record["groups"]
     cells = tuple(Cell(index, 0, int(group["rows"])) for index, group in enumerate(groups))
     names = tuple(str(group["name"]) for group in groups)
-    owners = (str(facts["owners"][0]["name"]),)
+    owners = (str(record["owners"][0]["name"]),)
     return PublicFacts(
-        names, owners, cells, (1,), facts["task"], tuple(facts["classes"]), None, facts.get("sizes", "counted")
+        names, owners, cells, (1,), record["task"], tuple(record["classes"]), None, record.get("sizes", "counted")
     )
 
 

@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from veil.accounting import Ledger
 from veil.errors import InputError, require
 from veil.foundation.files import OWNER_ONLY, write_whole
-from veil.foundation.parallel import WORKER_DIED, in_order
+from veil.foundation.parallel import WORKER_DIED, Workers, in_order
 from veil.foundation.randomness import Seed
 from veil.models.applying import batches
 from veil.plans import LossFunction, Plan
@@ -44,55 +43,56 @@ class Shadows:
     losses: Floats
 
 
+@dataclass(frozen=True)
+class ShadowTraining:
+    """What all shadow models share: the plan, the rows, how a model is built, and the folder that keeps them.
+
+    Shadow number i depends on the seed and i alone, so more of them can be added later.
+    """
+
+    plan: Plan
+    problem: Problem
+    model: BuildModel
+    folder: Path
+    seed: int = 0
+    loss: LossFunction = row_losses
+
+    def train(self, index: int) -> int:
+        """One shadow: coins, training, scores of all rows, and a file that is whole or not there."""
+        torch.set_num_threads(1)
+        plan, problem = self.plan, self.problem
+        source = Seed(Seed.from_int(self.seed).key("shadow model", index))
+        inside = problem.present & (source.generator("shadow rows", 0).random(len(problem.cell_of)) < 0.5)
+        trained = self.model(problem, source)
+        ledger = Ledger(plan.terms()) if plan.private else None
+        Loop(trained, replace(problem, present=inside), plan, self.loss, source, ledger).run()
+        scores, losses = score_rows(trained, problem, self.loss)
+        target = _file(self.folder, index)
+        partial = target.with_suffix(f".{os.getpid()}.part")
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY), "wb") as file:
+            np.savez_compressed(file, scores=scores, losses=losses, inside=inside)
+        partial.replace(target)
+        return index
+
+
 def train_shadows(
-    plan: Plan,
-    problem: Problem,
-    *,
-    model: BuildModel,
+    training: ShadowTraining,
     shadows: int = 16,
-    out: Path | str,
-    jobs: int = 1,
-    backend: str = "loky",
-    seed: int = 0,
-    loss: LossFunction = row_losses,
+    workers: int | Workers = 1,
     finished: Callable[[int], None] | None = None,
 ) -> Shadows:
-    """Train what is missing in `out` and read all of it back.
-
-    `backend` is any that joblib knows: loky, threading, and ray or dask where they are registered. Shadow number i
-    depends on the seed and i alone, so more of them can be added later, and a stopped audit goes on where it was.
-    """
+    """Train what is missing in the folder and read all of it back: a stopped audit goes on where it was."""
+    plan, folder = training.plan, training.folder
     require(shadows >= 3, f"{shadows} shadow models: an attack needs at least 3")
     require(plan.solver is None, f"{plan.method} is not trained in steps: shadow models are not supported for it")
-    folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    _check_same(folder, _description(plan, problem, seed), _rows_mark(problem))
+    _check_same(folder, _description(plan, training.problem, training.seed), _rows_mark(training.problem))
     missing = [index for index in range(shadows) if not _file(folder, index).exists()]
-    work = partial(train_shadow, plan, problem, model, loss, folder, seed)
-    for index, outcome in in_order(work, missing, jobs=jobs, backend=backend):
+    for index, outcome in in_order(training.train, missing, workers):
         require(outcome is not None, f"shadow model {index} failed: {WORKER_DIED}")
         if finished is not None:
             finished(index)
     return read_shadows(folder, shadows)
-
-
-def train_shadow(
-    plan: Plan, problem: Problem, model: BuildModel, loss: LossFunction, folder: Path, seed: int, index: int
-) -> int:
-    """One shadow: coins, training, scores of all rows, and a file that is whole or not there."""
-    torch.set_num_threads(1)
-    source = Seed(Seed.from_int(seed).key("shadow model", index))
-    inside = problem.present & (source.generator("shadow rows", 0).random(len(problem.cell_of)) < 0.5)
-    trained = model(problem, source)
-    ledger = Ledger(plan.terms()) if plan.private else None
-    Loop(trained, replace(problem, present=inside), plan, loss, source, ledger).run()
-    scores, losses = score_rows(trained, problem, loss)
-    target = _file(folder, index)
-    partial = target.with_suffix(f".{os.getpid()}.part")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY), "wb") as file:
-        np.savez_compressed(file, scores=scores, losses=losses, inside=inside)
-    partial.replace(target)
-    return index
 
 
 def read_shadows(folder: Path, shadows: int) -> Shadows:

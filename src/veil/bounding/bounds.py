@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from veil.errors import require
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 
 
 @lru_cache(maxsize=32)
@@ -50,7 +50,7 @@ class Bound(Protocol):
         """Whether weights look at gradient norms; only methods that are not private can do without."""
         ...
 
-    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
         """A factor per row from the norms and losses of the batch and the cell of each row."""
         ...
 
@@ -59,9 +59,9 @@ class Bound(Protocol):
 class Clip:
     """Scale a row's gradient down to the limit of its cell where it is longer: min(1, C / ‖g‖).
 
-    >>> from veil.gradients import RowFacts
-    >>> facts = RowFacts(torch.zeros(2), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool))
-    >>> Clip((1.0,)).weights(facts, torch.zeros(2, dtype=torch.long))
+    >>> from veil.gradients import PerRow
+    >>> per_row = PerRow(torch.zeros(2), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool))
+    >>> Clip((1.0,)).weights(per_row, torch.zeros(2, dtype=torch.long))
     tensor([1.0000, 0.2500])
     """
 
@@ -69,10 +69,10 @@ class Clip:
     row_local: bool = True
     needs_norms: bool = True
 
-    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
         """min(1, C / ‖g‖)."""
-        limits = by_row(self.limits, cells, facts.norms.dtype)
-        return torch.clamp(limits / facts.norms.clamp_min(torch.finfo(facts.norms.dtype).tiny), max=1.0)
+        limits = by_row(self.limits, cells, per_row.norms.dtype)
+        return torch.clamp(limits / per_row.norms.clamp_min(torch.finfo(per_row.norms.dtype).tiny), max=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class UnitClip:
         """One, for every cell."""
         return (1.0,) * self.cells
 
-    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
         """min(1/C, 1/‖g‖)."""
-        return 1.0 / facts.norms.clamp_min(self.threshold)
+        return 1.0 / per_row.norms.clamp_min(self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,10 @@ class Normalise:
     def __post_init__(self) -> None:
         require(self.gamma > 0, f"γ is {self.gamma}: it must be above 0")
 
-    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
         """R / (‖g‖ + γ)."""
-        limits = by_row(self.limits, cells, facts.norms.dtype)
-        return limits / (facts.norms + self.gamma)
+        limits = by_row(self.limits, cells, per_row.norms.dtype)
+        return limits / (per_row.norms + self.gamma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ class Weighted:
         """There is none."""
         return tuple(float("inf") for _ in self.factors)
 
-    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
         """The cell's factor."""
-        return by_row(self.factors, cells, facts.losses.dtype)
+        return by_row(self.factors, cells, per_row.losses.dtype)
 
 
 def check_row_local(bound: Bound, cells: int) -> None:
@@ -151,7 +151,7 @@ def check_row_local(bound: Bound, cells: int) -> None:
     )
 
 
-def looks_at_one_row(function: Callable[[RowFacts, Tensor], Tensor], cells: int) -> bool:
+def looks_at_one_row(function: Callable[[PerRow, Tensor], Tensor], cells: int) -> bool:
     """Whether what a function gives for a row is the same alone and among others, tried on made-up rows."""
     generator = torch.Generator().manual_seed(0)
     rows = 16
@@ -159,11 +159,11 @@ def looks_at_one_row(function: Callable[[RowFacts, Tensor], Tensor], cells: int)
     losses = torch.rand(rows, generator=generator, dtype=torch.float64) * 5
     index = torch.randint(0, cells, (rows,), generator=generator)
     finite = torch.ones(rows, dtype=torch.bool)
-    whole = function(RowFacts(losses, norms, finite), index)
+    whole = function(PerRow(losses, norms, finite), index)
     parts = (slice(row, row + 1) for row in range(rows))
     return all(
         torch.allclose(
-            function(RowFacts(losses[alone], norms[alone], finite[alone]), index[alone]),
+            function(PerRow(losses[alone], norms[alone], finite[alone]), index[alone]),
             whole[alone],
             rtol=1e-9,
             atol=0.0,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from veil.bounding.bounds import by_row
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class UnitGroupClip:
     The limit is 1 for every cell, so noise and cost are the same whatever the thresholds are now; the caller multiplies
     the released mean by max C. A cell whose threshold is below the largest moves the sum by less than it is charged.
 
-    >>> from veil.gradients import RowFacts
-    >>> facts = RowFacts(torch.zeros(2), torch.tensor([8.0, 8.0]), torch.ones(2, dtype=torch.bool))
-    >>> UnitGroupClip((1.0, 2.0)).weights(facts, torch.tensor([0, 1])) * facts.norms
+    >>> from veil.gradients import PerRow
+    >>> per_row = PerRow(torch.zeros(2), torch.tensor([8.0, 8.0]), torch.ones(2, dtype=torch.bool))
+    >>> UnitGroupClip((1.0, 2.0)).weights(per_row, torch.tensor([0, 1])) * per_row.norms
     tensor([0.5000, 1.0000])
     """
 
@@ -38,19 +38,19 @@ class UnitGroupClip:
         """One, for every cell."""
         return (1.0,) * len(self.thresholds)
 
-    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
         """min(1, C_k/‖g‖) / max C."""
-        own = torch.tensor(self.thresholds, dtype=facts.norms.dtype)[cells]
-        return torch.clamp(own / facts.norms.clamp_min(torch.finfo(facts.norms.dtype).tiny), max=1.0) / self.largest
+        own = torch.tensor(self.thresholds, dtype=per_row.norms.dtype)[cells]
+        return torch.clamp(own / per_row.norms.clamp_min(torch.finfo(per_row.norms.dtype).tiny), max=1.0) / self.largest
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalScale:
     """Rows up to Z are all scaled by C/Z, which keeps directions and relative lengths; longer ones are clipped to C.
 
-    >>> from veil.gradients import RowFacts
-    >>> facts = RowFacts(torch.zeros(3), torch.tensor([1.0, 4.0, 8.0]), torch.ones(3, dtype=torch.bool))
-    >>> GlobalScale((1.0,), 4.0).weights(facts, torch.zeros(3, dtype=torch.long)) * facts.norms
+    >>> from veil.gradients import PerRow
+    >>> per_row = PerRow(torch.zeros(3), torch.tensor([1.0, 4.0, 8.0]), torch.ones(3, dtype=torch.bool))
+    >>> GlobalScale((1.0,), 4.0).weights(per_row, torch.zeros(3, dtype=torch.long)) * per_row.norms
     tensor([0.2500, 1.0000, 1.0000])
     """
 
@@ -59,7 +59,7 @@ class GlobalScale:
     row_local: bool = True
     needs_norms: bool = True
 
-    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
         """C / max(‖g‖, Z)."""
-        limits = by_row(self.limits, cells, facts.norms.dtype)
-        return limits / facts.norms.clamp_min(self.ceiling)
+        limits = by_row(self.limits, cells, per_row.norms.dtype)
+        return limits / per_row.norms.clamp_min(self.ceiling)

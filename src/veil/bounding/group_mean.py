@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class GroupMean:
         """There is none."""
         return tuple(float("inf") for _ in self.group_of_cell)
 
-    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
         """λ_g over the number of drawn rows of g."""
         groups = torch.tensor(self.group_of_cell)[cells]
         counts = torch.bincount(groups, minlength=len(self.group_weights)).clamp_min(1)
-        shares = torch.tensor(self.group_weights, dtype=facts.losses.dtype) / counts
+        shares = torch.tensor(self.group_weights, dtype=per_row.losses.dtype) / counts
         return shares[groups]

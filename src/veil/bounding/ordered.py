@@ -35,7 +35,7 @@ from torch import Tensor
 
 from veil.bounding.bounds import Bound, by_row
 from veil.errors import require
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 
 Floats = NDArray[np.float64]
 Order = Literal["loss", "ascending", "random", "owner"]
@@ -176,11 +176,11 @@ class UnitClipByCell:
     row_local: bool = True
     needs_norms: bool = True
 
-    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
         """min(1/C, f/‖g‖)."""
-        factors = by_row(self.limits, cells, facts.norms.dtype)
-        tiny = torch.finfo(facts.norms.dtype).tiny
-        return torch.clamp(factors / facts.norms.clamp_min(tiny), max=1.0 / self.threshold)
+        factors = by_row(self.limits, cells, per_row.norms.dtype)
+        tiny = torch.finfo(per_row.norms.dtype).tiny
+        return torch.clamp(factors / per_row.norms.clamp_min(tiny), max=1.0 / self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +232,16 @@ class Ordered:
         largest, smallest = max(self.limits), self._smallest()
         return torch.finfo(dtype).eps * (self.tail.length + largest + smallest) / smallest
 
-    def weights(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
         """The inner weight times ρ."""
-        dtype = facts.norms.dtype
-        norms = facts.norms.detach().cpu().numpy().astype(np.float64)
+        dtype = per_row.norms.dtype
+        norms = per_row.norms.detach().cpu().numpy().astype(np.float64)
         limits = np.array(self.limits)[cells.numpy()]
-        inner = self.inner.weights(facts, cells).cpu().numpy().astype(np.float64)
+        inner = self.inner.weights(per_row, cells).cpu().numpy().astype(np.float64)
         inner = np.minimum(inner, limits / np.maximum(norms, 1e-300))
-        line = self._line(facts.losses.detach().cpu().numpy().astype(np.float64), norms, cells.numpy())
+        line = self._line(per_row.losses.detach().cpu().numpy().astype(np.float64), norms, cells.numpy())
         weights = inner * importance(limits, line, self.tail) * (1.0 - self.room(dtype))
-        return torch.from_numpy(weights).to(facts.norms.device, dtype)
+        return torch.from_numpy(weights).to(per_row.norms.device, dtype)
 
     def _line(self, losses: Floats, norms: Floats, cells: NDArray[np.int64]) -> NDArray[np.intp]:
         if self.order == "random":

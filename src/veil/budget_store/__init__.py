@@ -16,7 +16,7 @@ reads a row; what would overrun any limit is refused. `docs/budgets.md` says wha
 
 from veil.budget_store.balance import Balance, Charge, Limit
 from veil.budget_store.costs import Cost, DataSet
-from veil.budget_store.records import NOT_CHARGED, Entry, Request, State
+from veil.budget_store.entries import NOT_CHARGED, Entry, Request, State
 from veil.budget_store.runs import RunReservation, reserve_amount, reserve_for
 from veil.budget_store.store import BudgetStore
 

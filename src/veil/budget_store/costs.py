@@ -15,8 +15,8 @@ import numpy as np
 
 from veil.accounting.conversion import rho_for_budget
 from veil.accounting.events import AccountingError, Relation, Repeated
-from veil.accounting.filters import Filter, RenyiFilter, TokenBucket
 from veil.accounting.rdp import cost_at
+from veil.accounting.spending_rules import RenyiFilter, SpendingRule, TokenBucket
 from veil.errors import InputError, require
 
 Composition = Literal["sum", "renyi"]
@@ -87,7 +87,7 @@ def order_for(epsilon: float, delta: float) -> float:
     return best
 
 
-def cost_of(rule: Filter, epsilon: float, delta: float, dataset: DataSet, relation: Relation) -> Cost:
+def cost_of(rule: SpendingRule, epsilon: float, delta: float, dataset: DataSet, relation: Relation) -> Cost:
     """What a run's rule costs a budget; `epsilon` is what the rule guarantees at `delta`."""
     if dataset.order is not None:
         _require_same(relation, dataset)
@@ -119,7 +119,7 @@ def translated(cost: Cost, relation: Relation, dataset: DataSet) -> Cost:
     return cost
 
 
-def renyi_cost(rule: Filter, order: float) -> float:
+def renyi_cost(rule: SpendingRule, order: float) -> float:
     """The Rényi cost of all that a rule admits, at one order."""
     if isinstance(rule, TokenBucket):
         return events_cost(rule.tokens, order)

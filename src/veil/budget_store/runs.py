@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_multiplier
 from veil.accounting.events import Gaussian, Relation, Repeated
-from veil.accounting.filters import TokenBucket
+from veil.accounting.spending_rules import TokenBucket
 from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of, largest
-from veil.budget_store.records import Request, State
+from veil.budget_store.entries import Request, State
 from veil.budget_store.store import BudgetStore, new_claim
 from veil.errors import InputError, require
 from veil.foundation.files import write_whole

@@ -22,7 +22,7 @@ from veil.accounting.ledger import BudgetExceeded
 from veil.budget_store.balance import Balance, Charge, Limit, balance, check_limit, overrun
 from veil.budget_store.connecting import PATIENCE, engine_for, in_words, new_file, patiently, reading, shown, store_url
 from veil.budget_store.costs import Cost, DataSet, checked_name, order_for
-from veil.budget_store.records import (
+from veil.budget_store.entries import (
     FORMAT,
     Entry,
     Request,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from rich.table import Table
 
 from veil.accounting import Accountant, Event, Gaussian, Gdp, PoissonGaussian, Relation, Repeated, SubsetGaussian
@@ -19,7 +19,7 @@ from veil.cli.fields import asks, values_of
 from veil.cli.options import Json
 from veil.errors import InputError, require
 from veil.foundation.words import numbers
-from veil.request.settings import ACCOUNTANTS, said
+from veil.request.settings import ACCOUNTANTS, Asked
 
 account_app = typer.Typer(
     help="What do releases cost, and which noise, rate or clip does a budget buy?",
@@ -31,10 +31,8 @@ Kappa = Annotated[float, typer.Option(help="κ = σ/C: noise over the bound on o
 Budgets = Annotated[str, typer.Option(help="The budget ε, or one per owner: 0.6,8.")]
 
 
-class Releases(BaseModel):
+class Releases(Asked):
     """The releases that all four questions are about, and who judges them: Poisson-sampled, at a rate still open."""
-
-    model_config = ConfigDict(frozen=True)
 
     steps: int = Field(description="Number of releases.")
     relation: str | None = Field(None, description="add-remove or replace-one; wor has replace-one only.")
@@ -45,10 +43,7 @@ class Releases(BaseModel):
     @classmethod
     def asked(cls, context: typer.Context) -> Self:
         """What the command line says, checked."""
-        try:
-            return cls(**values_of(cls, context))
-        except ValidationError as error:
-            raise said(error) from error
+        return cls.checked(**values_of(cls, context))
 
     @model_validator(mode="after")
     def _known(self) -> Self:

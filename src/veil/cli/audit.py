@@ -3,64 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
 
 from veil.cli.console import epsilon, print_json, stderr, stdout
-from veil.cli.parsing import checked_backend, checked_jobs
+from veil.cli.fields import asks, values_of
+from veil.cli.options import Json
 from veil.errors import require
 from veil.foundation.words import named_values
+from veil.request import AuditRequest
 
 if TYPE_CHECKING:
     from veil.auditing import Audit
 
-PRIVATE_ATTACKS = ("input", "lira", "loss")
 
-
-def audit(
-    run: Annotated[Path | None, typer.Argument(help="The folder of a finished run.")] = None,
-    attack: Annotated[str, typer.Option(help="canary, one-run, input, lira or loss.")] = "canary",
-    self_test: Annotated[
-        str | None, typer.Option("--self-test", help="Test a method's own parts instead of a run: its name.")
-    ] = None,
-    canaries: Annotated[int, typer.Option(help="Made-up rows per group, in and out.")] = 20_000,
-    shadows: Annotated[int, typer.Option(help="lira: how many models to train.")] = 16,
-    mode: Annotated[str, typer.Option(help="lira: online, or offline (fits models without the row only).")] = "online",
-    jobs: Annotated[int, typer.Option(help="lira: models trained at once.", callback=checked_jobs)] = 1,
-    backend: Annotated[
-        str, typer.Option(help="lira: loky, ray, dask, … as joblib knows them.", callback=checked_backend)
-    ] = "loky",
-    shadow_folder: Annotated[
-        Path | None, typer.Option(help="lira: where models' scores are kept. [default: beside the run]")
-    ] = None,
-    confidence: Annotated[float, typer.Option(help="Of each bound, and of the verdict over all of them.")] = 0.95,
-    option: Annotated[list[str] | None, typer.Option(help="An option of the method, as name=value.")] = None,
-    seed: Annotated[int | None, typer.Option(help="For tests: the seed of canaries and shadow models.")] = None,
-    show_private: Annotated[
-        bool,
-        typer.Option(
-            "--show-private", help="input, lira, loss: show figures of private rows, which no certificate covers."
-        ),
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
-) -> None:
+@asks(AuditRequest)
+def audit(context: typer.Context, json: Json = False) -> None:
     """Attack a run (or test a method) and set what was found beside the promise. Exit code 1 if it exceeds it."""
-    options = named_values(option or [])
-    if self_test is not None:
-        require(run is None, "give either a run or --self-test, not both")
-        _self_test(self_test, options, seed, json)
+    request = AuditRequest.checked(**values_of(AuditRequest, context))
+    if request.self_test is not None:
+        require(request.run is None, "give either a run or --self-test, not both")
+        _self_test(request.self_test, request.option, request.seed, json)
         return
+    run = request.run
     require(run is not None, "name the folder of a run, or a method with --self-test")
     assert run is not None
     require(
-        attack not in PRIVATE_ATTACKS or show_private,
-        f"the attack {attack} reads private rows and its figures are not covered by the certificate: "
+        request.show_private or not request.reads_rows,
+        f"the attack {request.attack} reads private rows and its figures are not covered by the certificate: "
         "say --show-private if that is meant",
     )
-    asked = {"canaries": canaries, "shadows": shadows, "mode": mode, "jobs": jobs, "backend": backend}
-    found = _attack(run, attack, options, shadow_folder, json, confidence=confidence, audit_seed=seed, **asked)
+    found = _attack(run, request, json)
     page = _keep(run, found)
     if json:
         print_json({**found.as_json(), "run": str(run), "report": str(page)})
@@ -71,38 +46,28 @@ def audit(
         raise typer.Exit(1)
 
 
-def _attack(
-    folder: Path,
-    attack: str,
-    options: dict[str, Any],
-    shadow_folder: Path | None,
-    json: bool,
-    **settings: Any,
-) -> Audit:
+def _attack(folder: Path, request: AuditRequest, json: bool) -> Audit:
+    """The attack on what the folder says of its run; the rows are read again where they are needed."""
     from veil.auditing import audit as run_audit
     from veil.auditing.rebuilding import rebuild_plan, rebuild_rows, reload
-    from veil.auditing.running import ATTACKS
+    from veil.foundation.parallel import Workers
 
-    require(attack in ATTACKS, f'attack is "{attack}": it is one of {", ".join(ATTACKS)}')
+    workers, settings = Workers(request.jobs, request.backend), request.settings().model_dump()
     loaded = reload(folder)
-    config = loaded.facts.get("config") or {}
-    options = named_values(config.get("option") or []) | options
-    needs_rows = attack in PRIVATE_ATTACKS or len(loaded.facts["owners"]) > 1
+    config = loaded.record.get("config") or {}
+    options = named_values(config.get("option") or []) | request.option
+    needs_rows = request.reads_rows or len(loaded.record["owners"]) > 1
     rows = rebuild_rows(loaded, named_values(config.get("model_option") or [])) if needs_rows else None
     plan = rebuild_plan(loaded, options, rows.problem if rows else None)
-    if attack not in PRIVATE_ATTACKS:
-        return run_audit(plan, attack=attack, **settings)  # type: ignore[arg-type]
-    assert rows is not None
-    if attack == "loss":
+    if rows is None or not request.reads_rows:
+        return run_audit(plan, **settings)
+    if request.attack == "loss":
         require(rows.others is not None, "the run set no rows apart: the attack needs rows that took no part")
-        trained = rows.trained(loaded)
-        return run_audit(plan, attack="loss", problem=rows.problem, others=rows.others, model=trained, **settings)
-    if attack == "input":
-        return run_audit(plan, attack="input", problem=rows.problem, model=rows.build, **settings)
-    place = shadow_folder or folder.with_name(folder.name + "-shadows")
-    if not json:
+        return run_audit(plan, problem=rows.problem, others=rows.others, model=rows.trained(loaded), **settings)
+    place = request.shadow_folder or folder.with_name(folder.name + "-shadows")
+    if request.attack == "lira" and not json:
         stderr.print(f"Shadow models are kept in {place}: they know private rows.", soft_wrap=True, highlight=False)
-    return run_audit(plan, attack="lira", problem=rows.problem, model=rows.build, out=place, **settings)
+    return run_audit(plan, problem=rows.problem, model=rows.build, workers=workers, out=place, **settings)
 
 
 def _keep(folder: Path, found: Audit) -> Path:
@@ -118,7 +83,7 @@ def _keep(folder: Path, found: Audit) -> Path:
     if found.overall.curve is not None and parts:
         text = roc_svg(f"{found.attack} on {found.method}", parts)
         (folder / f"audit_{found.attack}.svg").write_text(text, encoding="utf-8")
-    return write_report([dict(load(folder).facts)], folder / "report.html", audits=read_audits(folder))
+    return write_report([dict(load(folder).record)], folder / "report.html", audits=read_audits(folder))
 
 
 def _show(found: Audit) -> None:

@@ -9,7 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from veil.cli.console import print_json, stdout
+from veil.cli.fields import asks, values_of
+from veil.cli.options import Json
 from veil.errors import InputError, require
+from veil.request import BudgetRequest
 from veil.request.request import STORE
 
 if TYPE_CHECKING:
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
 budget_app = typer.Typer(
     help="A privacy budget for all runs on the same rows.", no_args_is_help=True, rich_markup_mode=None
 )
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Store = Annotated[
     str,
     typer.Option(envvar="VEIL_BUDGET", help="An SQLite file, or the URL of a PostgreSQL database: postgresql://…"),
@@ -27,28 +29,17 @@ Name = Annotated[str, typer.Argument(help="The name of the data set.")]
 
 
 @budget_app.command("create")
-def create(
-    dataset: Name,
-    epsilon: Annotated[float, typer.Option(help="ε that one row may lose to the releases of all runs together.")],
-    delta: Annotated[float, typer.Option(help="δ in all runs together.")],
-    group: Annotated[str, typer.Option(help="Group columns, comma-separated: charged group by group.")] = "",
-    owner: Annotated[str, typer.Option(help="Column that names the owner of each row.")] = "",
-    relation: Annotated[str, typer.Option(help="add-remove, or replace-one: takes runs of both.")] = "add-remove",
-    compose: Annotated[str, typer.Option(help="sum, or renyi: tighter for many runs, private plans only.")] = "sum",
-    store: Store = STORE,
-    json: Json = False,
-) -> None:
+@asks(BudgetRequest)
+def create(context: typer.Context, store: Store = STORE, json: Json = False) -> None:
     """Give a data set a budget. It can be lowered later, never raised."""
     from veil.accounting.events import Relation
     from veil.budget_store import BudgetStore, DataSet
 
-    known = [kind.value for kind in Relation]
-    require(relation in known, f'relation is "{relation}": it is {" or ".join(known)}')
-    columns = tuple(name.strip() for name in group.split(",") if name.strip())
-    made = DataSet(dataset, Relation(relation), columns, owner.strip(), compose)  # type: ignore[arg-type]
+    asked = BudgetRequest.checked(**values_of(BudgetRequest, context))
+    made = DataSet(asked.dataset, Relation(asked.relation), asked.group, asked.owner.strip(), asked.compose)
     place = BudgetStore.create(store)
-    place.add_dataset(made, epsilon=epsilon, delta=delta)
-    _show(place, [dataset], json)
+    place.add_dataset(made, epsilon=asked.epsilon, delta=asked.delta)
+    _show(place, [asked.dataset], json)
 
 
 @budget_app.command("limit")

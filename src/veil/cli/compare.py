@@ -18,20 +18,20 @@ from veil.cli.console import epsilon as shown_epsilon
 from veil.cli.console import percent, print_json, stderr, stdout
 from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
-from veil.cli.parsing import checked_backend, checked_jobs
 from veil.cli.requiring import Checks, checked_requirements, judge, print_verdict
 from veil.errors import InputError, require
 from veil.foundation.words import named_values, numbers
 from veil.request import CompareRequest, Settings
 
 if TYPE_CHECKING:
+    from veil.foundation.parallel import Workers
     from veil.tables.opening import Opened
     from veil.training.comparing import Comparison
 
 BUNDLED = Path("adult")
 ADULT: dict[str, Any] = {"target": "income", "group": ("sex", "income"), "ignore": ("fnlwgt",)}
-Jobs = Annotated[int, typer.Option(help="Runs at the same time.", callback=checked_jobs)]
-Backend = Annotated[str, typer.Option(help="joblib backend: loky, threading, ray or dask.", callback=checked_backend)]
+Jobs = Annotated[int, typer.Option(help="Runs at the same time.")]
+Backend = Annotated[str, typer.Option(help="joblib backend: loky, threading, ray or dask.")]
 Out = Annotated[Path, typer.Option(help="Folder for runs and report; an unfinished comparison is continued.")]
 
 
@@ -50,6 +50,8 @@ def compare(
 
     Exit code 1 if any run failed or a requirement is not met by the best private method (the best of all, if none is).
     """
+    from veil.foundation.parallel import Workers
+
     if print_config:
         typer.echo(config_text(context), nl=False)
         return
@@ -57,58 +59,38 @@ def compare(
     if request.data == BUNDLED:
         given = {name: value for name, value in ADULT.items() if not getattr(request, name)}
         request = request.model_copy(update=given)
-    wanted = checked_requirements(request.require)
+    wanted, workers = checked_requirements(request.require), Workers(jobs, backend)
     opened = _opened(request)
-    found = _compare(request, opened, out, (jobs, backend), silent=json or quiet)
+    found = _compare(request, opened, out, workers, silent=json or quiet)
     _show(found, opened.not_covered, out, json, wanted)
 
 
-def _compare(
-    request: CompareRequest, opened: Opened, out: Path, workers: tuple[int, str], *, silent: bool
-) -> Comparison:
-    from veil.training.comparing import compare as run_comparison
+def _compare(request: CompareRequest, opened: Opened, out: Path, workers: Workers, *, silent: bool) -> Comparison:
+    from veil.methods import create
+    from veil.training.comparing import Work, run_trials, trials_of
 
     assert opened.test is not None
-    command = {"command": shlex.join(["veil", *sys.argv[1:]])}
     of_runs = {"methods", "seeds", "epsilon", "option"}
     config = {name: value for name, value in request.record().items() if name not in of_runs}
-    jobs, backend = workers
-    budgets, options = _budgets(request.epsilon), _options(request.option, request.methods)
+    config["command"] = shlex.join(["veil", *sys.argv[1:]])
+    settings = request.settings.model_dump(exclude={"epsilon", "seed"})
+    work = Work(opened.problem, opened.test, opened.factory, out, settings, config, opened.not_covered)
+    options = _options(request.option, request.methods)
+    methods = [create(name, options.get(name)) for name in request.methods]
+    trials = trials_of(methods, request.seeds, _budgets(request.epsilon))
     with _Watch(silent) as watch:
-        return run_comparison(
-            opened.problem,
-            opened.test,
-            methods=request.methods,
-            out=out,
-            model=opened.factory,
-            seeds=request.seeds,
-            epsilons=budgets,
-            options=options,
-            jobs=jobs,
-            backend=backend,
-            config=config | command,
-            not_covered=opened.not_covered,
-            finished=watch.finished,
-            **request.settings.model_dump(exclude={"epsilon", "seed"}),
-        )
+        return run_trials(trials, work, workers, watch.finished)
 
 
 def _opened(request: CompareRequest) -> Opened:
     """The table and the public rows that the methods are judged by."""
     from veil.datasets import load_adult
-    from veil.foundation.randomness import Seed
-    from veil.methods import create
-    from veil.tables.opening import Opening, open_rows
-    from veil.tables.preparing import columns_of
-    from veil.tables.splitting import Holdout, Split
+    from veil.tables.opening import open_to_compare
 
     bundled = request.data == BUNDLED
     _require_data(str(request.data))
     require(bundled or request.test is not None, "comparing needs rows to judge by: give public ones with --test")
-    of_table, nobody = request.of_table(), Seed.from_int(0)
-    split = Split(nobody, Holdout(0.0, nobody), None)
-    by = Opening(create("erm"), request.settings, split, tables=load_adult() if bundled else None)
-    return open_rows(of_table, columns_of(of_table), by)
+    return open_to_compare(request.of_table(), load_adult() if bundled else None)
 
 
 def _require_data(data: str) -> None:
@@ -123,8 +105,8 @@ def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, 
     from veil.report import write_report
     from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC
 
-    page = write_report(found.facts, out / "report.html", requirements=wanted) if found.facts else None
-    checks = judge(found.facts, wanted) if found.facts else Checks("no run")
+    page = write_report(found.records, out / "report.html", requirements=wanted) if found.records else None
+    checks = judge(found.records, wanted) if found.records else Checks("no run")
     if json:
         print_json({**found.as_json(), **checks.as_json(), "report": str(page) if page else None})
     else:

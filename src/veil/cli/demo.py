@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from veil.cli.compare import ADULT
 from veil.cli.console import print_json, results_table, stdout
 from veil.cli.options import Json, Quiet
 from veil.errors import require
+from veil.request import Request, Settings
 
 MARK = ".veil-demo"
 DEMONSTRATED = {"erm": "mlp", "dp-sgd": "mlp", "group-gd": "whitened", "asc": "mlp"}
@@ -29,43 +31,34 @@ def demo(
     from veil.cli.progress import ProgressBar
     from veil.datasets import load_adult
     from veil.foundation.randomness import Seed
-    from veil.plans import Settings
+    from veil.methods import plan
     from veil.report import write_report
-    from veil.tables import build_model, fit_encoding, table_problem
-    from veil.training import fit
+    from veil.tables.opening import ModelFactory, open_to_compare
+    from veil.training.fitting import Job, execute
 
-    Settings.checked(epsilon=epsilon)
+    settings = Settings.checked(epsilon=epsilon, seed=seed)
     torch.set_num_threads(1)  # the demo's model is small: a second thread costs more than it gives
     _clear(out)
-    train_table, test_table = load_adult()
-    encoding = fit_encoding(train_table, {"income", "fnlwgt"}, rare=5)  # public rows
-    groups = ["sex", "income"]
-    problem = table_problem(train_table, encoding, "income", groups)
-    evaluation = table_problem(test_table, encoding, "income", groups, like=problem.public)
-    runs = []
+    request = Request.checked(data=Path("UCI Adult"), settings=settings, **ADULT)
+    opened = open_to_compare(request, load_adult(), rare=5)  # these rows are public
+    problem, runs = opened.problem, []
     for method, name in DEMONSTRATED.items():
-        model = build_model(name, problem.public, Seed.from_int(seed))
-        runs.append(
-            fit(
-                model,
-                problem,
-                method=method,
-                evaluation=evaluation,
-                callbacks=[ProgressBar(quiet=json or quiet)],
-                not_covered=["Bounds and categories of the columns: they were read off the training rows."],
-                out=out / method,
-                config={
-                    "command": "veil demo",
-                    "data": "UCI Adult",
-                    "target": "income",
-                    "group": groups,
-                    "model": name,
-                },
-                epsilon=epsilon,
-                seed=seed,
-            )
+        job = Job(
+            ModelFactory(request.model_copy(update={"model": name}), opened.encoding)(problem, Seed.from_int(seed)),
+            problem,
+            opened.test,
+            callbacks=[ProgressBar(quiet=json or quiet)],
+            not_covered=opened.not_covered,
+            config={
+                "command": "veil demo",
+                "data": "UCI Adult",
+                "target": request.target,
+                "group": list(request.group),
+                "model": name,
+            },
         )
-    page = write_report([run.facts() for run in runs], out / "report.html")
+        runs.append(execute(job, plan(problem, method, **settings.model_dump()), out / method))
+    page = write_report([run.as_json() for run in runs], out / "report.html")
     summaries = [run.summary() for run in runs]
     if json:
         print_json({**summaries[-1], "rows": summaries, "report": str(page)})

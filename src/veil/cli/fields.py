@@ -10,12 +10,12 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from veil.cli.completing import complete_method, complete_methods, complete_model, complete_requirement
 from veil.cli.config_file import further_settings
-from veil.request import Settings, TableRequest
+from veil.request.settings import Asked, Settings
 
 _COMPLETIONS: dict[str, Callable[[str], list[str]]] = {
     "method": complete_method,
@@ -23,10 +23,9 @@ _COMPLETIONS: dict[str, Callable[[str], list[str]]] = {
     "model": complete_model,
     "require": complete_requirement,
 }
-_ARGUMENT = "data"
 
 
-def asks(request: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def asks(request: type[Asked]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of a request. It is called with its context and its own options."""
     options = _options(request)
 
@@ -47,29 +46,29 @@ def asks(request: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[.
     return decorate
 
 
-def values_of(request: type[BaseModel], context: typer.Context) -> dict[str, Any]:
+def values_of(request: type[Asked], context: typer.Context) -> dict[str, Any]:
     """What the command line and its configuration file say for the fields of a request."""
     asked = context.params
     given = {name: asked[name] for name in _own(request) if asked.get(name) is not None}
-    if not issubclass(request, TableRequest):
+    if "settings" not in request.model_fields:
         return given
     settings = {name: asked[name] for name in _further(request)}
     return given | {"settings": settings | further_settings(context)}
 
 
-def _options(request: type[BaseModel]) -> list[inspect.Parameter]:
+def _options(request: type[Asked]) -> list[inspect.Parameter]:
     return [_parameter(name, field) for name, field in (_own(request) | _further(request)).items()]
 
 
-def _own(request: type[BaseModel]) -> dict[str, FieldInfo]:
+def _own(request: type[Asked]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in request.model_fields.items() if name != "settings"}
 
 
-def _further(request: type[BaseModel]) -> dict[str, FieldInfo]:
+def _further(request: type[Asked]) -> dict[str, FieldInfo]:
     """Settings that stand on the command line, unless the request has its own word for them, or none at all."""
-    if not issubclass(request, TableRequest):
+    if "settings" not in request.model_fields:
         return {}
-    taken = {*_own(request), *request.without}
+    taken = {*_own(request), *getattr(request, "without", ())}
     shown = {name: field for name, field in Settings.model_fields.items() if _extra(field).get("option")}
     return {name: field for name, field in shown.items() if name not in taken}
 
@@ -81,7 +80,7 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     """A field as a parameter that typer makes an option from."""
     kind, default = _typed(field)
-    if name == _ARGUMENT:
+    if _extra(field).get("argument"):
         about: Any = typer.Argument(help=field.description)
         kind, default = (kind | None, None) if field.is_required() else (kind, default)
     elif kind is bool:
@@ -91,7 +90,8 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
             help=field.description, autocompletion=_COMPLETIONS.get(name), envvar=_extra(field).get("envvar")
         )
     annotation: Any = Annotated.__class_getitem__((kind, about))  # type: ignore[attr-defined]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    given = inspect.Parameter.empty if default is PydanticUndefined else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=annotation)
 
 
 def _typed(field: FieldInfo) -> tuple[Any, Any]:

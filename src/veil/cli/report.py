@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import loads
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,8 +10,8 @@ import typer
 
 from veil.cli.console import print_json, stdout
 from veil.cli.options import Json, Require
-from veil.cli.parsing import load_json
 from veil.cli.requiring import checked_requirements, judge, print_verdict
+from veil.errors import InputError
 from veil.errors import require as check
 
 
@@ -28,10 +29,10 @@ def report(
     check(out.parent.is_dir(), f"there is no folder {out.parent}: make it, or choose another place with --out")
     given = checked_requirements(require)
     folders = [folder for given in runs for folder in _run_folders(given)]
-    facts = [dict(load(folder).facts) for folder in folders]
-    wanted = given or asked_of(facts)
-    page = write_report(facts, out, requirements=wanted, audits=read_audits(folders))
-    checks = judge(facts, wanted)
+    records = [dict(load(folder).record) for folder in folders]
+    wanted = given or asked_of(records)
+    page = write_report(records, out, requirements=wanted, audits=read_audits(folders))
+    checks = judge(records, wanted)
     if json:
         found: dict[str, Any] = {"report": str(page), "runs": [str(folder) for folder in folders]}
         print_json({**found, **checks.as_json()})
@@ -46,6 +47,10 @@ def _run_folders(given: Path) -> list[Path]:
     """The folder itself, or the runs of a comparison in the order of its table."""
     if not (given / "comparison.json").exists():
         return [given]
-    rows = load_json(given / "comparison.json").get("rows") or []
+    path = given / "comparison.json"
+    try:
+        rows = loads(path.read_text(encoding="utf-8")).get("rows") or []
+    except ValueError as error:
+        raise InputError(f"{path} is not a JSON file: {error}") from error
     check(len(rows) > 0, f"{given} holds no finished run")
     return [given / Path(row["run"]).name for row in rows]

@@ -115,7 +115,7 @@ def _train(request: Request, out: Path, resume: bool, *, silent: bool) -> Run:
     import torch
 
     from veil.cli.progress import ProgressBar
-    from veil.tables.running import train_table
+    from veil.tables.table_run import train_table
 
     if request.model in SMALL_MODELS:
         torch.set_num_threads(1)  # a second thread costs a small model more than it gives
@@ -137,7 +137,7 @@ def _command() -> str:
 
 def _show_plan(request: Request, json: bool) -> None:
     from veil.cli.plan_table import plan_json, plan_table
-    from veil.tables.running import plan_of
+    from veil.tables.table_run import plan_of
 
     plan = plan_of(request)
     if json:
@@ -147,7 +147,7 @@ def _show_plan(request: Request, json: bool) -> None:
 
 
 def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
-    checks = judge([run.facts()], wanted)
+    checks = judge([run.as_json()], wanted)
     if json:
         print_json({**run.summary(), **checks.as_json()})
     else:

@@ -18,7 +18,7 @@ import pandas as pd
 from veil.datasets.split import Split, set_apart, shuffled
 from veil.errors import InputError, require
 from veil.tables.encoding import Category, Encoding, Numeric
-from veil.tables.table import table_problem
+from veil.tables.table import Columns, table_problem
 
 SHA256 = "591152acc8709f10dec0227b16acc95ddedc04c78b5ac40c8cc8425e1a1073d5"
 TARGET = "income"
@@ -96,6 +96,6 @@ def load_adult_split(
         both = both.iloc[np.sort(np.concatenate([women, men]))]
         stay, apart = set_apart(len(both), 0.2, seed, "adult/test")
         train, test = both.iloc[stay], both.iloc[apart]
-    encoding = adult_encoding()
-    problem = table_problem(train, encoding, TARGET, groups)
-    return Split(problem, table_problem(test, encoding, TARGET, groups, like=problem.public))
+    encoding, columns = adult_encoding(), Columns(TARGET, tuple(groups))
+    problem = table_problem(train, encoding, columns)
+    return Split(problem, table_problem(test, encoding, columns, problem.public))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from veil.datasets.files import DataFile, data_folder, locate
 from veil.datasets.split import Split, set_apart
 from veil.errors import InputError, require
-from veil.problem import Problem
+from veil.problem import Memberships, Problem
 from veil.tables.text import bag_of_tokens, token_codes, tokens
 
 FILES = (DataFile("civilcomments/all_data_with_identities.csv"),)
@@ -63,12 +63,12 @@ def load_civilcomments(*, length: int | None = None, buckets: int = 4096) -> Spl
             mentioned = (rows[name] >= 0.5).to_numpy()
             for label, of_label in (("toxic", toxic), ("not toxic", ~toxic)):
                 if (mentioned & of_label).any():
-                    memberships[f"{name} × {label}"] = (mentioned & of_label).tolist()
+                    memberships[f"{name} × {label}"] = mentioned & of_label
         texts = rows["comment_text"].fillna("").astype(str).tolist()
         return Problem.from_arrays(
             _rows(texts, length, buckets),
             np.where(toxic, "toxic", "not toxic"),
-            memberships=memberships,
+            Memberships.of(memberships),
             classes=("not toxic", "toxic"),
         )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import joblib
+from joblib.parallel import BACKENDS, EXTERNAL_BACKENDS
 
-from veil.errors import InputError
+from veil.errors import InputError, require
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -17,18 +19,39 @@ PATIENCE = 4
 WORKER_DIED = "its worker process ended again and again (out of memory?): start the same again to go on"
 
 
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work: so many `jobs` at once (-1: one per core), by a `backend` that joblib knows.
+
+    >>> Workers(0)
+    Traceback (most recent call last):
+        ...
+    veil.errors.InputError: jobs is 0: give how many to run at once, or -1 for one per core
+    """
+
+    jobs: int = 1
+    backend: str = "loky"
+
+    def __post_init__(self) -> None:
+        """Refuse what joblib would refuse only when work begins."""
+        require(self.jobs != 0, "jobs is 0: give how many to run at once, or -1 for one per core")
+        known = sorted({*BACKENDS, *EXTERNAL_BACKENDS, "ray"})
+        require(self.backend in known, f'backend is "{self.backend}": joblib knows {", ".join(known)}')
+
+
 def in_order(
-    work: Callable[[Item], Result], items: Sequence[Item], *, jobs: int, backend: str = "loky"
+    work: Callable[[Item], Result], items: Sequence[Item], workers: int | Workers = 1
 ) -> Iterator[tuple[Item, Result | None]]:
     """Each item with its result, in order; None where workers died of it. Work must bear being done again.
 
-    >>> list(in_order(abs, [-1, 2], jobs=1, backend="threading"))
+    >>> list(in_order(abs, [-1, 2], Workers(1, "threading")))
     [(-1, 1), (2, 2)]
     """
+    given = Workers(workers) if isinstance(workers, int) else workers
     done = deaths = 0
     while done < len(items):
         try:
-            for result in _results(work, items[done:], jobs, backend):
+            for result in _results(work, items[done:], given):
                 yield items[done], result
                 done, deaths = done + 1, 0
         except BrokenExecutor:
@@ -38,15 +61,15 @@ def in_order(
                 done, deaths = done + 1, 0
 
 
-def _results(work: Callable[[Item], Result], items: Sequence[Item], jobs: int, backend: str) -> Iterable[Any]:
+def _results(work: Callable[[Item], Result], items: Sequence[Item], workers: Workers) -> Iterable[Any]:
     calls = (joblib.delayed(work)(item) for item in items)
-    if backend == "ray":
+    if workers.backend == "ray":
         try:
             from ray.util.joblib import register_ray
         except ImportError as error:
             raise InputError("the backend ray needs the package ray: pip install 'veil[ray]'") from error
         register_ray()
     # Ray's backend gives all results at the end; the others give each as it comes.
-    form = "list" if backend == "ray" else "generator"
-    results: Iterable[Any] = joblib.Parallel(n_jobs=jobs, backend=backend, return_as=form)(calls)
+    form = "list" if workers.backend == "ray" else "generator"
+    results: Iterable[Any] = joblib.Parallel(n_jobs=workers.jobs, backend=workers.backend, return_as=form)(calls)
     return results

@@ -4,14 +4,14 @@
 >>> from torch import nn
 >>> model = nn.Linear(2, 1)
 >>> engine = GradientEngine(model, lambda model, rows: model(rows).squeeze(1))
->>> engine.facts(torch.eye(2)).norms
+>>> engine.norms_and_losses(torch.eye(2)).norms
 tensor([1.4142, 1.4142])
 """
 
 from veil.gradients.engine import GradientEngine
 from veil.gradients.fixing import fix
 from veil.gradients.probing import Finding
-from veil.gradients.records import Batch, FallbackWarning, GradientError, GradientSum, LossFn, RowFacts, Weigh
+from veil.gradients.records import Batch, FallbackWarning, GradientError, GradientSum, LossFn, PerRow, Weigh
 from veil.gradients.validation import check, validate
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "GradientError",
     "GradientSum",
     "LossFn",
-    "RowFacts",
+    "PerRow",
     "Weigh",
     "check",
     "fix",

@@ -14,7 +14,7 @@ from veil.gradients.contributions import Contribution
 from veil.gradients.memory import affordable_rows
 from veil.gradients.open_pass import OpenPass
 from veil.gradients.passes import Memory, Outcome, in_words, run, run_again
-from veil.gradients.records import Batch, GradientError, GradientSum, LossFn, RowFacts, Weigh
+from veil.gradients.records import Batch, GradientError, GradientSum, LossFn, PerRow, Weigh
 
 
 class GradientEngine:
@@ -22,13 +22,13 @@ class GradientEngine:
 
     `micro_batch` bounds the rows of one forward pass; `max_memory` (bytes) derives that bound from what one row
     takes. Weights may depend on the norms and losses of the whole batch. With one micro-batch that takes one
-    forward and one backward pass; with several, a first round gathers the facts and a second one the sum, unless
-    the callable says `row_local = True` (each row's weight depends on that row alone).
+    forward and one backward pass; with several, a first round gathers these and a second one the sum, unless the
+    callable says `row_local = True` (each row's weight depends on that row alone).
 
     >>> model = nn.Linear(3, 1)
     >>> engine = GradientEngine(model, lambda model, batch: model(batch).squeeze(1))
-    >>> result = engine.weighted_sum(torch.ones(4, 3), lambda facts: 1 / facts.norms)
-    >>> result.sums[0]["weight"], result.facts.norms
+    >>> result = engine.weighted_sum(torch.ones(4, 3), lambda per_row: 1 / per_row.norms)
+    >>> result.sums[0]["weight"], result.per_row.norms
     (tensor([[2., 2., 2.]]), tensor([2., 2., 2., 2.]))
     """
 
@@ -47,17 +47,17 @@ class GradientEngine:
         self._trained: dict[str, Tensor] = {}
 
     def weighted_sum(self, batch: Batch, weigh: Weigh, rows: int | None = None) -> GradientSum:
-        """Σ wᵢ gᵢ over the rows of `batch`, where w = `weigh`(facts of all rows)."""
+        """Σ wᵢ gᵢ over the rows of `batch`, where w = `weigh`(norms and losses of all rows)."""
         rows = count_rows(batch) if rows is None else rows
         size = self._rows_at_once(batch, rows)
         if rows == 0:
-            facts = _no_facts(self._parameters())
-            weights = _weights(weigh, facts)
-            return GradientSum(_totals({}, weights, self._parameters()), facts, weights)
+            per_row = _no_rows(self._parameters())
+            weights = _weights(weigh, per_row)
+            return GradientSum(_totals({}, weights, self._parameters()), per_row, weights)
         if size >= rows:
             outcome = self._run(batch, rows)
-            weights = _weights(weigh, outcome.facts)
-            return GradientSum(_totals(outcome.parts, weights, self._trained), outcome.facts, weights)
+            weights = _weights(weigh, outcome.per_row)
+            return GradientSum(_totals(outcome.parts, weights, self._trained), outcome.per_row, weights)
         if count_rows(batch) != rows:
             raise GradientError(
                 f"a batch of {count_rows(batch)} slices cannot be split into micro-batches of {rows} rows"
@@ -72,18 +72,18 @@ class GradientEngine:
         return OpenPass(self.model, rows, self._parameters(), self._memory)
 
     def total(self, outcome: Outcome, weigh: Weigh) -> GradientSum:
-        """Σ wᵢ gᵢ of an outcome, with weights from its facts."""
-        weights = _weights(weigh, outcome.facts)
-        return GradientSum(_totals(outcome.parts, weights, self._parameters()), outcome.facts, weights)
+        """Σ wᵢ gᵢ of an outcome, with weights from its norms and losses."""
+        weights = _weights(weigh, outcome.per_row)
+        return GradientSum(_totals(outcome.parts, weights, self._parameters()), outcome.per_row, weights)
 
-    def facts(self, batch: Batch) -> RowFacts:
+    def norms_and_losses(self, batch: Batch) -> PerRow:
         """Norms and losses of all rows, without any sum."""
         rows = count_rows(batch)
         pieces = _pieces(batch, rows, self._rows_at_once(batch, rows))
-        found = [self._run(piece, count, keep=False).facts for piece, count in pieces]
-        return _joined(found) if found else _no_facts(self._parameters())
+        found = [self._run(piece, count, keep=False).per_row for piece, count in pieces]
+        return _joined(found) if found else _no_rows(self._parameters())
 
-    def per_row(self, batch: Batch) -> dict[str, Tensor]:
+    def gradients(self, batch: Batch) -> dict[str, Tensor]:
         """The per-row gradients themselves, each of shape (rows, *parameter): for oracles and diagnostics."""
         rows, parameters = count_rows(batch), self._parameters()
         result = {name: parameter.new_zeros(rows, *parameter.shape) for name, parameter in parameters.items()}
@@ -127,27 +127,27 @@ class GradientEngine:
         return max(size, 1)
 
     def _in_one_round(self, pieces: list[tuple[Batch, int]], weigh: Weigh) -> GradientSum:
-        facts, weights, sums = [], [], list[dict[str, Tensor]]()
+        per_row, weights, sums = [], [], list[dict[str, Tensor]]()
         for piece, count in pieces:
             outcome = self._run(piece, count)
-            facts.append(outcome.facts)
-            weights.append(_weights(weigh, outcome.facts))
+            per_row.append(outcome.per_row)
+            weights.append(_weights(weigh, outcome.per_row))
             _add(sums, _totals(outcome.parts, weights[-1], self._trained))
-        return GradientSum(sums, _joined(facts), torch.cat(weights, -1))
+        return GradientSum(sums, _joined(per_row), torch.cat(weights, -1))
 
     def _in_two_rounds(self, pieces: list[tuple[Batch, int]], weigh: Weigh) -> GradientSum:
-        facts, states = [], []
+        per_row, states = [], []
         for piece, count in pieces:
             states.append(torch.get_rng_state())
-            facts.append(self._run(piece, count, keep=False).facts)
-        after, joined = torch.get_rng_state(), _joined(facts)
+            per_row.append(self._run(piece, count, keep=False).per_row)
+        after, joined = torch.get_rng_state(), _joined(per_row)
         weights, sums, start = _weights(weigh, joined), list[dict[str, Tensor]](), 0
-        for (piece, count), state, before in zip(pieces, states, facts, strict=True):
+        for (piece, count), state, before in zip(pieces, states, per_row, strict=True):
             # The same random numbers as in the first round: a bound by other dropout masks would bound nothing.
             torch.set_rng_state(state)
             outcome = self._run(piece, count)
-            same = torch.equal(outcome.facts.losses, before.losses)
-            if not same or not torch.allclose(outcome.facts.norms, before.norms, rtol=1e-4):
+            same = torch.equal(outcome.per_row.losses, before.losses)
+            if not same or not torch.allclose(outcome.per_row.norms, before.norms, rtol=1e-4):
                 raise GradientError(
                     "the model gives other gradients for the same rows a second time, so its rows cannot be bounded "
                     "over several micro-batches: make it deterministic or use one micro-batch"
@@ -167,36 +167,36 @@ def _pieces(batch: Batch, rows: int, size: int) -> Iterator[tuple[Batch, int]]:
         yield sliced(batch, start, stop), stop - start
 
 
-def _no_facts(parameters: dict[str, Tensor]) -> RowFacts:
+def _no_rows(parameters: dict[str, Tensor]) -> PerRow:
     empty = next(iter(parameters.values())).new_zeros(0)
-    return RowFacts(empty, empty.clone(), torch.zeros(0, dtype=torch.bool, device=empty.device))
+    return PerRow(empty, empty.clone(), torch.zeros(0, dtype=torch.bool, device=empty.device))
 
 
-def _joined(facts: list[RowFacts]) -> RowFacts:
-    if len(facts) == 1:
-        return facts[0]
-    return RowFacts(
-        torch.cat([f.losses for f in facts]),
-        torch.cat([f.norms for f in facts]),
-        torch.cat([f.finite for f in facts]),
+def _joined(per_row: list[PerRow]) -> PerRow:
+    if len(per_row) == 1:
+        return per_row[0]
+    return PerRow(
+        torch.cat([f.losses for f in per_row]),
+        torch.cat([f.norms for f in per_row]),
+        torch.cat([f.finite for f in per_row]),
     )
 
 
-def _weights(weigh: Weigh, facts: RowFacts) -> Tensor:
+def _weights(weigh: Weigh, per_row: PerRow) -> Tensor:
     """The weights as given, 0 for rows that are not finite; anything that could poison a sum is refused."""
-    weights = weigh(facts)
+    weights = weigh(per_row)
     weights = weights.detach() if weights.requires_grad else weights
-    rows = facts.norms.shape[0]
+    rows = per_row.norms.shape[0]
     if weights.ndim not in (1, 2) or weights.shape[-1] != rows:
         raise GradientError(
             f"the weights have shape {tuple(weights.shape)} for {rows} rows: it must be ({rows},) or (k, {rows})"
         )
-    weights = weights if weights.is_floating_point() else weights.to(facts.norms.dtype)
+    weights = weights if weights.is_floating_point() else weights.to(per_row.norms.dtype)
     # A finite sum of squares means that all are finite; anything else is looked at row by row.
     flat = weights if weights.ndim == 1 else weights.reshape(-1)
     if math.isfinite(torch.dot(flat, flat).item()):
         return weights
-    weights = torch.where(facts.finite, weights, weights.new_zeros(()))
+    weights = torch.where(per_row.finite, weights, weights.new_zeros(()))
     if not bool(torch.isfinite(weights).all()):
         raise GradientError("some weights are NaN or infinite: a row of norm 0 needs a finite weight too")
     return weights

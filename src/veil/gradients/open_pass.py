@@ -41,7 +41,7 @@ class OpenPass:
             self._grad.__exit__(kind, error, trace)
 
     def finish(self, losses: Tensor) -> Outcome:
-        """Facts of the rows and what sums are made of, from one backward pass."""
+        """Norms and losses of the rows and what sums are made of, from one backward pass."""
         self.__exit__(None, None, None)
         try:
             with torch.enable_grad():

@@ -20,7 +20,7 @@ from veil.gradients.fallback import per_row_gradients
 from veil.gradients.graphs import backward, leaves_before, read_graph, reject_checkpoints
 from veil.gradients.local import Watch, draws_random_numbers, owners, per_row_of_module
 from veil.gradients.recording import Recorder, Structures
-from veil.gradients.records import Batch, FallbackWarning, GradientError, LossFn, RowFacts
+from veil.gradients.records import Batch, FallbackWarning, GradientError, LossFn, PerRow
 from veil.gradients.replay import Plain, places_of, plain_maps, read, replay
 
 # Memory kept from pass to pass, as a share of the activations that the recorded calls hold anyway.
@@ -49,9 +49,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Facts of the rows of one pass, and each parameter's contribution ready to be summed (rows not finite: zero)."""
+    """Norms and losses of one pass, and each parameter's contribution ready to be summed (rows not finite: zero)."""
 
-    facts: RowFacts
+    per_row: PerRow
     parts: dict[str, Contribution]
 
 
@@ -100,7 +100,7 @@ def run(
     memory: Memory,
     keep: bool = True,
 ) -> Outcome:
-    """One forward and one backward pass over `rows` rows; with `keep` False only the facts are left."""
+    """One forward and one backward pass over `rows` rows; with `keep` False only the norms and losses are left."""
     batch = detached(batch)
     names = {id(parameter): name for name, parameter in parameters.items()}
     state = torch.get_rng_state() if memory.watched is None else None
@@ -304,8 +304,8 @@ def _outcome(losses: Tensor, found: dict[str, Tensor], parts: dict[str, Contribu
     # A finite inner product means that every factor is finite; anything else is looked at row by row.
     if squares.dtype == losses.dtype and math.isfinite(torch.dot(squares, losses).item()):
         finite = (_TRUE if losses.is_cpu else _TRUE.to(losses.device)).expand(losses.shape)
-        return Outcome(RowFacts(losses, squares.sqrt(), finite), parts)
+        return Outcome(PerRow(losses, squares.sqrt(), finite), parts)
     finite = torch.isfinite(squares) & torch.isfinite(losses)
     losses, squares = losses.where(finite, losses.new_zeros(())), squares.where(finite, squares.new_zeros(()))
     parts = {name: part.kept(finite) for name, part in parts.items()}
-    return Outcome(RowFacts(losses, squares.sqrt(), finite), parts)
+    return Outcome(PerRow(losses, squares.sqrt(), finite), parts)

@@ -24,7 +24,7 @@ class FallbackWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class RowFacts:
+class PerRow:
     """Loss and gradient norm of every row of a logical batch, detached.
 
     A row whose loss or gradient is NaN or infinite has `finite` False, loss 0 and norm 0.
@@ -35,14 +35,14 @@ class RowFacts:
     finite: Tensor
 
 
-Weigh: TypeAlias = Callable[[RowFacts], Tensor]
-"""Facts of the rows to their weights: shape (rows,), or (k, rows) for k sums at once."""
+Weigh: TypeAlias = Callable[[PerRow], Tensor]
+"""Norms and losses of the rows to their weights: shape (rows,), or (k, rows) for k sums at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientSum:
-    """Σ wᵢ gᵢ by parameter name, one dict per weighting, with the facts and the weights it came from."""
+    """Σ wᵢ gᵢ by parameter name, one dict per weighting, with the norms and losses and the weights it came from."""
 
     sums: list[dict[str, Tensor]]
-    facts: RowFacts
+    per_row: PerRow
     weights: Tensor

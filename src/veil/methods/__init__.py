@@ -24,6 +24,6 @@ from veil.methods import (  # isort: skip  # noqa: F401  (each file registers it
     phased_erm,
     dp_oco,
 )
-from veil.methods.registry import Method, create, names, planned, relation_asked, table
+from veil.methods.registry import Method, create, method, names, options_of, plan, planned, relation_asked, table
 
-__all__ = ["Method", "create", "names", "planned", "relation_asked", "table"]
+__all__ = ["Method", "create", "method", "names", "options_of", "plan", "planned", "relation_asked", "table"]

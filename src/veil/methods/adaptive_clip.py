@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import Literal
 
 from veil.errors import require, require_above_zero
+from veil.methods.calibrating import Sampling, calibrate, relation_for, uniform_draw
 from veil.methods.families import PrivateBaseline
-from veil.methods.planning import Sampling, calibrate, relation_for, uniform_draw
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import AdaptiveClip, first_release

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from veil.bounding import Weighted
 from veil.errors import require, require_above_zero
+from veil.methods.calibrating import batch_of
 from veil.methods.families import NotPrivate
-from veil.methods.planning import batch_of
 from veil.methods.registry import known_as
 from veil.methods.reweighted import plain_plan
 from veil.plans import LossFunction, Plan, Settings

@@ -31,12 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veil.accounting import Event
-from veil.accounting.filters import Filter
+from veil.accounting.spending_rules import SpendingRule
 from veil.bounding import Clip
 from veil.errors import require, require_above_zero
+from veil.methods.calibrating import Sampling, batch_of, relation_for
 from veil.methods.families import PrivateAndFair
-from veil.methods.moving_budget import split_budget
-from veil.methods.planning import Sampling, batch_of, relation_for
+from veil.methods.moving_budget import SideLosses, split_budget
 from veil.methods.pricing import AtOneOrder, Pricing, plan_ladders, sampled_event
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
@@ -134,22 +134,11 @@ class Asc(LossDrivenMethod):
         steps, batch = settings.steps_for(facts), batch_of(facts, settings)
         every = self.every(facts, settings)
         updates = steps // every
+        beside = SideLosses(updates, relation, not self.paper_losses, self.loss_noise)
         if settings.accountant == "pld":
-            ladders = plan_ladders(
-                facts,
-                settings,
-                self.sampling,
-                relation,
-                batch,
-                steps,
-                updates,
-                self.loss_noise,
-                not self.paper_losses,
-                self.span,
-                self.clip,
-            )
+            ladders = plan_ladders(facts, settings, self.sampling, beside, self.span, self.clip)
             pricing: Pricing = ladders.pricing
-            rules: tuple[Filter, ...] = ladders.rules
+            rules: tuple[SpendingRule, ...] = ladders.rules
             kappa, loss_kappa = ladders.kappa, ladders.loss_kappa
             details: dict[str, object] = {"spending": "ladder of rates, PLD"}
         else:
@@ -157,9 +146,7 @@ class Asc(LossDrivenMethod):
             def step_event(noise: float) -> Event:
                 return sampled_event(noise, float(batch), facts.rows, self.sampling, relation)
 
-            budget = split_budget(
-                step_event, facts, settings, steps, updates, self.loss_noise, relation, not self.paper_losses
-            )
+            budget = split_budget(step_event, facts, settings, steps, beside)
             pricing, rules = AtOneOrder(facts, budget, self.sampling, relation), budget.rules(facts)
             kappa, loss_kappa = budget.kappa, budget.loss_kappa
             details = {"spending": "Rényi filter", "order": budget.order, "step_rho": min(budget.step_rho)}

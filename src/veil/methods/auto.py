@@ -17,20 +17,21 @@ exactly. What a group's weight is follows from values that were released before.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from veil.accounting import Relation, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.accounting.events import Gaussian, repeated
 from veil.bounding import Clip
-from veil.errors import require
+from veil.errors import require, require_above_zero
+from veil.methods.calibrating import relation_for
 from veil.methods.convex.offsets import AIMS, Aim, OffsetChoice
-from veil.methods.convex.setting import neighbours_of, noise_for_cell
+from veil.methods.convex.setting import noise_for_cell
 from veil.methods.convex.steered_descent import Noises, SteeredDescent
 from veil.methods.convex.steering import Steering, Units, units_of
 from veil.methods.convex.whitening import WhiteningRelease
-from veil.methods.registry import register
+from veil.methods.families import PrivateAndFair
+from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described
 from veil.problem import PublicFacts
@@ -46,18 +47,11 @@ KNOTS, FEWEST, MOST = 0.25, 4, 64
 HEARD = 0.15
 
 
-@register
-@dataclass(frozen=True)
-class Auto:
+@known_as("auto", "an additive model for tables that needs no tuning: whiten, full-batch steps, group errors")
+class Auto(PrivateAndFair):
     """Whiten, then descend with all rows, listening to released errors."""
 
-    name: ClassVar[str] = "auto"
-    family: ClassVar[str] = "private and fair"
-    private: ClassVar[bool] = True
-    relation: ClassVar[str | None] = "add-remove"
-    summary: ClassVar[str] = "an additive model for tables that needs no tuning: whiten, full-batch steps, group errors"
     whole: ClassVar[bool] = True
-    model: ClassVar[str] = "additive"
 
     aim: Aim = "worst-group"
     clip: float = 0.3
@@ -77,7 +71,7 @@ class Auto:
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """One noise for the whole run, split between the releases."""
         self._check(facts, settings)
-        relation, steps = neighbours_of(self.neighbours), settings.steps or STEPS
+        relation, steps = relation_for("poisson", self.neighbours), settings.steps or STEPS
         cells = range(len(facts.cells))
 
         def solver(kappa: float) -> SteeredDescent:
@@ -152,9 +146,7 @@ class Auto:
         require(self.aim in AIMS, f'aim is "{self.aim}": it is {", ".join(AIMS)}')
         require(settings.ema == 0, f"{self.name} averages by itself: leave ema at 0")
         require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
-        for name in ("clip", "mean_share", "moment_share", "error_share", "offset_share", "floor"):
-            value = getattr(self, name)
-            require(0 < value < 1e6, f"{name} is {value}: it must be above 0 and below a million")
+        require_above_zero(self, "clip", "mean_share", "moment_share", "error_share", "offset_share", "floor")
         for name in ("whitening", "pace", "slower"):
             value = getattr(self, name)
             require(value >= 0, f"{name} is {value}: it must be at least 0")

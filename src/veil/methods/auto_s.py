@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Literal
 
 from veil.bounding import Normalise
+from veil.methods.calibrating import Sampling, batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.families import PrivateBaseline
-from veil.methods.planning import Sampling, batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

@@ -30,8 +30,8 @@ from veil.accounting.calibration import noise_multiplier
 from veil.bounding import Clip
 from veil.errors import InputError, require, require_above_zero
 from veil.methods.asc import LossDrivenMethod
+from veil.methods.calibrating import batch_of, relation_for
 from veil.methods.moving_budget import loss_event
-from veil.methods.planning import batch_of, relation_for
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import State

@@ -17,8 +17,8 @@ from typing import Literal
 
 from veil.bounding import Clip
 from veil.errors import InputError, require_above_zero
+from veil.methods.calibrating import balanced_rates, batch_of, calibrate, relation_for
 from veil.methods.families import PrivateAndFair
-from veil.methods.planning import balanced_rates, batch_of, calibrate, relation_for
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

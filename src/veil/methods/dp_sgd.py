@@ -15,8 +15,8 @@ from typing import Literal
 
 from veil.bounding import Clip
 from veil.errors import require_above_zero
+from veil.methods.calibrating import Sampling, batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.families import PrivateBaseline
-from veil.methods.planning import Sampling, batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

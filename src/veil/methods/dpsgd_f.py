@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Literal
 
 from veil.errors import require, require_above_zero
+from veil.methods.calibrating import batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.families import PrivateAndFair
-from veil.methods.planning import batch_of, calibrate, relation_for, uniform_draw
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import first_release

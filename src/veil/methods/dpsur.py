@@ -20,9 +20,9 @@ from typing import Literal
 from veil.accounting import Repeated, TokenBucket
 from veil.bounding import Clip
 from veil.errors import require, require_above_zero
+from veil.methods.calibrating import batch_of, relation_for, uniform_draw
 from veil.methods.convex.setting import noise_for_cell
 from veil.methods.families import PrivateBaseline
-from veil.methods.planning import batch_of, relation_for, uniform_draw
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

@@ -43,8 +43,8 @@ from veil.accounting.conversion import rho_for_budget
 from veil.accounting.rdp import cost_at
 from veil.bounding import Clip, Normalise
 from veil.errors import InputError, require, require_above_zero
+from veil.methods.calibrating import batch_of
 from veil.methods.families import PrivateAndFair
-from veil.methods.planning import batch_of
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.fdpg import FairRates, FdpgController, NormStatistic

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from veil.bounding import GroupMean
 from veil.errors import require
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
+from veil.methods.calibrating import balanced_rates, batch_of
 from veil.methods.families import NotPrivate
-from veil.methods.planning import balanced_rates, batch_of
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import State, Steady
@@ -57,9 +57,9 @@ class GroupWeights(Steady):
         weights = np.exp(logits - logits.max())
         return {"weights": np.clip(weights / weights.sum(), 1e-12, 1.0)}
 
-    def _losses(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def _losses(self, per_row: PerRow, cells: Tensor) -> Tensor:
         member = torch.nn.functional.one_hot(torch.tensor(self.group_of_cell)[cells], self.groups).to(torch.float64)
-        return torch.cat([member * facts.losses[:, None].to(torch.float64), member], dim=1)
+        return torch.cat([member * per_row.losses[:, None].to(torch.float64), member], dim=1)
 
 
 @known_as("gdro", "minimise the worst group's loss by exponential weights on the groups")

@@ -25,11 +25,11 @@ from veil.accounting import Relation, Repeated, TokenBucket
 from veil.accounting.events import repeated
 from veil.bounding import Clip
 from veil.errors import require
+from veil.methods.calibrating import relation_for
 from veil.methods.convex.group_descent import GroupDescent, group_bounds, group_margins
 from veil.methods.convex.setting import noise_for_cell
 from veil.methods.convex.whitening import WhiteningRelease
 from veil.methods.families import PrivateAndFair
-from veil.methods.planning import relation_for
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described

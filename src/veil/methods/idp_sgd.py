@@ -21,8 +21,8 @@ from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_for, rate_for
 from veil.bounding import Clip
 from veil.errors import InputError, require, require_above_zero
+from veil.methods.calibrating import batch_of, relation_for, rules_for
 from veil.methods.families import Individualised
-from veil.methods.planning import batch_of, relation_for, rules_for
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

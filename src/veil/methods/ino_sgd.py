@@ -29,9 +29,9 @@ from veil.accounting import Relation
 from veil.bounding import BetaTail, Bound, Clip, Normalise, Ordered, StepTail, tail_from
 from veil.bounding.ordered import Order, Tail, UnitClipByCell
 from veil.errors import InputError, require, require_above_zero
+from veil.methods.calibrating import rules_for
 from veil.methods.families import Individualised
 from veil.methods.idp_sgd import OwnerShares, Variant, owner_shares
-from veil.methods.planning import rules_for
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import AdaptiveClip, Constant, Controller, State, first_release

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from veil.accounting import AccountingError, Event, Gaussian, Rdp, Relation, RenyiFilter, Repeated
 from veil.accounting.calibration import best_order, noise_multiplier
@@ -41,34 +41,50 @@ def loss_event(kappa: float, relation: Relation, one_sided: bool) -> Event:
 LOSS_SHARE = 0.1
 
 
-def split_budget(
-    step_event: Callable[[float], Event],
-    facts: PublicFacts,
-    settings: Settings,
-    steps: int,
-    updates: int,
-    loss_noise: float | None,
-    relation: Relation,
-    one_sided: bool,
-) -> MovingBudget:
-    """Calibrate κ for `steps` releases `step_event(κ)` and `updates` loss releases at κ·`loss_noise`.
+@dataclass(frozen=True)
+class SideLosses:
+    """Releases of group losses beside the gradients: how many, and of what kind.
 
-    Without `loss_noise`, it is the one at which losses take `LOSS_SHARE` of the budget. κ and α* come from the smallest
-    budget. Owners with a larger one get the same loss releases and spend the rest on their gradient:
-    step_rho = (ρ − loss costs) / steps.
+    `noise` is the ratio of their noise multiplier to that of the gradients; by default it is the one at which losses
+    take `LOSS_SHARE` of the budget.
     """
-    if loss_noise is None:
-        budget = split_budget(step_event, facts, settings, steps, 0, 1.0, relation, one_sided)
-        reach = 1 if one_sided or relation is Relation.ADD_REMOVE else 2
-        loss_kappa = reach * math.sqrt(max(updates, 1) * budget.order / (2 * LOSS_SHARE * min(budget.rho)))
-        ratio = loss_kappa / budget.kappa
-        return split_budget(step_event, facts, settings, steps, updates, ratio, relation, one_sided)
+
+    updates: int
+    relation: Relation
+    one_sided: bool
+    noise: float | None = None
+
+    @property
+    def reach(self) -> int:
+        """How far one row moves a loss, in units of its bound."""
+        return 1 if self.one_sided or self.relation is Relation.ADD_REMOVE else 2
+
+    def events(self, kappa: float) -> Repeated:
+        """All of them, at a noise multiplier."""
+        return Repeated(loss_event(kappa, self.relation, self.one_sided), self.updates)
+
+
+def split_budget(
+    step_event: Callable[[float], Event], facts: PublicFacts, settings: Settings, steps: int, losses: SideLosses
+) -> MovingBudget:
+    """Calibrate κ for `steps` releases `step_event(κ)` and the loss releases beside them.
+
+    κ and α* come from the smallest budget. Owners with a larger one get the same loss releases and spend the rest on
+    their gradient: step_rho = (ρ − loss costs) / steps.
+    """
+    if losses.noise is None:
+        budget = split_budget(step_event, facts, settings, steps, replace(losses, updates=0, noise=1.0))
+        loss_kappa = losses.reach * math.sqrt(
+            max(losses.updates, 1) * budget.order / (2 * LOSS_SHARE * min(budget.rho))
+        )
+        losses = replace(losses, noise=loss_kappa / budget.kappa)
+    ratio = losses.noise
+    assert ratio is not None
     delta = settings.delta_for(facts)
     budgets = facts.budgets or (settings.epsilon,) * len(facts.owners)
 
     def events(kappa: float) -> list[Repeated]:
-        losses = loss_event(kappa * loss_noise, relation, one_sided)
-        return [Repeated(step_event(kappa), steps), Repeated(losses, updates)]
+        return [Repeated(step_event(kappa), steps), losses.events(kappa * ratio)]
 
     try:
         rough = noise_multiplier(events, min(budgets), delta, Rdp())
@@ -86,6 +102,6 @@ def split_budget(
     while (high - low) > 1e-5 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if cost(middle) <= min(rho) else (middle, high)
-    one_loss = cost_at(loss_event(high * loss_noise, relation, one_sided), order)
-    step_rho = tuple((own - updates * one_loss) / steps for own in rho)
-    return MovingBudget(order, rho, step_rho, high, high * loss_noise)
+    one_loss = cost_at(losses.events(high * ratio).event, order)
+    step_rho = tuple((own - losses.updates * one_loss) / steps for own in rho)
+    return MovingBudget(order, rho, step_rho, high, high * ratio)

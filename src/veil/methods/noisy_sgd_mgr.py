@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from veil.methods.calibrating import relation_for
 from veil.methods.convex.reweighting import Choice, Release
 from veil.methods.convex.setting import LinearMethod
 from veil.methods.convex.sgd_plan import Asked, Sizes, plan_noisy_sgd
-from veil.methods.planning import relation_for
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.problem import PublicFacts

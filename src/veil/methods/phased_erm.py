@@ -24,9 +24,9 @@ import numpy as np
 from veil.accounting import Gaussian, Repeated, TokenBucket
 from veil.bounding import Clip
 from veil.errors import require
+from veil.methods.calibrating import relation_for
 from veil.methods.convex.phased import PhasedErm, best_regularisers, excess_risk, make_phases, paper_regularisers
 from veil.methods.convex.setting import LinearMethod, excess_risk_line, noise_for_cell
-from veil.methods.planning import relation_for
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described

@@ -29,7 +29,8 @@ from veil.accounting import (
 from veil.accounting.calibration import kappa, noise_multiplier
 from veil.accounting.conversion import analytic_gaussian_noise
 from veil.errors import InputError
-from veil.methods.moving_budget import LOSS_SHARE, MovingBudget, loss_event
+from veil.methods.calibrating import batch_of
+from veil.methods.moving_budget import LOSS_SHARE, MovingBudget, SideLosses
 from veil.plans import Settings
 from veil.problem import PublicFacts
 
@@ -132,24 +133,15 @@ class LadderBudget:
 
 
 def plan_ladders(
-    facts: PublicFacts,
-    settings: Settings,
-    sampling: str,
-    relation: Relation,
-    batch: int,
-    steps: int,
-    updates: int,
-    loss_noise: float | None,
-    one_sided: bool,
-    span: float,
-    clip: float,
+    facts: PublicFacts, settings: Settings, sampling: str, losses: SideLosses, span: float, clip: float
 ) -> LadderBudget:
     """Ladders around an even share for every group, each calibrated by PLD to its owner's budget."""
-    delta = settings.delta_for(facts)
+    delta, relation, loss_noise = settings.delta_for(facts), losses.relation, losses.noise
+    steps, batch = settings.steps_for(facts), batch_of(facts, settings)
     reach = 2.0 if relation is Relation.REPLACE_ONE else 1.0
     smallest = min(facts.budgets or (settings.epsilon,))
-    loss_reach = 1.0 if one_sided or relation is Relation.ADD_REMOVE else 2.0
-    shared_loss = analytic_gaussian_noise(smallest, delta) * loss_reach * math.sqrt(max(updates, 1) / LOSS_SHARE)
+    of_losses = losses.reach * math.sqrt(max(losses.updates, 1) / LOSS_SHARE)
+    shared_loss = analytic_gaussian_noise(smallest, delta) * of_losses
     reference = batch / facts.rows
     even = batch / len(facts.groups)
     sizes = facts.group_sizes
@@ -159,7 +151,7 @@ def plan_ladders(
         rows = facts.cells[cell].rows
         pairs = zip(ladder.rows, ladder.kappas, strict=True)
         rungs = Envelope(tuple(sampled_event(k, r, rows, sampling, relation) for r, k in pairs))  # type: ignore[misc]
-        return Repeated(rungs, steps), Repeated(loss_event(loss_kappa, relation, one_sided), updates)
+        return Repeated(rungs, steps), losses.events(loss_kappa)
 
     def calibrated(cell: int) -> tuple[Ladder, float]:
         own = facts.cells[cell]

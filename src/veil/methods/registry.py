@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 from veil.accounting import Relation
 from veil.errors import InputError
 from veil.plans import Plan, Settings
-from veil.problem import PublicFacts
+from veil.problem import Problem, PublicFacts
 
 
 class Method(Protocol):
@@ -82,6 +82,29 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Method:
     return method
 
 
+def method(name: str, /, **options: Any) -> Method:
+    """A method with its options, for `veil.fit` and all that takes a method by its name.
+
+    >>> method("asc", step_size=0.5).step_size
+    0.5
+    """
+    return create(name, options)
+
+
+def plan(problem: Problem | PublicFacts, method: str | Method, **settings: Any) -> Plan:
+    """What a method would do with a problem: every public constant, before a row is read.
+
+    `settings` are the fields of `veil.plans.Settings`.
+
+    >>> from veil.problem import Cell
+    >>> facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 100),), (1,), classes=("0", "1"))
+    >>> plan(facts, "dp-sgd", epsilon=1.0, steps=2, batch_size=10).options["clip"]
+    1.0
+    """
+    facts = problem.public if isinstance(problem, Problem) else problem
+    return planned(create(method) if isinstance(method, str) else method, facts, Settings.checked(**settings))
+
+
 def relation_asked(method: Method) -> Relation | None:
     """The relation that the method's plan will have, from its options alone; None where it is not private.
 
@@ -95,14 +118,14 @@ def relation_asked(method: Method) -> Relation | None:
 
 
 def planned(method: Method, facts: PublicFacts, settings: Settings) -> Plan:
-    """The method's plan, with the method's options in it.
+    """The method's plan, with the method's options in it."""
+    return replace(method.plan(facts, settings), options=options_of(method))
 
-    >>> from veil.problem import Cell
-    >>> facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 100),), (1,), classes=("0", "1"))
-    >>> planned(create("dp-sgd"), facts, Settings.checked(epsilon=1.0, steps=2, batch_size=10)).options["clip"]
-    1.0
-    """
-    return replace(method.plan(facts, settings), options=_plain(method))
+
+def options_of(method: Method) -> dict[str, Any]:
+    """The method's options by name, as JSON can hold them."""
+    found = _plain(method)
+    return found if isinstance(found, dict) else {}
 
 
 def _plain(value: Any) -> Any:

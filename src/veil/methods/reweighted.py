@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from veil.bounding import Bound, Weighted
 from veil.errors import require
+from veil.methods.calibrating import balanced_rates, batch_of
 from veil.methods.families import NotPrivate
-from veil.methods.planning import balanced_rates, batch_of
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import Constant

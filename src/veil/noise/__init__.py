@@ -1,4 +1,4 @@
-"""Noise: Gaussian (fast or float-safe), Laplace, Gumbel, binary-tree noise for prefix sums; a filter after noise."""
+"""Noise: Gaussian (fast or float-safe), Laplace, Gumbel, binary-tree noise for prefix sums; a noise filter."""
 
 from veil.noise.filters import DiskFilter
 from veil.noise.gaussian import GaussianNoise

@@ -1,4 +1,4 @@
-"""Filters after noise: DiSK smooths noisy gradients by a simplified Kalman filter (Zhang et al. 2025)."""
+"""Noise filters: DiSK smooths noisy gradients by a simplified Kalman filter (Zhang et al. 2025)."""
 
 from __future__ import annotations
 

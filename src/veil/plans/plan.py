@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from veil.accounting import AccountingError, Event, Relation, Terms
 from veil.accounting.certificate import GROUP_SIZES
-from veil.accounting.filters import Filter
 from veil.accounting.ledger import Account
+from veil.accounting.spending_rules import SpendingRule
 from veil.noise.filters import DiskFilter
 from veil.plans.controllers import Controller
 from veil.plans.controllers.gate import Gate
@@ -97,7 +97,7 @@ class Plan:
     steps: int
     controller: Controller
     relation: Relation | None = None
-    rules: tuple[Filter, ...] | None = None
+    rules: tuple[SpendingRule, ...] | None = None
     assumptions: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     over_budget: bool = False

@@ -1,6 +1,18 @@
 """Problem: rows with their groups, owners and budgets, checked, and the public facts that plans are made from."""
 
+from veil.problem.budgets import quantise
 from veil.problem.problem import CROSSED, EVERYBODY, Cell, Memberships, Problem, PublicFacts, cross
 from veil.problem.strata import HOLE, Strata
 
-__all__ = ["CROSSED", "EVERYBODY", "HOLE", "Cell", "Memberships", "Problem", "PublicFacts", "Strata", "cross"]
+__all__ = [
+    "CROSSED",
+    "EVERYBODY",
+    "HOLE",
+    "Cell",
+    "Memberships",
+    "Problem",
+    "PublicFacts",
+    "Strata",
+    "cross",
+    "quantise",
+]

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from veil.errors import InputError, require
-from veil.problem.budgets import quantise
+from veil.problem.budgets import Levels, quantise
 from veil.problem.strata import Strata
 
 Task = Literal["classification", "regression"]
@@ -97,6 +97,15 @@ class Memberships:
     names: tuple[str, ...]
     table: NDArray[np.bool_]
 
+    @classmethod
+    def of(cls, groups: Mapping[str, Sequence[bool] | NDArray[np.bool_]]) -> Memberships:
+        """From one truth value per row for each group.
+
+        >>> Memberships.of({"old": [True, False], "ill": [True, True]}).table.sum(axis=0)
+        array([1, 2])
+        """
+        return cls(tuple(groups), np.stack([np.asarray(rows, dtype=bool) for rows in groups.values()], axis=1))
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -121,27 +130,22 @@ class Problem:
         cls,
         inputs: ArrayLike | Tensor,
         targets: ArrayLike | Tensor,
-        groups: Sequence[Any] | NDArray[Any] | Mapping[str, Sequence[Any] | NDArray[Any]] | None = None,
+        groups: Sequence[Any] | NDArray[Any] | Mapping[str, Sequence[Any] | NDArray[Any]] | Memberships | None = None,
         *,
         owners: Sequence[Any] | NDArray[Any] | None = None,
-        budgets: Mapping[str, float] | None = None,
-        row_budgets: ArrayLike | None = None,
-        levels: int = 8,
-        memberships: Mapping[str, Sequence[bool]] | None = None,
+        budgets: Mapping[str, float] | ArrayLike | Levels | None = None,
         group_sizes: Mapping[str, int] | None = None,
         classes: Sequence[Any] | None = None,
-        group_names: Sequence[str] | None = None,
         task: Task = "classification",
     ) -> Problem:
         """Check everything and build a problem.
 
-        `groups` is one label per row, or a mapping of attributes that are crossed. `memberships` gives overlapping
-        groups instead (name → one truth value per row): a row is then drawn and bounded with the smallest group it is
-        in, and counts towards every group it is in when a model is measured. `group_sizes` declares the groups and
-        their public sizes; without it the counts are taken as public knowledge, and the certificate says so. `classes`
-        and `group_names` fix the order and admit values that no row has. `row_budgets` gives every row an ε of its own
-        instead of owners: budgets are cut down to at most `levels` levels, never above a row's own, and a level is then
-        an owner.
+        `groups` is one label per row, or a mapping of attributes that are crossed. With `Memberships` groups overlap: a
+        row is then drawn and bounded with the smallest group it is in, and counts towards every group it is in when a
+        model is measured. `budgets` is the ε of each owner, or one ε per row instead of owners: these are cut down to
+        eight levels at most, never above a row's own (`quantise` makes more or fewer), and a level is then an owner.
+        `group_sizes` declares the groups and their public sizes; without it the counts are taken as public knowledge,
+        and the certificate says so. `classes` fixes their order and admits some that no row has.
 
         >>> problem = Problem.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], {"sex": ["f", "m", "m"]})
         >>> problem.public.groups, problem.public.group_sizes
@@ -153,20 +157,17 @@ class Problem:
         y, class_names = _as_targets(targets, task, classes)
         require(len(y) == rows, f"there are {rows} rows of features and {len(y)} targets: they must be as many")
         overlap: Memberships | None = None
-        if memberships is not None:
-            require(groups is None, "give either groups or memberships, not both")
-            group_ids, names, overlap = _primary_group(memberships, rows)
+        if isinstance(groups, Memberships):
+            group_ids, names, overlap = _primary_group(groups, rows)
         else:
             group_ids, names = cross(groups, rows) if groups is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
-            if group_sizes is not None and group_names is None:
-                group_names = sorted({*names, *group_sizes})
-            if group_names is not None:
-                group_ids, names = _reorder(group_ids, names, tuple(group_names))
-        if row_budgets is not None:
-            require(owners is None and budgets is None, "give either owners with budgets or row_budgets, not both")
-            found = quantise(row_budgets, levels)
-            require(len(found.of_row) == rows, f"there are {rows} rows and {len(found.of_row)} row budgets")
-            owners, budgets = found.of_row, found.budgets
+            if group_sizes is not None:
+                group_ids, names = _with_declared(group_ids, names, group_sizes)
+        if budgets is not None and not isinstance(budgets, Mapping):
+            require(owners is None, "budgets row by row make the owners: leave owners out, or give each owner's ε")
+            levels = budgets if isinstance(budgets, Levels) else quantise(budgets)
+            require(len(levels.of_row) == rows, f"there are {rows} rows and {len(levels.of_row)} budgets of rows")
+            owners, budgets = levels.of_row, levels.budgets
         owner_ids, owner_names = (
             cross(owners, rows, "owner") if owners is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
         )
@@ -305,15 +306,12 @@ def _as_targets(
     return torch.from_numpy(ids), tuple(str(value) for value in known.tolist())
 
 
-def _primary_group(
-    memberships: Mapping[str, Sequence[bool]], rows: int
-) -> tuple[NDArray[np.int64], tuple[str, ...], Memberships]:
+def _primary_group(given: Memberships, rows: int) -> tuple[NDArray[np.int64], tuple[str, ...], Memberships]:
     """Each row's smallest group, the groups that are some row's smallest, and all memberships.
 
     Rows in no group form one of their own.
     """
-    names = tuple(memberships)
-    table = np.stack([np.asarray(memberships[name], dtype=bool) for name in names], axis=1)
+    names, table = given.names, given.table
     require(len(table) == rows, f"there are {rows} rows and {len(table)} memberships: they must be as many")
     if not table.any(axis=1).all():
         names, table = (*names, "no group"), np.column_stack([table, ~table.any(axis=1)])
@@ -323,12 +321,12 @@ def _primary_group(
     return ids.astype(np.int64), tuple(names[column] for column in used), Memberships(names, table)
 
 
-def _reorder(
-    ids: NDArray[np.int64], names: tuple[str, ...], wanted: tuple[str, ...]
+def _with_declared(
+    ids: NDArray[np.int64], names: tuple[str, ...], sizes: Mapping[str, int]
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    unknown = [name for name in names if name not in wanted]
-    require(not unknown, f'group "{unknown[0] if unknown else ""}" is not one of the declared groups')
-    return np.array([wanted.index(name) for name in names], dtype=np.int64)[ids], wanted
+    """Groups that were declared have a number also where no row is in them."""
+    known = sorted({*names, *sizes})
+    return np.array([known.index(name) for name in names], dtype=np.int64)[ids], tuple(known)
 
 
 def _cells(
@@ -343,11 +341,6 @@ def _cells(
     if group_sizes is not None:
         return _declared_cells(groups, owners, group_sizes), group_ids
     pairs, cell_of, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    empty = sorted(set(range(len(groups))) - {int(pair) // len(owners) for pair in pairs})
-    require(
-        not empty,
-        f'group "{groups[empty[0]] if empty else ""}" has no rows: leave it out of the declared groups or add rows',
-    )
     cells = tuple(
         Cell(int(pair) // len(owners), int(pair) % len(owners), int(count))
         for pair, count in zip(pairs, counts, strict=True)

@@ -26,7 +26,7 @@ from veil.accounting.events import (
 from veil.bounding import Bound, by_row, check_row_local, looks_at_one_row
 from veil.errors import require
 from veil.foundation.randomness import Seed
-from veil.gradients import GradientEngine, GradientSum, RowFacts, Weigh
+from veil.gradients import GradientEngine, GradientSum, PerRow, Weigh
 from veil.noise import GaussianNoise
 from veil.problem import Problem, PublicFacts
 from veil.sampling import OneGroupSampler, PoissonSampler, Sampler
@@ -42,7 +42,7 @@ class Statistic:
     """
 
     name: str
-    measure: Callable[[RowFacts, Tensor], Tensor]
+    measure: Callable[[PerRow, Tensor], Tensor]
     limit: float
     sigma: float
 
@@ -63,7 +63,7 @@ class PrivateView:
 
     rows: NDArray[np.int64]
     cells: Tensor
-    facts: RowFacts
+    per_row: PerRow
     weights: Tensor
 
 
@@ -152,10 +152,10 @@ class GradientRelease:
         divisor = self._divisor(sampler, seed, step)
         gradient = {name: value.div_(divisor) for name, value in noisy.items()}
         statistics = {
-            statistic.name: self._statistic(statistic, result.facts, cells, step, noise)
+            statistic.name: self._statistic(statistic, result.per_row, cells, step, noise)
             for statistic in self.statistics
         }
-        return Released(gradient, divisor, statistics, PrivateView(rows, cells, result.facts, result.weights))
+        return Released(gradient, divisor, statistics, PrivateView(rows, cells, result.per_row, result.weights))
 
     def _divisor(self, sampler: Sampler, seed: Seed, step: int) -> float:
         if self.divisor is not None:
@@ -164,11 +164,11 @@ class GradientRelease:
         return sampler.expected_of(sampler.chosen(seed, step))
 
     def _statistic(
-        self, statistic: Statistic, facts: RowFacts, cells: Tensor, step: int, noise: GaussianNoise
+        self, statistic: Statistic, per_row: PerRow, cells: Tensor, step: int, noise: GaussianNoise
     ) -> NDArray[np.float64]:
-        values = statistic.measure(facts, cells).to(torch.float64)
+        values = statistic.measure(per_row, cells).to(torch.float64)
         lengths = torch.linalg.vector_norm(values, dim=1)
-        scales = torch.clamp(statistic.limit / lengths.clamp_min(1e-300), max=1.0) * facts.finite
+        scales = torch.clamp(statistic.limit / lengths.clamp_min(1e-300), max=1.0) * per_row.finite
         total = scales @ values
         if not bool(torch.isfinite(total).all()):
             # Some row is not finite: such rows count as 0, and the others as before.
@@ -183,12 +183,12 @@ def _sum_without_norms(engine: GradientEngine, batch: tuple[Tensor, Tensor], wei
     parameters = {name: p for name, p in engine.model.named_parameters() if p.requires_grad}
     losses = engine.loss(engine.model, batch)
     finite = torch.isfinite(losses.detach())
-    facts = RowFacts(torch.where(finite, losses.detach(), 0.0), torch.zeros_like(losses), finite)
-    weights = weigh(facts) * finite
+    per_row = PerRow(torch.where(finite, losses.detach(), 0.0), torch.zeros_like(losses), finite)
+    weights = weigh(per_row) * finite
     total = (torch.where(finite, losses, 0.0) * weights).sum()
     gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
     sums = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(parameters.items(), gradients, strict=True)}
-    return GradientSum([sums], facts, weights)
+    return GradientSum([sums], per_row, weights)
 
 
 NORM_ERROR = 1e-4
@@ -196,20 +196,20 @@ NORM_FLOOR = 1e-12
 
 
 class _Weigh:
-    """The bound as the engine wants it: facts of consecutive rows in, weights within the limits out."""
+    """The bound as the engine wants it: norms and losses of consecutive rows in, weights within the limits out."""
 
     def __init__(self, bound: Bound, cells: Tensor) -> None:
         self.row_local = bound.row_local
         self._bound, self._cells, self._seen = bound, cells, 0
 
-    def __call__(self, facts: RowFacts) -> Tensor:
-        rows = slice(self._seen, self._seen + len(facts.norms))
+    def __call__(self, per_row: PerRow) -> Tensor:
+        rows = slice(self._seen, self._seen + len(per_row.norms))
         self._seen = rows.stop
         cells = self._cells[rows]
-        weights = self._bound.weights(facts, cells)
+        weights = self._bound.weights(per_row, cells)
         if self.row_local:
-            single = torch.promote_types(facts.norms.dtype, torch.float32)
-            return clamp_to_limits(weights, facts.norms, by_row(self._bound.limits, cells, single))
+            single = torch.promote_types(per_row.norms.dtype, torch.float32)
+            return clamp_to_limits(weights, per_row.norms, by_row(self._bound.limits, cells, single))
         return weights * (1 - NORM_ERROR) if self._bound.needs_norms else weights
 
 

@@ -1,6 +1,8 @@
 """Request: what was asked, as typed models that need no torch; everything that follows is derived from them."""
 
+from veil.request.audits import AuditRequest, AuditSettings
+from veil.request.budgets import BudgetRequest
 from veil.request.request import CompareRequest, Request, TableRequest
 from veil.request.settings import Settings
 
-__all__ = ["CompareRequest", "Request", "Settings", "TableRequest"]
+__all__ = ["AuditRequest", "AuditSettings", "BudgetRequest", "CompareRequest", "Request", "Settings", "TableRequest"]

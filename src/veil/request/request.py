@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from veil.foundation.words import as_pairs, listed, named_values
-from veil.request.settings import Settings, said
+from veil.request.settings import Argument, Asked, Settings
 
 # Typed with commas between them.
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda given: listed(given) if isinstance(given, str) else given)]
@@ -28,14 +28,13 @@ Pairs = Annotated[
 STORE = "veil-budget.sqlite"
 
 
-class TableRequest(BaseModel):
+class TableRequest(Asked):
     """What every command that opens a table asks. Roles of columns may stand in the schema instead."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
     without: ClassVar[tuple[str, ...]] = ()
     """Settings that cannot be asked here."""
 
-    data: Path = Field(description="A CSV, Parquet or Arrow file, or a folder of Parquet files or of images.")
+    data: Path = Argument(..., description="A CSV, Parquet or Arrow file, or a folder of Parquet files or of images.")
     target: str | None = Field(None, description="Column to predict.")
     group: Names = Field((), description="Group columns, comma-separated.")
     model: str = Field("mlp", description="A built-in model, or my_module:factory.")
@@ -50,14 +49,6 @@ class TableRequest(BaseModel):
         "Repeatable.",
     )
     settings: Settings = Field(Settings.checked())
-
-    @classmethod
-    def checked(cls, **values: Any) -> Self:
-        """A request from names and values; a wrong one raises `InputError` with one sentence."""
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            raise said(error) from error
 
     def record(self) -> dict[str, Any]:
         """What a configuration file says of it besides the settings; None where nothing is asked.
@@ -120,7 +111,7 @@ class CompareRequest(TableRequest):
 
     without: ClassVar[tuple[str, ...]] = ("seed",)
 
-    data: Path = Field(
+    data: Path = Argument(
         Path("adult"), description="The table to train on (CSV or Parquet), or adult for the bundled one."
     )
     methods: Names = Field(

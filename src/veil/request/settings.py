@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -20,11 +20,44 @@ def Option(default: Any, *, unset: str | None = None, **about: Any) -> Any:
     return Field(default, json_schema_extra={"option": True, "unset": unset}, **about)
 
 
+def Argument(default: Any, **about: Any) -> Any:
+    """A field that stands on the command line without a name."""
+    return Field(default, json_schema_extra={"argument": True}, **about)
+
+
 def said(error: ValidationError) -> InputError:
     """The first thing that is wrong with given values, as one sentence."""
     first = error.errors()[0]
-    cause = first.get("ctx", {}).get("error")
-    return InputError(str(cause) if isinstance(cause, InputError) else f"{first['loc'][-1]}: {first['msg']}")
+    name, about = first["loc"][-1] if first["loc"] else "", first.get("ctx", {})
+    if first["type"] == "extra_forbidden":
+        return InputError(f'there is no setting "{name}": leave it out, or correct its name')
+    if first["type"] == "missing":
+        return InputError(f"{name} is missing: give it")
+    if first["type"] == "literal_error":
+        known = about["expected"].replace("'", "")
+        return InputError(f'{name} is "{first["input"]}": it is {known}')
+    cause = about.get("error")
+    return InputError(str(cause) if isinstance(cause, InputError) else f"{name}: {first['msg']}")
+
+
+class Asked(BaseModel):
+    """What can be asked: fields that are checked, from which the options of a command are made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @classmethod
+    def checked(cls, **values: Any) -> Self:
+        """From names and values; a wrong one raises `InputError` with one sentence.
+
+        >>> Settings.checked(epsilon=0)
+        Traceback (most recent call last):
+            ...
+        veil.errors.InputError: epsilon is 0.0: it must be above 0 and finite
+        """
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise said(error) from error
 
 
 def _delta(given: Any) -> Any:
@@ -40,10 +73,8 @@ def _delta(given: Any) -> Any:
 Delta = Annotated[float | None, BeforeValidator(_delta)]
 
 
-class Settings(BaseModel):
+class Settings(Asked):
     """What a user may set for any method. Method-specific options belong to the method."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     epsilon: float = Option(1.0, description="Privacy budget ε of every owner that has none of its own.")
     delta: Delta = Option(None, description="δ, or auto for 1 / (2 × training rows).", unset="auto")
@@ -67,20 +98,6 @@ class Settings(BaseModel):
     micro_batch: int | None = Field(None, gt=0, description="rows per forward pass, to bound memory")
     evaluate_every: int = Field(0, ge=0, description="steps between evaluations on public rows; 0: twenty times a run")
     checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints of a run with a folder; 0: twenty")
-
-    @classmethod
-    def checked(cls, **values: Any) -> Settings:
-        """Settings from names and values; a wrong one raises `InputError` with one sentence.
-
-        >>> Settings.checked(epsilon=0)
-        Traceback (most recent call last):
-            ...
-        veil.errors.InputError: epsilon is 0.0: it must be above 0 and finite
-        """
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            raise said(error) from error
 
     @model_validator(mode="after")
     def _in_range(self) -> Settings:

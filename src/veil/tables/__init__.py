@@ -5,15 +5,16 @@ from veil.tables.encoding import Encoding
 from veil.tables.guessing import fit_encoding
 from veil.tables.predictor import Predictor, load_predictor
 from veil.tables.reading import as_table, read_table
-from veil.tables.schema import ColumnFacts, Schema, draft_schema, read_schema
-from veil.tables.table import table_problem
+from veil.tables.schema import Schema, SchemaColumn, draft_schema, read_schema
+from veil.tables.table import Columns, table_problem
 
 __all__ = [
     "MODELS",
-    "ColumnFacts",
+    "Columns",
     "Encoding",
     "Predictor",
     "Schema",
+    "SchemaColumn",
     "as_table",
     "build_model",
     "draft_schema",

@@ -18,7 +18,7 @@ from veil.foundation.randomness import Seed
 from veil.methods import Method
 from veil.problem import Problem
 from veil.request import Request
-from veil.tables.preparing import Columns
+from veil.tables.table import Columns
 from veil.training.identity import Identity, digester, settings_of, whole_identity
 
 # The configuration has these as they are used: a schema may have given them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,23 +20,10 @@ from veil.problem import Problem
 from veil.releases import Allowance
 from veil.tables.encoding import Encoding
 from veil.tables.identity import measured_identity
-from veil.tables.preparing import Columns
 from veil.tables.splitting import FEW_ROWS
-from veil.tables.table import table_problem
+from veil.tables.table import Columns, table_problem
 from veil.training.fitting import Measured
 from veil.training.run_folder import EVALUATION, RunFolder
-
-
-def rows_like(
-    table: pd.DataFrame,
-    encoding: Encoding,
-    columns: Columns,
-    problem: Problem,
-    group_sizes: Mapping[str, int] | None = None,
-) -> Problem:
-    """Rows to measure on, with the classes of the training rows."""
-    target, groups, schema = columns.target, columns.groups, columns.schema
-    return table_problem(table, encoding, target, groups, like=problem.public, schema=schema, group_sizes=group_sizes)
 
 
 def held_out_problem(
@@ -46,12 +32,12 @@ def held_out_problem(
     """Held-out rows; None where there are none and everybody may know that."""
     facts = problem.public
     if facts.sizes == "counted" or (facts.sizes == "declared" and facts.rows < FEW_ROWS):
-        return None if held.empty else rows_like(held, encoding, columns, problem)
+        return None if held.empty else table_problem(held, encoding, columns, facts)
     # Which groups are among these rows, and whether there are any, is not public: all groups get noisy counts.
     sizes = dict(zip(facts.groups, facts.group_sizes, strict=True))
     if held.empty:
-        return rows_like(table.iloc[:1], encoding, columns, problem, sizes).without(0)
-    return rows_like(held, encoding, columns, problem, sizes)
+        return table_problem(table.iloc[:1], encoding, columns, facts, group_sizes=sizes).without(0)
+    return table_problem(held, encoding, columns, facts, group_sizes=sizes)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from veil.accounting import Ledger, Relation
 from veil.errors import about, require
 from veil.foundation.files import cache_folder
 from veil.foundation.randomness import Seed
-from veil.methods import Method
+from veil.methods import Method, create
 from veil.models import SEQUENCE_MODELS, normalise
 from veil.noise import GaussianNoise
 from veil.problem import Problem
@@ -30,17 +30,17 @@ from veil.request import Request, Settings
 from veil.tables import private
 from veil.tables.charging import Charge
 from veil.tables.encoding import Encoding
-from veil.tables.guessing import why_not_learned
+from veil.tables.guessing import RARE, why_not_learned
 from veil.tables.identity import table_identity
 from veil.tables.images import read_image_folder
 from veil.tables.mapped import first_rows, is_large, parquet_problem, table_rows
-from veil.tables.measuring import held_out_problem, rows_like
+from veil.tables.measuring import held_out_problem
 from veil.tables.preparing import (
-    Columns,
     budget_levels,
     check_ignored,
     check_tables,
     classes_of,
+    columns_of,
     group_names,
     make_model,
     open_schema,
@@ -51,8 +51,8 @@ from veil.tables.preparing import (
     set_rows_apart,
     with_budgets,
 )
-from veil.tables.splitting import Split, image_identities
-from veil.tables.table import check_trained, labels_of, table_problem
+from veil.tables.splitting import Holdout, Split, image_identities
+from veil.tables.table import Columns, check_trained, labels_of, table_problem
 from veil.training.run_folder import PREPROCESSING, RunFolder
 
 Say = Callable[[str], None]
@@ -66,7 +66,8 @@ PREPARED = "Kinds, bounds and categories of the columns: they were read off the 
 class Opening:
     """What opening needs besides the request: how rows are split, and where private preprocessing is charged.
 
-    `tables` are training and public rows that are in memory already: nothing is read then.
+    `tables` are training and public rows that are in memory already: nothing is read then. Where columns are read off
+    rows, a category that fewer than `rare` of them have is left out.
     """
 
     method: Method
@@ -76,6 +77,7 @@ class Opening:
     charge: Charge | None = None
     say: Say | None = None
     tables: tuple[pd.DataFrame, pd.DataFrame | None] | None = None
+    rare: int = RARE
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,23 @@ def open_rows(request: Request, columns: Columns | None, by: Opening) -> Opened:
     return _open_mapped(request, columns, by) if large else _open_table(request, columns, by)
 
 
+def open_to_compare(
+    request: Request, tables: tuple[pd.DataFrame, pd.DataFrame | None] | None = None, rare: int = RARE
+) -> Opened:
+    """Rows for several methods that are judged by public rows: none are held out, so no seed decides anything."""
+    nobody = Seed.from_int(0)
+    by = Opening(create("erm"), request.settings, Split(nobody, Holdout(0.0, nobody), None), tables=tables, rare=rare)
+    return open_rows(request, columns_of(request), by)
+
+
+def parted(problem: Callable[[NDArray[np.bool_]], Problem], apart: NDArray[np.bool_]) -> tuple[Problem, Problem | None]:
+    """Problems of the rows to train on and of those set apart; a group that has none to train on is refused."""
+    training, held = problem(~apart), problem(apart) if apart.any() else None
+    if held is not None:
+        check_trained(training.public.groups, held.public.groups)
+    return training, held
+
+
 def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     """A table that fits into memory, by the public, the private or the plain way of preprocessing."""
     split, method, settings = by.split, by.method, by.settings
@@ -139,7 +158,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     training, budgets = with_budgets(request, training)
     found = None
     if request.private_preprocessing is None:
-        encoding = plain_encoding(request, columns, training)
+        encoding = plain_encoding(request, columns, training, by.rare)
     else:
         settings = _with_one_delta(columns, training, groups is not None, settings)
         found = _privately(request, columns, training, replace(by, settings=settings), budgets, groups)
@@ -149,11 +168,8 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     problem = table_problem(
         training,
         encoding,
-        columns.target,
-        columns.groups,
-        owner=columns.owner,
+        columns,
         budgets=budgets,
-        schema=columns.schema,
         group_sizes=_declared(columns, found),
         classes=classes_of(table, columns),
     )
@@ -167,7 +183,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         encoding,
         method,
         settings,
-        (*read_off_rows(columns.schema, encoding), *([LEVELS] if request.row_budgets else [])),
+        (*read_off_rows(columns.schema, encoding, by.rare), *([LEVELS] if request.row_budgets else [])),
         _least_budget(request, columns, held, budgets),
     )
 
@@ -204,10 +220,7 @@ def _open_images(request: Request, by: Opening) -> Opened:
     def problem(pixels: Tensor, of: NDArray[Any]) -> Problem:
         return Problem.from_arrays(pixels, of, of, classes=classes).with_classes_read()
 
-    training = problem(rows[torch.from_numpy(~apart)], labels[~apart])
-    held = problem(rows[torch.from_numpy(apart)], labels[apart]) if apart.any() else None
-    if held is not None:
-        check_trained(training.public.groups, held.public.groups)
+    training, held = parted(lambda which: problem(rows[torch.from_numpy(which)], labels[which]), apart)
     test = None
     if request.test is not None:
         test_images, test_labels = read_image_folder(request.test)
@@ -236,7 +249,7 @@ def _declared(columns: Columns, found: private.Preprocessing | None) -> Mapping[
 def _tested(public: pd.DataFrame | None, encoding: Encoding, columns: Columns, problem: Problem) -> Problem | None:
     """The rows of the test table, if there is one."""
     with about("--test"):
-        return None if public is None else rows_like(public, encoding, columns, problem)
+        return None if public is None else table_problem(public, encoding, columns, problem.public)
 
 
 # δ where the number of rows is itself released with noise: 1 / (2 × rows) would tell it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -23,34 +22,16 @@ from veil.request import Request
 from veil.tables.encoding import Codes, Encoding, day_comes_first
 from veil.tables.guessing import RARE, fit_encoding, guess_kind
 from veil.tables.reading import looks_like_row, read_table
-from veil.tables.schema import PRIVATE_NOTE, ColumnFacts, Schema, read_schema
+from veil.tables.schema import PRIVATE_NOTE, Schema, SchemaColumn, read_schema
 from veil.tables.splitting import Holdout, identities_for
-from veil.tables.table import check_classes, check_groups, labels_of, names_shown, require_columns
+from veil.tables.table import Columns, check_classes, check_groups, labels_of, names_shown, require_columns
 from veil.tables.text import vocabulary_of
 
 HOLDOUT = 0.2
-FITTED_ON_ROWS = (
-    "Kinds, bounds and categories of the columns: they were read off the training rows. A category stands in the run's "
-    f"folder if at least {RARE} rows have it; a bound may be the value of a single row."
-)
 DRAFTED = (
     "Kinds, bounds and categories of the columns: they were read off the rows into a draft of the schema. Where the "
     f'schema still says "{PRIVATE_NOTE}", put what everybody may know and delete the mark: then they are covered.'
 )
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which column is what."""
-
-    target: str
-    groups: tuple[str, ...]
-    owner: str | None
-    schema: Schema | None
-
-    def left_out(self) -> set[str]:
-        """Columns that the model does not see when there is no schema: the target and the owner."""
-        return {self.target, *([self.owner] if self.owner else [])}
 
 
 def columns_of(request: Request) -> Columns:
@@ -123,12 +104,11 @@ def budget_levels(column: str, rows: pd.DataFrame) -> Levels:
 
 def check_columns(table: pd.DataFrame, columns: Columns) -> None:
     """Target, groups and owner are there, complete, and of known values."""
-    schema = columns.schema
     require_columns(table, (columns.target, *columns.groups, *([columns.owner] if columns.owner else [])))
-    labels = labels_of(table, columns.target, "target", schema.values_of(columns.target) if schema else None)
+    labels = labels_of(table, columns.target, "target", columns.known(columns.target))
     check_classes(labels, columns.target)
     for name in columns.groups:
-        labels_of(table, name, "group", schema.values_of(name) if schema else None)
+        labels_of(table, name, "group", columns.known(name))
     if columns.owner:
         labels_of(table, columns.owner, "owner")
 
@@ -169,19 +149,27 @@ def set_rows_apart(
     return holdout.sparing(rows, group_names(table, columns)[1], declared)
 
 
-def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame) -> Encoding:
-    """From the schema where there is one, else read off the rows."""
+def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame, rare: int = RARE) -> Encoding:
+    """From the schema where there is one, else read off the rows; categories of fewer than `rare` rows are left out."""
     sequence = request.model in SEQUENCE_MODELS
     if columns.schema is not None:
         return columns.schema.encoding(sequence)
-    return fit_encoding(table, columns.left_out() | set(request.ignore), sequence)
+    return fit_encoding(table, columns.left_out() | set(request.ignore), sequence, rare=rare)
 
 
-def read_off_rows(schema: Schema | None, encoding: Encoding) -> list[str]:
+def read_off_rows(schema: Schema | None, encoding: Encoding, rare: int = RARE) -> list[str]:
     """What the certificate says of an encoding that holds what was read off rows."""
     if not encoding.from_rows:
         return []
-    return [FITTED_ON_ROWS if schema is None else DRAFTED]
+    return [fitted_on_rows(rare) if schema is None else DRAFTED]
+
+
+def fitted_on_rows(rare: int = RARE) -> str:
+    """What the certificate says where columns were read off rows, and categories of fewer than `rare` left out."""
+    return (
+        "Kinds, bounds and categories of the columns: they were read off the training rows. A category stands in the "
+        f"run's folder if at least {rare} rows have it; a bound may be the value of a single row."
+    )
 
 
 def open_schema(request: Request, columns: Columns, table: pd.DataFrame) -> Schema:
@@ -191,12 +179,12 @@ def open_schema(request: Request, columns: Columns, table: pd.DataFrame) -> Sche
     found = []
     for name in map(str, table.columns):
         if name in columns.left_out() or name in request.ignore:
-            found.append(ColumnFacts(name, "ignore"))
+            found.append(SchemaColumn(name, "ignore"))
         elif name in columns.groups:
-            found.append(ColumnFacts(name, "group"))
+            found.append(SchemaColumn(name, "group"))
         else:
             kind = guess_kind(table[name])
-            found.append(ColumnFacts(name, kind, day_first=day_comes_first(table[name]) if kind == "date" else None))
+            found.append(SchemaColumn(name, kind, day_first=day_comes_first(table[name]) if kind == "date" else None))
     return Schema(tuple(found))
 
 

@@ -35,8 +35,8 @@ from veil.accounting import (
 )
 from veil.accounting.calibration import noise_multiplier
 from veil.accounting.conversion import epsilon_at_order
-from veil.accounting.filters import Filter
 from veil.accounting.rdp import rdp
+from veil.accounting.spending_rules import SpendingRule
 from veil.errors import InputError, require
 from veil.methods import Method
 from veil.plans import Earlier, Plan, Settings
@@ -44,7 +44,7 @@ from veil.problem import Cell, PublicFacts
 from veil.releases import Allowance
 from veil.tables.encoding import Column, Date, Encoding, HashedCategory, Numeric, days, hashed_words, numbers
 from veil.tables.histograms import HistogramRelease, filled_range, octave_bins, octave_edges, step_bins
-from veil.tables.schema import ColumnFacts, Schema
+from veil.tables.schema import Schema, SchemaColumn
 
 PURPOSE = "preprocessing"
 RELEASES = 2
@@ -159,14 +159,14 @@ def _holds_most(
     return float(fine[inside].sum()) >= _MOST * rows
 
 
-def _values(table: pd.DataFrame, facts: ColumnFacts) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _values(table: pd.DataFrame, facts: SchemaColumn) -> np.ndarray[Any, np.dtype[np.float64]]:
     column = table[facts.name]
     if facts.kind == "date":
         return days(column, facts.name, lenient=True, day_first=facts.day_first)
     return numbers(column, facts.name, facts.missing_words, lenient=True)
 
 
-def _ranged(facts: ColumnFacts, low: float, high: float) -> Column:
+def _ranged(facts: SchemaColumn, low: float, high: float) -> Column:
     if facts.kind == "date":
         return Date(facts.name, low, high, facts.missing, lenient=True, day_first=facts.day_first)
     return Numeric(facts.name, low, high, facts.missing, facts.missing_words, lenient=True)
@@ -236,7 +236,7 @@ class WithPreprocessing:
         )
         if plan.rules is None:
             raise InputError(f'method "{plan.method}" is not private: it needs no private preprocessing')
-        joined: dict[tuple[Filter, float], Filter | None] = {}
+        joined: dict[tuple[SpendingRule, float], SpendingRule | None] = {}
         for cell, rule in enumerate(plan.rules):
             budget = facts.budget_of(cell, settings.epsilon)
             if (rule, budget) not in joined:
@@ -258,7 +258,7 @@ class WithPreprocessing:
             ),
         )
 
-    def _joined(self, rule: Filter, budget: float, delta: float, settings: Settings) -> Filter | None:
+    def _joined(self, rule: SpendingRule, budget: float, delta: float, settings: Settings) -> SpendingRule | None:
         """The rule that also admits the earlier releases, if it stays within the budget."""
         if self.sizes_released:
             if not isinstance(rule, TokenBucket):
@@ -266,7 +266,7 @@ class WithPreprocessing:
             whole = filter_for(budget, delta)
             first, *others = (*self.tokens, *rule.tokens)
             return whole if whole.refusal({item.event: item.times for item in others}, first) is None else None
-        both: Filter
+        both: SpendingRule
         if isinstance(rule, TokenBucket):
             both = TokenBucket((*rule.tokens, *self.tokens))
         elif isinstance(rule, RenyiFilter):

@@ -42,7 +42,7 @@ _MOST = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnFacts:
+class SchemaColumn:
     """One column: its kind, and the bounds or values that everybody may know."""
 
     name: str
@@ -115,7 +115,7 @@ class Schema:
     `from_rows` says that it is a draft with something in it that was read off private rows.
     """
 
-    columns: tuple[ColumnFacts, ...]
+    columns: tuple[SchemaColumn, ...]
     group_sizes: Mapping[str, int] | None = None
     from_rows: bool = False
 
@@ -153,7 +153,7 @@ class Schema:
         """The schema in which columns named elsewhere (on the command line) have these roles."""
         known = {column.name: column for column in self.columns}
         for name in (*([target] if target else []), *groups, *([owner] if owner else [])):
-            known.setdefault(name, ColumnFacts(name, "ignore"))
+            known.setdefault(name, SchemaColumn(name, "ignore"))
         roles = dict.fromkeys(ignore, "ignore") | dict.fromkeys(groups, "group")
         roles |= ({target: "target"} if target else {}) | ({owner: "owner"} if owner else {})
         changed = {name: _as_kind(column, roles.get(name, column.kind)) for name, column in known.items()}
@@ -166,7 +166,7 @@ class Schema:
     def to_toml(self, private_note: str | None = None) -> str:
         """As a file; a draft marks what was read off private rows (`private_note` marks in any schema)."""
         note = private_note or (PRIVATE_NOTE if self.from_rows else None)
-        defaults = {field.name: field.default for field in fields(ColumnFacts)}
+        defaults = {field.name: field.default for field in fields(SchemaColumn)}
         columns = {}
         for column in self.columns:
             record = {k: v for k, v in asdict(column).items() if k != "name" and v is not None and v != defaults[k]}
@@ -179,8 +179,8 @@ class Schema:
         return "\n".join(lines) + "\n"
 
 
-def _as_kind(column: ColumnFacts, kind: str) -> ColumnFacts:
-    return column if column.kind == kind else ColumnFacts(column.name, kind, values=column.values)
+def _as_kind(column: SchemaColumn, kind: str) -> SchemaColumn:
+    return column if column.kind == kind else SchemaColumn(column.name, kind, values=column.values)
 
 
 def read_schema(path: Path) -> Schema:
@@ -198,9 +198,9 @@ def read_schema(path: Path) -> Schema:
     return Schema(found, dict(sizes) if isinstance(sizes, dict) else None, marked)
 
 
-def _facts(name: str, entry: Any, path: Path) -> ColumnFacts:
+def _facts(name: str, entry: Any, path: Path) -> SchemaColumn:
     require(isinstance(entry, dict) and "kind" in entry, f'{path}, column "{name}": kind is missing')
-    known = {field.name for field in fields(ColumnFacts)} - {"name"}
+    known = {field.name for field in fields(SchemaColumn)} - {"name"}
     unknown = [key for key in entry if key not in known]
     require(not unknown, f'{path}, column "{name}": "{unknown[0] if unknown else ""}" is not one of {sorted(known)}')
     values: dict[str, Any] = {}
@@ -210,7 +210,7 @@ def _facts(name: str, entry: Any, path: Path) -> ColumnFacts:
             values[key] = tuple(str(item) for item in value)
         else:
             values[key] = str(value) if isinstance(value, date | datetime) else value
-    return ColumnFacts(name, **values)
+    return SchemaColumn(name, **values)
 
 
 def draft_schema(table: pd.DataFrame, target: str | None = None, groups: tuple[str, ...] = ()) -> Schema:
@@ -219,23 +219,23 @@ def draft_schema(table: pd.DataFrame, target: str | None = None, groups: tuple[s
     for name in map(str, table.columns):
         if name == target or name in groups:
             words = tuple(sorted({str(value) for value in table[name].dropna()}))
-            columns.append(ColumnFacts(name, "target" if name == target else "group", values=words))
+            columns.append(SchemaColumn(name, "target" if name == target else "group", values=words))
             continue
         columns.append(_drafted(name, fit_column(table[name], name, guess_kind(table[name]))))
     return Schema(tuple(columns), from_rows=True)
 
 
-def _drafted(name: str, column: Column | None) -> ColumnFacts:
+def _drafted(name: str, column: Column | None) -> SchemaColumn:
     if isinstance(column, Category):
-        return ColumnFacts(name, "category", values=column.values)
+        return SchemaColumn(name, "category", values=column.values)
     if isinstance(column, Text):
-        return ColumnFacts(name, "text")
+        return SchemaColumn(name, "text")
     if isinstance(column, Date):
-        return ColumnFacts(name, "date", _day(column.low), _day(column.high + 1), day_first=column.day_first)
+        return SchemaColumn(name, "date", _day(column.low), _day(column.high + 1), day_first=column.day_first)
     if isinstance(column, Numeric):
         above = column.high if column.high > column.low else column.low + 1.0
-        return ColumnFacts(name, "numeric", column.low, above, missing_words=column.missing_words)
-    return ColumnFacts(name, "ignore")
+        return SchemaColumn(name, "numeric", column.low, above, missing_words=column.missing_words)
+    return SchemaColumn(name, "ignore")
 
 
 def _day(days: float) -> str:

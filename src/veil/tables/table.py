@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -51,34 +52,49 @@ def labels_of(table: pd.DataFrame, name: str, role: str, known: Sequence[str] | 
     return np.array(listed, dtype=object)
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Which column is what."""
+
+    target: str
+    groups: tuple[str, ...]
+    owner: str | None = None
+    schema: Schema | None = None
+
+    def left_out(self) -> set[str]:
+        """Columns that the model does not see when there is no schema: the target and the owner."""
+        return {self.target, *([self.owner] if self.owner else [])}
+
+    def known(self, name: str) -> Sequence[str] | None:
+        """The values that the schema gives a column."""
+        return None if self.schema is None else self.schema.values_of(name)
+
+
 def table_problem(
     table: pd.DataFrame,
     encoding: Encoding,
-    target: str,
-    groups: Sequence[str],
+    columns: Columns,
     like: PublicFacts | None = None,
     *,
-    owner: str | None = None,
     budgets: Mapping[str, float] | None = None,
-    schema: Schema | None = None,
     group_sizes: Mapping[str, int] | None = None,
     classes: Sequence[str] | None = None,
 ) -> Problem:
-    """Rows of a table as a problem; `like` gives the classes of an earlier one (for evaluation rows).
+    """Rows of a table as a problem; `like` gives the classes of an earlier one: for rows to measure on, of no owner.
 
     `classes` are those of the whole table, where some of its rows are set apart: a class may have no row here.
     """
+    target, groups, owner = columns.target, columns.groups, columns.owner if like is None else None
     require_columns(table, (target, *groups, *([owner] if owner else [])))
-    declared = schema.values_of(target) if schema else None
+    declared = columns.known(target)
     known = like.classes if like else declared or classes
     labels = labels_of(table, target, "target", known)
     if like is None:
         check_classes(labels, target)
-    of = {name: labels_of(table, name, "group", schema.values_of(name) if schema else None) for name in groups}
     problem = Problem.from_arrays(
         encoding.encode(table),
         labels,
-        of or None,
+        {name: labels_of(table, name, "group", columns.known(name)) for name in groups} or None,
         owners=labels_of(table, owner, "owner") if owner else None,
         budgets=budgets,
         classes=known,
@@ -87,7 +103,7 @@ def table_problem(
     if like is not None:
         return problem
     check_groups(len(problem.public.groups), len(table), groups)
-    public = declared is not None and schema is not None and not schema.from_rows
+    public = declared is not None and columns.schema is not None and not columns.schema.from_rows
     return problem if public else problem.with_classes_read()
 
 

@@ -15,7 +15,7 @@ from veil.accounting import AccountingError, Event, Rdp, RenyiFilter, Repeated, 
 from veil.accounting.accountant import Accountant
 from veil.accounting.conversion import rho_for_budget
 from veil.accounting.events import repeated
-from veil.accounting.filters import Filter
+from veil.accounting.spending_rules import SpendingRule
 from veil.errors import InputError, require
 from veil.plans import Earlier, Plan
 from veil.plans.controllers import Constant, gate
@@ -39,7 +39,7 @@ class StepReleases:
     plan: Plan
     gradient: GradientRelease
     events: Mapping[str, Mapping[int, Event]]
-    rules: tuple[Filter, ...]
+    rules: tuple[SpendingRule, ...]
 
     @classmethod
     def of(cls, plan: Plan) -> StepReleases:
@@ -67,8 +67,8 @@ class StepReleases:
     def others(self, cell: int) -> tuple[Repeated, ...]:
         """Everything that the plan pays for besides its own steps.
 
-        Tokens are what was promised: a run that stopped early has still promised all of them. A filter promises a sum;
-        what is known of it are the releases that were made before the first step.
+        Tokens are what was promised: a run that stopped early has still promised all of them. A Rényi filter
+        promises a sum; what is known of it are the releases that were made before the first step.
         """
         rule = self.rules[cell]
         if isinstance(rule, RenyiFilter):
@@ -92,7 +92,7 @@ class StepReleases:
         return repeated([*self.others(cell), *self.own(cell, self.plan.steps)])
 
     def accountant(self, cell: int) -> Accountant:
-        """The one that a cell's rule counts by: a filter at its own order only."""
+        """The one that a cell's rule counts by: a Rényi filter at its own order only."""
         rule = self.rules[cell]
         return Rdp([rule.order]) if isinstance(rule, RenyiFilter) else self.plan.settings.accountant_for()
 
@@ -108,10 +108,10 @@ class StepReleases:
                 return False
         return True
 
-    def rule(self, cell: int, facts: PublicFacts, tokens: Sequence[Repeated]) -> Filter:
-        """The cell's rule under the budgets of `facts`: these tokens, or a filter at the same order.
+    def rule(self, cell: int, facts: PublicFacts, tokens: Sequence[Repeated]) -> SpendingRule:
+        """The cell's rule under the budgets of `facts`: these tokens, or a Rényi filter at the same order.
 
-        A filter stays one: what it admits follows from released values, so no tokens were fixed beforehand.
+        A Rényi filter stays one: what it admits follows from released values, so no tokens were fixed beforehand.
         """
         old, plan = self.rules[cell], self.plan
         if not isinstance(old, RenyiFilter):
@@ -122,7 +122,7 @@ class StepReleases:
         try:
             return RenyiFilter(old.order, rho_for_budget(budget, plan.delta, old.order))
         except AccountingError as error:
-            raise InputError(f"ε = {budget:g} cannot be kept by the filter of this run: {error}") from error
+            raise InputError(f"ε = {budget:g} cannot be kept by the Rényi filter of this run: {error}") from error
 
     def as_earlier(self) -> tuple[Earlier, ...]:
         """All that the plan released, as a run that continues it records it."""

@@ -19,11 +19,11 @@ from torch import nn
 
 from veil import methods as registry
 from veil.errors import InputError, require
-from veil.foundation.parallel import WORKER_DIED, in_order
+from veil.foundation.parallel import WORKER_DIED, Workers, in_order
 from veil.foundation.randomness import Seed
 from veil.plans import Settings
 from veil.problem import Problem
-from veil.training import fit
+from veil.training.fitting import Job, execute
 from veil.training.identity import flattened
 from veil.training.run import load
 from veil.training.run_folder import CHECKPOINT, finished_in, reserved_in
@@ -37,24 +37,23 @@ OTHER_RUNS = "The other runs of the comparison on the same rows: each has its ow
 class Trial:
     """One run of a comparison."""
 
-    method: str
+    method: registry.Method
     epsilon: float
     seed: int
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         """The name of its folder."""
-        return f"{self.method}-eps{self.epsilon:g}-seed{self.seed}"
+        return f"{self.method.name}-eps{self.epsilon:g}-seed{self.seed}"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs: `rows` as `veil train` prints them, `failures` by label, `facts` for the report."""
+    """All runs: `rows` as `veil train` prints them, `failures` by label, `records` for the report."""
 
     rows: list[dict[str, Any]]
     failures: dict[str, str]
-    facts: list[dict[str, Any]] = field(repr=False)
+    records: list[dict[str, Any]] = field(repr=False)
 
     def summary(self) -> list[dict[str, Any]]:
         """Mean and sample standard deviation over seeds for each method and budget, as the report has them.
@@ -66,7 +65,7 @@ class Comparison:
         from veil.report import summary_table
 
         found = []
-        for row in summary_table(self.facts):
+        for row in summary_table(self.records):
             mark = row.pop("mark")
             found.append({**row, "best": mark == "best", "within_one_std": mark is not None})
         rivals = [row for row in found if row["private"]] or found
@@ -82,25 +81,32 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Work:
-    """What all runs of a comparison share."""
+    """What all runs of a comparison share. `model` builds a fresh model: a seed gives every method the same start.
+
+    `config` is what was asked for, as each folder keeps it; `not_covered` are sentences for every certificate, beside
+    those that runs add up and that their seeds are public.
+    """
 
     problem: Problem = field(repr=False)
     evaluation: Problem = field(repr=False)
     model: Callable[[Problem, Seed], nn.Module]
     folder: Path
-    settings: Mapping[str, Any]
-    config: Mapping[str, Any]
-    not_covered: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    not_covered: Sequence[str] = ()
+
+    def settings_of(self, trial: Trial) -> Settings:
+        """The settings of one run."""
+        return Settings.checked(**{**self.settings, "epsilon": trial.epsilon, "seed": trial.seed})
 
     def record(self, trial: Trial) -> dict[str, Any]:
         """All that makes a run what it is, in public facts: a stored run is taken only where this is equal."""
         facts = self.problem.public
-        settings = Settings.checked(**{**self.settings, "epsilon": trial.epsilon, "seed": trial.seed})
         asked = {name: value for name, value in self.config.items() if name not in ("command", "require")}
         record = {
-            "method": trial.method,
-            "options": dict(trial.options),
-            "settings": settings.model_dump(),
+            "method": trial.method.name,
+            "options": registry.options_of(trial.method),
+            "settings": self.settings_of(trial).model_dump(),
             "asked": asked,
             "groups": dict(zip(facts.groups, facts.group_sizes, strict=True)),
             "classes": list(facts.classes),
@@ -115,57 +121,61 @@ def compare(
     problem: Problem,
     evaluation: Problem,
     *,
-    methods: Sequence[str],
-    out: Path | str,
+    methods: Sequence[str | registry.Method],
     model: Callable[[Problem, Seed], nn.Module],
+    out: Path | str,
     seeds: int = 3,
     epsilons: Sequence[float] = (1.0,),
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-    jobs: int = 1,
-    backend: str = "loky",
-    config: Mapping[str, Any] | None = None,
-    not_covered: Sequence[str] = (),
-    finished: Finished | None = None,
+    workers: int | Workers = 1,
     **settings: Any,
 ) -> Comparison:
     """Train every method with seeds 1 … `seeds` at every budget; methods that are not private run at one budget only.
 
-    `model` builds a fresh model from the problem and a seed, so that a seed gives every method the same start.
-    `not_covered` are sentences for every certificate, beside those that runs add up and that their seeds are public.
-    `finished` is told each label with how many of how many runs are done.
+    `methods` are names, or methods with options: `veil.method("asc", step_size=0.5)`. `model` builds a fresh model from
+    the problem and a seed, so that a seed gives every method the same start. `workers` is how many runs are made at the
+    same time, or `veil.Workers` with a backend of joblib. `settings` are the fields of `veil.plans.Settings`.
     """
+    work = Work(problem, evaluation, model, Path(out), settings)
+    return run_trials(trials_of(methods, seeds, epsilons), work, workers)
+
+
+def trials_of(methods: Sequence[str | registry.Method], seeds: int, epsilons: Sequence[float]) -> list[Trial]:
+    """Every method with every seed at every budget. A method stands once: its name is that of its folders."""
     require(len(methods) > 0, "name at least one method to compare")
     require(seeds >= 1, f"seeds is {seeds}: it must be at least 1")
-    chosen = options or {}
-    for name in methods:
-        registry.create(name, chosen.get(name, {}))
-    private = {row["name"]: row["private"] for row in registry.table()}
-    trials = [
-        Trial(name, float(epsilon), seed, chosen.get(name, {}))
-        for name in dict.fromkeys(methods)
-        for epsilon in (dict.fromkeys(epsilons) if private[name] else epsilons[:1])
+    chosen = dict[str, registry.Method]()
+    for given in methods:
+        method = registry.create(given) if isinstance(given, str) else given
+        require(chosen.setdefault(method.name, method) == method, f"{method.name} stands twice, with other options")
+    return [
+        Trial(method, float(epsilon), seed)
+        for method in chosen.values()
+        for epsilon in (dict.fromkeys(epsilons) if method.private else epsilons[:1])
         for seed in range(1, seeds + 1)
     ]
-    # Also where there is one run: the same folder may get more of them later.
-    missing = (OTHER_RUNS, SEEDS_PUBLIC, *not_covered)
-    work = Work(problem, evaluation, model, Path(out), dict(settings), dict(config or {}), missing)
+
+
+def run_trials(
+    trials: Sequence[Trial], work: Work, workers: int | Workers = 1, finished: Finished | None = None
+) -> Comparison:
+    """All runs that are missing; `finished` is told each label with how many of how many runs are done."""
     for trial in trials:
         _check_stored(trial, work)
     work.folder.mkdir(parents=True, exist_ok=True)
-    rows, failures, facts = [], dict[str, str](), []
-    outcomes = in_order(partial(run_trial, work=work), trials, jobs=jobs, backend=backend)
+    rows, failures, records = [], dict[str, str](), []
+    outcomes = in_order(partial(run_trial, work=work), trials, workers)
     for done, (trial, outcome) in enumerate(outcomes, start=1):
         failure = WORKER_DIED if outcome is None else outcome
         if failure:
             failures[trial.label] = failure
         else:
-            found = load(work.folder / trial.label).facts
-            facts.append(dict(found))
+            found = load(work.folder / trial.label).record
+            records.append(dict(found))
             keys = ("run", "method", "metrics", "privacy", "seconds", "stopped")
             rows.append({**{k: found[k] for k in keys}, "seed": trial.seed, "budget": trial.epsilon})
         if finished is not None:
             finished(trial.label if not failure else f"{trial.label} failed: {failure}", done, len(trials))
-    comparison = Comparison(rows, failures, facts)
+    comparison = Comparison(rows, failures, records)
     _write(work.folder / "comparison.json", comparison.as_json())
     return comparison
 
@@ -181,18 +191,16 @@ def run_trial(trial: Trial, work: Work) -> str:
     _write(_record_path(trial, work), work.record(trial))
     torch.set_num_threads(1)
     try:
-        fit(
+        job = Job(
             work.model(work.problem, Seed.from_int(trial.seed)),
             work.problem,
-            method=trial.method,
-            options=trial.options,
-            evaluation=work.evaluation,
-            not_covered=work.not_covered,
-            out=target,
-            resume=going_on,
+            work.evaluation,
+            # Also where there is one run: the same folder may get more of them later.
+            not_covered=(OTHER_RUNS, SEEDS_PUBLIC, *work.not_covered),
             config={**work.config, "seed": trial.seed},
-            **{**work.settings, "epsilon": trial.epsilon, "seed": trial.seed},
         )
+        plan = registry.planned(trial.method, work.problem.public, work.settings_of(trial))
+        execute(job, plan, target, going_on)
     except Exception as error:  # whatever it is, it is this run's: it is told at the end, and the others go on
         sentence = str(error).strip().splitlines()
         known = isinstance(error, InputError) and sentence

@@ -20,7 +20,7 @@ from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientSum
 from veil.metrics import GroupMetrics, evaluate
-from veil.plans import LossFunction, Plan, Settings
+from veil.plans import LossFunction, Plan
 from veil.plans.plan import METRICS, TRAINED, TUNING
 from veil.problem import Problem
 from veil.training.callbacks import Callback
@@ -48,21 +48,19 @@ def fit(
     problem: Problem,
     *,
     method: str | methods.Method = "dp-sgd",
-    options: Mapping[str, Any] | None = None,
     evaluation: Problem | None = None,
     loss: LossFunction = row_losses,
     callbacks: Sequence[Callback] = (),
-    not_covered: Sequence[str] = (),
-    out: Path | str | RunFolder | None = None,
+    out: Path | str | None = None,
     resume: bool = False,
-    config: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Run:
     """Train `model` in place on the rows of `problem` and return the finished run.
 
-    `settings` are the fields of `veil.plans.Settings` (epsilon, delta, epochs, batch_size, …), `options` those of the
-    method. `evaluation` holds rows that were declared public. With `out`, the ledger is on disk before any row is read,
-    and checkpoints are kept: the same call with `resume=True` resumes a run that was interrupted, bit by bit.
+    `method` is a name, or a method with options: `veil.method("dp-sgd", clip=0.5)`. `settings` are the fields of
+    `veil.plans.Settings` (epsilon, delta, epochs, batch_size, …). `evaluation` holds rows that were declared public.
+    With `out`, the ledger is on disk before any row is read, and checkpoints are kept: the same call with `resume=True`
+    resumes a run that was interrupted, bit by bit.
 
     >>> import veil, torch
     >>> problem = veil.Problem.from_arrays([[0.0], [1.0]] * 50, [0, 1] * 50, ["a", "b"] * 50)
@@ -70,11 +68,8 @@ def fit(
     >>> round(run.certificate.epsilon, 2)
     1.0
     """
-    chosen = methods.create(method, options) if isinstance(method, str) else method
-    given = Settings.checked(**settings)
-    plan = methods.planned(chosen, problem.public, given)
-    job = Job(model, problem, evaluation, loss, callbacks, not_covered, config or {})
-    return execute(job, plan, out, resume)
+    job = Job(model, problem, evaluation, loss, callbacks)
+    return execute(job, methods.plan(problem, method, **settings), out, resume)
 
 
 @dataclass(frozen=True)
@@ -174,12 +169,12 @@ def _tried(job: Job, plan: Plan) -> list[str]:
 def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     """The loop with its ledger and, in a run that goes on, with what was done before."""
     processes = ProcessGroup.joined()
-    require(processes is None or plan.solver is None, f"{plan.method} trains in one process: start it without torchrun")
+    require(processes.alone or plan.solver is None, f"{plan.method} trains in one process: start it without torchrun")
     seed = _seed(plan, processes) if folder is None else folder.seed
     loop = Loop(job.model, job.problem, plan, job.loss, seed, None, job.evaluation, job.callbacks, processes=processes)
     _take_up(loop, folder)
     # In a process group the first one keeps the ledger: no release is whole without it, so none is made unreserved.
-    if not plan.private or (processes is not None and not processes.leads):
+    if not plan.private or not processes.leads:
         return loop
     ledger = loop.reservations.ledger = Ledger(plan.terms()) if folder is None else folder.ledger(plan.terms())
     require(
@@ -191,11 +186,10 @@ def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     return loop
 
 
-def _seed(plan: Plan, processes: ProcessGroup | None) -> Seed:
+def _seed(plan: Plan, processes: ProcessGroup) -> Seed:
     if plan.settings.seed is not None:
         return Seed.from_int(plan.settings.seed)
-    seed = Seed.from_system()
-    return seed if processes is None else Seed(bytes.fromhex(processes.told_json(seed.secret.hex())), given=False)
+    return Seed(bytes.fromhex(processes.told_json(Seed.from_system().secret.hex())), given=False)
 
 
 def _take_up(loop: Loop, folder: RunFolder | None) -> None:
@@ -205,7 +199,7 @@ def _take_up(loop: Loop, folder: RunFolder | None) -> None:
     that, whatever the releases follow from is compared with what the run began with, in every process.
     """
     processes, content = loop.processes, None
-    if folder is None and processes is None:
+    if folder is None and processes.alone:
         return
     now = run_identity(loop.plan, loop.model, loop.loss, loop.problem, loop.evaluation, loop.callbacks, loop.seed)
     if folder is None:
@@ -221,7 +215,7 @@ def _take_up(loop: Loop, folder: RunFolder | None) -> None:
         else:
             require(not (folder.path / LEDGER).exists(), f"Cannot resume: {path} is missing. The run stays charged.")
             loop.checkpointer.keep(loop.progress())
-    if processes is not None:
+    if not processes.alone:
         content = processes.told(content or packed(loop.progress(), key) if processes.leads else None)
     if content is not None:
         loop.go_on(unpacked(content, key))
@@ -251,7 +245,7 @@ class Preparation:
     def hold_to_step(self, step: int, total: GradientSum) -> None:
         """In a user's own loop, whose loss nobody can compare: the first step after a checkpoint gives what it gave."""
         if self.folder is not None and self.loop.checkpointer.due(step):
-            self.folder.hold_to_step(step, digester(self.loop.seed).of(total.sums, total.facts))
+            self.folder.hold_to_step(step, digester(self.loop.seed).of(total.sums, total.per_row))
 
     def finish(self) -> Run:
         """The run of what the loop has done: figures on public rows, certificate, and its folder if it has one."""
@@ -282,12 +276,8 @@ class Preparation:
         return run
 
     def _certificate(self, measured: Sequence[Measured]) -> Certificate:
-        loop, made = self.loop, None
-        if loop.processes is None or loop.processes.leads:
-            made = _certificate(loop, self.job.not_covered, measured)
-        if loop.processes is None:
-            assert made is not None
-            return made
+        loop = self.loop
+        made = _certificate(loop, self.job.not_covered, measured) if loop.processes.leads else None
         said = loop.processes.told_json(None if made is None else made.as_json())
         return made or Certificate.from_json(said)
 

@@ -42,7 +42,7 @@ def group_gradients(model: nn.Module, loss: LossFunction, problem: Problem, rows
     for group in range(len(sizes)):
         chosen = _some_rows(problem, group, rows)
         batch = problem.batch(chosen)
-        per_row = engine.per_row(batch)
+        per_row = engine.gradients(batch)
         flat.append(torch.cat([value.reshape(len(chosen), -1) for value in per_row.values()], dim=1).double())
         with torch.no_grad():
             losses.append(loss(model, batch).double())

@@ -80,9 +80,6 @@ def agree(now: Identity, noted: Mapping[str, Any] | None) -> None:
     """
     processes = ProcessGroup.joined()
     found = None if noted is None else difference(noted, now)
-    if processes is None:
-        require(found is None, _refusal(found))
-        return
     first = processes.told_json(now.as_json())
     found = found or difference(first, now)
     together = processes.all(found is None)

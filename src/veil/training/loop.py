@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from veil.accounting import AccountingError, Ledger
 from veil.foundation.randomness import Seed
-from veil.gradients import GradientEngine, GradientSum
+from veil.gradients import GradientEngine
 from veil.models.applying import batches
 from veil.noise import GaussianNoise
 from veil.plans import LossFunction, Plan
@@ -30,7 +30,7 @@ from veil.sampling.draws import Draw
 from veil.training.callbacks import Callback, StopTraining
 from veil.training.checkpoints import Checkpointer, Progress
 from veil.training.optimizer import Optimizer
-from veil.training.process_group import ProcessGroup
+from veil.training.process_group import ALONE, ProcessGroup
 from veil.training.reporting import Reporter
 from veil.training.reservations import Reservations
 from veil.training.side_effects import SideEffects
@@ -48,7 +48,7 @@ class Loop:
     ledger: InitVar[Ledger | None]
     evaluation: Problem | None = None
     callbacks: Sequence[Callback] = ()
-    processes: ProcessGroup | None = None
+    processes: ProcessGroup = ALONE
     first: int = 0
     stopped: str | None = None
 
@@ -77,7 +77,7 @@ class Loop:
                 release, sampler = self.prepare(step)  # reserve
                 with self.side_effects.undone(), self.optimizer.look_ahead():
                     rows = sampler.draw(self.seed, step)  # sample
-                    bounded = self._bounded_sum(release, rows)  # gradients, bound
+                    bounded = self.processes.bounded_sum(release, self.engine, self.problem, rows)  # gradients, bound
                     released = release.complete(bounded, self.problem, rows, sampler, self.seed, step, self.noise)
                 self.side_effects.carry_on()
                 self.absorb(step, released)  # update, controller
@@ -131,17 +131,9 @@ class Loop:
             self._drawn = (draw, draw.sampler(self._strata))
         return self._drawn[1]
 
-    def _bounded_sum(self, release: GradientRelease, rows: NDArray[np.int64]) -> GradientSum:
-        """The sum of the rows' gradients, each within its bound; in a process group everyone works on its share."""
-        if self.processes is not None:
-            return self.processes.weighted_sum(self.engine, self.problem, rows, release.weigh(self.problem, rows))
-        return release.bounded_sum(self.engine, self.problem, rows)
-
     def _losses(self, rows: NDArray[np.int64]) -> Tensor:
-        """The loss of each of some rows."""
-        if self.processes is not None:
-            return self.processes.losses(self._own_losses, rows, self.problem)
-        return self._own_losses(rows)
+        """The loss of each of some rows; in a process group everyone works on its share."""
+        return self.processes.losses(self._own_losses, rows, self.problem)
 
     def _own_losses(self, rows: NDArray[np.int64]) -> Tensor:
         """The loss of each of some rows of this process, in pieces."""

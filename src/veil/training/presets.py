@@ -8,6 +8,7 @@ from typing import Any
 
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
+from veil.methods import method
 from veil.models import build_model
 from veil.problem import Problem
 from veil.training import Run, fit
@@ -60,8 +61,7 @@ def fit_preset(
     return fit(
         build_model(chosen.model, problem.public, seed),
         problem,
-        method=chosen.method,
-        options={**chosen.options, **(options or {})},
+        method=method(chosen.method, **{**chosen.options, **(options or {})}),
         evaluation=evaluation,
         **settings,
     )

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.errors import require
-from veil.gradients import GradientEngine, GradientSum, RowFacts, Weigh
+from veil.gradients import GradientEngine, GradientSum, PerRow, Weigh
 from veil.problem import Problem
+from veil.releases import GradientRelease
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,20 @@ class ProcessGroup:
     size: int
 
     @classmethod
-    def joined(cls) -> ProcessGroup | None:
-        """The group this process is in; None where it trains alone. Under torchrun it joins the group by itself."""
+    def joined(cls) -> ProcessGroup:
+        """The group this process is in, which may be of one. Under torchrun it joins the group by itself."""
         if not dist.is_available():
-            return None
+            return ALONE
         if not dist.is_initialized():
             if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or "RANK" not in os.environ:
-                return None
+                return ALONE
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-        return cls(dist.get_rank(), dist.get_world_size()) if dist.get_world_size() > 1 else None
+        return cls(dist.get_rank(), dist.get_world_size()) if dist.get_world_size() > 1 else ALONE
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other process."""
+        return self.size == 1
 
     @property
     def leads(self) -> bool:
@@ -57,17 +63,17 @@ class ProcessGroup:
         start, stop = self.rank * total // self.size, (self.rank + 1) * total // self.size
         return np.flatnonzero((rows >= start) & (rows < stop))
 
-    def weighted_sum(
-        self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64], weigh: Weigh
+    def bounded_sum(
+        self, release: GradientRelease, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]
     ) -> GradientSum:
-        """Σ wᵢ gᵢ over the whole batch; the weights may depend on every row of it."""
+        """The sum of the whole batch's gradients, each within its bound; weights may depend on every row of it."""
         own = self.own(rows, len(problem.cell_of))
-        everything = _Everything(self, weigh, own, len(rows))
+        everything = _Everything(self, release.weigh(problem, rows), own, len(rows))
         part = engine.weighted_sum(problem.batch(rows[own]), everything, rows=len(own))
-        assert everything.facts is not None
+        assert everything.per_row is not None
         assert everything.weights is not None
         sums = [self._summed(values) for values in part.sums]
-        return GradientSum(sums, everything.facts, everything.weights)
+        return GradientSum(sums, everything.per_row, everything.weights)
 
     def losses(self, of: Callable[[NDArray[np.int64]], Tensor], rows: NDArray[np.int64], problem: Problem) -> Tensor:
         """The loss of each row, in the order of `rows`."""
@@ -119,21 +125,49 @@ class ProcessGroup:
         return json.loads(record)
 
 
+class OneProcess(ProcessGroup):
+    """A group of one: it has nobody to ask, to tell or to wait for."""
+
+    def bounded_sum(
+        self, release: GradientRelease, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]
+    ) -> GradientSum:
+        """The release's own sum."""
+        return release.bounded_sum(engine, problem, rows)
+
+    def losses(self, of: Callable[[NDArray[np.int64]], Tensor], rows: NDArray[np.int64], problem: Problem) -> Tensor:
+        """The loss of each row."""
+        return of(rows)
+
+    def wait(self) -> None:
+        """Nobody else comes."""
+
+    def all(self, holds: bool) -> bool:
+        """Whether it holds here."""
+        return holds
+
+    def told(self, record: bytes | None) -> bytes | None:
+        """What it says itself."""
+        return record
+
+
+ALONE = OneProcess(0, 1)
+
+
 @dataclass
 class _Everything:
-    """Stands between a process and the weights: facts of own rows in, weights from everybody's facts out."""
+    """Stands between a process and the weights: norms and losses of its rows in, weights from everybody's out."""
 
     processes: ProcessGroup
     weigh: Weigh
     own: NDArray[np.int64]
     total: int
     row_local: bool = False
-    facts: RowFacts | None = field(default=None, init=False)
+    per_row: PerRow | None = field(default=None, init=False)
     weights: Tensor | None = field(default=None, init=False)
 
-    def __call__(self, facts: RowFacts) -> Tensor:
-        known = torch.stack([facts.losses, facts.norms, facts.finite.to(facts.losses.dtype)])
+    def __call__(self, per_row: PerRow) -> Tensor:
+        known = torch.stack([per_row.losses, per_row.norms, per_row.finite.to(per_row.losses.dtype)])
         losses, norms, finite = self.processes.spread(known, self.own, self.total)
-        self.facts = RowFacts(losses, norms, finite > 0)
-        self.weights = self.weigh(self.facts)
+        self.per_row = PerRow(losses, norms, finite > 0)
+        self.weights = self.weigh(self.per_row)
         return self.weights[..., torch.from_numpy(self.own)]

@@ -352,7 +352,7 @@ def _continued(plan: Plan, run: Run, gone: Sequence[str] = ()) -> Plan:
 
 
 def _check_alone() -> None:
-    require(ProcessGroup.joined() is None, "budgets are raised and lowered in one process: start it without torchrun")
+    require(ProcessGroup.joined().alone, "budgets are raised and lowered in one process: start it without torchrun")
 
 
 def _charged(run: Run) -> bool:

@@ -66,7 +66,7 @@ class Run:
             "stopped": self.stopped,
         }
 
-    def facts(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Everything that a report shows, as JSON values: public, released, or declared public."""
         plan, facts = self.plan, self.plan.facts
         own = {"name": plan.method, "family": "your own", "private": plan.private, "relation": None, "summary": ""}
@@ -104,12 +104,12 @@ class Run:
         """Write the HTML page (with the audits of the run's folder, if it has any) and return its path."""
         from veil.report import read_audits, write_report
 
-        return write_report([self.facts()], Path(path), audits=read_audits([self.folder] if self.folder else []))
+        return write_report([self.as_json()], Path(path), audits=read_audits([self.folder] if self.folder else []))
 
     def _repr_html_(self) -> str:
         from veil.report import render_summary
 
-        return render_summary(self.facts())
+        return render_summary(self.as_json())
 
     def save(self, folder: Path | str) -> Path:
         """Write model, certificate, history, metrics, configuration, report and model card into a folder."""
@@ -132,9 +132,9 @@ class Run:
         _write_json(folder / "metrics.json", self.summary())
         if not began_here:  # else it says what the run was started with
             write_whole(folder / "config.toml", to_toml(self.configuration()).encode(), FOR_ALL)
-        _write_json(folder / "run.json", self.facts())
+        _write_json(folder / "run.json", self.as_json())
         self.report(folder / "report.html")
-        write_card(self.facts(), folder, read_audits([folder]))
+        write_card(self.as_json(), folder, read_audits([folder]))
         return folder
 
     def configuration(self) -> dict[str, Any]:
@@ -145,10 +145,10 @@ class Run:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run read back from its folder; reading executes no code."""
+    """A run read back from its folder; reading executes no code. `record` is what `Run.as_json` gave."""
 
     folder: Path
-    facts: Mapping[str, Any]
+    record: Mapping[str, Any]
     certificate: Certificate
     history: pd.DataFrame
 
@@ -156,12 +156,12 @@ class LoadedRun:
         """Write the HTML page (with the audits of the run's folder, if it has any) and return its path."""
         from veil.report import read_audits, write_report
 
-        return write_report([dict(self.facts)], Path(path), audits=read_audits([self.folder]))
+        return write_report([dict(self.record)], Path(path), audits=read_audits([self.folder]))
 
     def _repr_html_(self) -> str:
         from veil.report import render_summary
 
-        return render_summary(self.facts)
+        return render_summary(self.record)
 
     def load_weights(self, model: nn.Module) -> nn.Module:
         """Put the run's weights into a module of the same shape."""
@@ -201,11 +201,11 @@ def load(folder: Path | str) -> LoadedRun:
     require((folder / "certificate.json").exists(), f"{folder} holds no finished run: certificate.json is missing")
     require(not under_way(folder), f"the run in {folder} is not finished: continue it with --resume")
     try:
-        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         history = pd.read_parquet(folder / "history.parquet")
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} is not a run that can be read: {error}") from error
-    return LoadedRun(folder, facts, Certificate.load(folder / "certificate.json"), history)
+    return LoadedRun(folder, record, Certificate.load(folder / "certificate.json"), history)
 
 
 def _plain(column: pd.Series) -> list[Any]:

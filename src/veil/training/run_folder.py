@@ -98,13 +98,9 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path | str, settings: Settings, resume: bool, config: Mapping[str, Any] | None) -> RunFolder:
         """`resume` or `start`; in a process group the first process does it and tells the others the seed."""
-        processes = ProcessGroup.joined()
-        folder = None
-        if processes is None or processes.leads:
+        processes, folder = ProcessGroup.joined(), None
+        if processes.leads:
             folder = cls.resume(path) if resume else cls.start(path, settings, config)
-        if processes is None:
-            assert folder is not None
-            return folder
         said = processes.told_json([folder.seed.secret.hex(), folder.seed.given, folder._noted] if folder else None)
         return folder or Follower(Path(path), Seed(bytes.fromhex(said[0]), bool(said[1])), resume, None, said[2])
 
@@ -149,7 +145,7 @@ class RunFolder:
 
     def ledger(self, terms: Terms, name: str = LEDGER) -> Ledger:
         """One of the run's ledgers: new, or, in a run that goes on, the one it had."""
-        kind = Ledger if name == LEDGER or ProcessGroup.joined() is None else WaitedFor
+        kind = Ledger if name == LEDGER else WaitedFor
         return kind.continued(terms, self.path / name) if self.resumed else kind(terms, self.path / name)
 
     def complete(self) -> None:
@@ -183,9 +179,7 @@ class WaitedFor(Ledger):
     def reserve(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> int:
         """As ever, and then wait for the others."""
         entries = super().reserve(purpose, first, count, events)
-        processes = ProcessGroup.joined()
-        if processes is not None:
-            processes.wait()
+        ProcessGroup.joined().wait()
         return entries
 
 

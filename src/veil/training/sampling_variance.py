@@ -92,7 +92,7 @@ class SamplingVariance(Callback):
         for group in range(groups):
             members = np.flatnonzero((self._problem.group_of == group) & self._problem.present)
             chosen = self._generator.choice(members, size=min(self._rows, len(members)), replace=False)
-            rows = engine.per_row(self._problem.batch(np.sort(chosen)))
+            rows = engine.gradients(self._problem.batch(np.sort(chosen)))
             matrix = torch.cat([value.flatten(1) for value in rows.values()], dim=1).double().numpy()
             means.append(matrix.mean(axis=0))
             within.append(float(matrix.var(axis=0, ddof=1).sum()) if len(matrix) > 1 else 0.0)

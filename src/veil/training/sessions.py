@@ -9,7 +9,7 @@ run = session.finish()
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,7 @@ from veil.errors import require
 from veil.gradients import GradientEngine
 from veil.gradients.loss_trace import LossTrace
 from veil.gradients.open_pass import OpenPass
-from veil.plans import LossFunction, Settings
+from veil.plans import LossFunction
 from veil.plans.plan import OWN_LOOP
 from veil.problem import Problem
 from veil.releases import GradientRelease
@@ -79,7 +79,7 @@ class Session:
         )
         self._begun = True
         require(loop.plan.gate is None, "a method that takes updates back needs the loss as a function: use veil.fit")
-        require(loop.processes is None, "a session has one process: in a process group use veil.fit")
+        require(loop.processes.alone, "a session has one process: in a process group use veil.fit")
         require(loop.plan.settings.noise_filter == "none", "a noise filter looks ahead of the weights: use veil.fit")
         with loop.around():
             for step in range(self._done, loop.plan.steps):
@@ -187,7 +187,6 @@ def session(
     problem: Problem,
     *,
     method: str | methods.Method = "asc",
-    options: Mapping[str, Any] | None = None,
     evaluation: Problem | None = None,
     loss: LossFunction = row_losses,
     callbacks: Sequence[Callback] = (),
@@ -195,10 +194,10 @@ def session(
     resume: bool = False,
     **settings: Any,
 ) -> Session:
-    """Plan a run and hand out its batches. `loss` is used where a method looks at losses on the side (asc, azb).
+    """Plan a run and hand out its batches; the arguments are those of `fit`.
 
-    With `out`, checkpoints are kept; the same call with `resume=True` resumes a session that was interrupted.
+    `loss` is used where a method looks at losses on the side (asc, azb). With `out`, checkpoints are kept; the same
+    call with `resume=True` resumes a session that was interrupted.
     """
-    chosen = methods.create(method, options) if isinstance(method, str) else method
-    plan = methods.planned(chosen, problem.public, Settings.checked(**settings))
+    plan = methods.plan(problem, method, **settings)
     return Session(prepare(Job(model, problem, evaluation, loss, callbacks), plan, out, resume))

@@ -98,7 +98,7 @@ def test_numbers_are_learned_with_the_squared_loss(name: str) -> None:
     y = np.clip(x[:, 0] * 0.8, -1, 1)
     problem = Problem.from_arrays(x, y, ["a", "b", "b"] * 300, task="regression")
     model = linear(2, 1)
-    run = veil.fit(model, problem, method=name, options={"weight_radius": 1.0}, **EASY, **steps_of(name))
+    run = veil.fit(model, problem, method=veil.method(name, weight_radius=1.0), **EASY, **steps_of(name))
     assert run.plan.details["loss"] == "squared"
     assert torch.isfinite(weights(model)).all()
 
@@ -174,7 +174,7 @@ def test_a_loop_of_ones_own_is_refused(name: str) -> None:
 )
 def test_a_wrong_option_is_refused_with_its_name(name: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        veil.fit(linear(), made_problem(), method=name, options=options, **EASY)
+        veil.fit(linear(), made_problem(), method=veil.method(name, **options), **EASY)
 
 
 def test_averages_and_filters_of_the_loop_are_refused() -> None:

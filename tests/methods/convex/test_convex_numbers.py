@@ -96,8 +96,7 @@ def test_the_measured_excess_risk_lies_below_the_bound(name: str) -> None:
     run = veil.fit(
         model,
         problem,
-        method=name,
-        options={"loss": "smoothed-hinge", "weight_radius": radius},
+        method=veil.method(name, loss="smoothed-hinge", weight_radius=radius),
         epsilon=2.0,
         seed=1,
         **({"steps": 60} if name.startswith("noisy") else {}),

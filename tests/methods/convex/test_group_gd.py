@@ -216,7 +216,7 @@ def test_logits_beyond_all_measure_count_as_nothing() -> None:
 
 
 def test_equal_shares_of_the_budget_are_two_releases() -> None:
-    problem, options = made_problem(), {"mean_share": 0.1, "moment_share": 0.1}
+    problem, method = made_problem(), veil.method("group-gd", mean_share=0.1, moment_share=0.1)
     model = build_model("whitened", problem.public, Seed.from_int(0))
-    run = veil.fit(model, problem, method="group-gd", options=options, epsilon=1.0, steps=3, seed=1)
+    run = veil.fit(model, problem, method=method, epsilon=1.0, steps=3, seed=1)
     assert len(run.history) == 3

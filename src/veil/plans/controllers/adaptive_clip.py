@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.bounding import UnitClip
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 from veil.plans.controllers.protocol import Counting, State
 from veil.releases import GradientRelease, Statistic
 
@@ -38,8 +38,8 @@ class AdaptiveClip(Counting):
         """Clip at the present threshold, and count."""
         clip = float(state["clip"][0])
 
-        def measure(facts: RowFacts, cells: Tensor) -> Tensor:
-            return (facts.norms <= clip).to(torch.float64)[:, None] - 0.5
+        def measure(per_row: PerRow, cells: Tensor) -> Tensor:
+            return (per_row.norms <= clip).to(torch.float64)[:, None] - 0.5
 
         statistic = Statistic("below_clip", measure, 0.5, self.count_sigma)
         bound = UnitClip(clip, self.cells)

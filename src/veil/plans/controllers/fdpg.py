@@ -15,7 +15,7 @@ from torch import Tensor
 from veil.accounting import Relation, RenyiFilter
 from veil.accounting.rdp import cost_at
 from veil.bounding import Bound
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 from veil.plans.controllers.group_weights import reweigh, shares_within
 from veil.plans.controllers.parity import ParityRelease
 from veil.plans.controllers.protocol import Latest, State
@@ -48,9 +48,9 @@ class NormStatistic:
         means = np.where(counts > noise, totals / np.maximum(counts, 1.0), overall)
         return np.asarray(np.clip(self.ceiling * means, self.floor, self.ceiling))
 
-    def _measure(self, facts: RowFacts, cells: Tensor) -> Tensor:
-        long = (facts.norms > self.floor).to(torch.float64)
-        scaled = torch.clamp(facts.norms.to(torch.float64) / self.ceiling, max=1.0) * long
+    def _measure(self, per_row: PerRow, cells: Tensor) -> Tensor:
+        long = (per_row.norms > self.floor).to(torch.float64)
+        scaled = torch.clamp(per_row.norms.to(torch.float64) / self.ceiling, max=1.0) * long
         values = torch.zeros(len(cells), 2 * self.groups, dtype=torch.float64)
         return values.scatter_(1, self._columns[cells], torch.stack([scaled, long], dim=1))
 
@@ -63,7 +63,7 @@ class NormStatistic:
 
 @dataclass(frozen=True)
 class FairRates:
-    """Rates from group weights, within the plan's p* and within what every cell's filter still admits to the end."""
+    """Rates from group weights, within the plan's p* and within what every cell's rule still admits to the end."""
 
     facts: PublicFacts
     rules: tuple[RenyiFilter, ...]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.bounding import GlobalScale
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 from veil.plans.controllers.protocol import Counting, State
 from veil.releases import GradientRelease, Statistic
 
@@ -39,8 +39,8 @@ class AdaptiveScale(Counting):
         ceiling = float(state["ceiling"][0])
         longest = self.tau * ceiling
 
-        def measure(facts: RowFacts, cells: Tensor) -> Tensor:
-            return (facts.norms > longest).to(torch.float64)[:, None]
+        def measure(per_row: PerRow, cells: Tensor) -> Tensor:
+            return (per_row.norms > longest).to(torch.float64)[:, None]
 
         bound = GlobalScale((self.clip,) * self.cells, ceiling)
         statistic = Statistic("above_ceiling", measure, 1.0, self.count_sigma)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.bounding import UnitGroupClip
-from veil.gradients import RowFacts
+from veil.gradients import PerRow
 from veil.plans.controllers.protocol import Counting, State
 from veil.releases import GradientRelease, Statistic
 
@@ -54,6 +54,6 @@ class GroupThresholds(Counting):
         ratio = np.minimum(clamped / max(overall, 1e-12), self.largest_ratio) if overall > 0 else np.zeros(len(shares))
         return {"thresholds": self.base * (1.0 + ratio), "shares": shares, "seen": np.array([seen + 1.0])}
 
-    def _count(self, facts: RowFacts, cells: Tensor) -> Tensor:
+    def _count(self, per_row: PerRow, cells: Tensor) -> Tensor:
         member = torch.nn.functional.one_hot(torch.tensor(self.group_of_cell)[cells], len(self.expected))
-        return member.to(torch.float64) * (facts.norms > self.base).to(torch.float64)[:, None]
+        return member.to(torch.float64) * (per_row.norms > self.base).to(torch.float64)[:, None]

@@ -1,4 +1,4 @@
-"""Filters: rules, fixed in the plan, that refuse a release before it would overrun a budget.
+"""Spending rules, fixed in the plan, that refuse a release before it would overrun a budget.
 
 A *guarantee* comes from the rule alone: whatever the run chose under the rule, it holds. What has been spent so far is
 an *odometer reading*: useful to look at, but no guarantee when the choice to stop looked at released values.
@@ -18,7 +18,7 @@ from veil.accounting.events import AccountingError, Envelope, Event, Repeated, r
 from veil.accounting.rdp import cost_at
 
 
-class Filter(Protocol):
+class SpendingRule(Protocol):
     """A rule for one cell: which further releases it admits and what it guarantees at the end."""
 
     def refusal(self, spent: Mapping[Event, int], asked: Repeated) -> str | None:
@@ -119,7 +119,7 @@ def _pays_for(token: Event, event: Event) -> bool:
     return token == event or (isinstance(token, Envelope) and event in _members(token))
 
 
-def filter_from_json(record: Any) -> Filter:
+def rule_from_json(record: Any) -> SpendingRule:
     """Read back what `as_json` wrote; anything else raises `AccountingError`."""
     try:
         if record["rule"] == "token-bucket":

@@ -1,4 +1,4 @@
-"""Records: what an audit found, in the form that `audit.json` and the report have it."""
+"""Findings: what an audit found, in the form that `audit.json` and the report have it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning that several methods share: draws from settings, and noise calibrated for every cell's budget."""
+"""Calibrating that several methods share: draws from settings, and noise for every cell's budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records: what is asked of the store, what it keeps, and the tables that it keeps them in."""
+"""Entries: what is asked of the store, what it keeps, and the tables that it keeps them in."""
 
 from __future__ import annotations
 

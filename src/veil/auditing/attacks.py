@@ -1,4 +1,4 @@
-"""`audit`: one call for every attack, on a plan, on a finished run, or on a method with its settings."""
+"""`audit`: one call for every attack, on a plan or on a finished run."""
 
 from __future__ import annotations
 
@@ -13,73 +13,66 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from veil import methods
 from veil.accounting import Repeated
 from veil.auditing.attack_curves import AttackCurve, Ceiling, attack_curve, ceiling, ceiling_from_pairs, curves_by
 from veil.auditing.canaries import MakeLoop, Scores, play
+from veil.auditing.findings import Audit, Finding, shared_confidence
 from veil.auditing.input_canaries import play_inputs
-from veil.auditing.lira import Mode, lira
+from veil.auditing.lira import lira
 from veil.auditing.loss_attack import loss_scores
 from veil.auditing.lower_bounds import LowerBound, clopper_pearson, fdp_fit, gdp_fit, one_run
-from veil.auditing.records import Audit, Finding, shared_confidence
-from veil.auditing.shadow_models import BuildModel, train_shadows
+from veil.auditing.shadow_models import BuildModel, ShadowTraining, train_shadows
 from veil.errors import InputError, require
+from veil.foundation.parallel import Workers
 from veil.foundation.randomness import Seed
-from veil.plans import LossFunction, Plan, Settings
+from veil.plans import LossFunction, Plan
 from veil.problem import Problem, PublicFacts
+from veil.request import AuditSettings
 from veil.training.fitting import row_losses
 from veil.training.loop import Loop
 from veil.training.run import Run
 
-Attack = Literal["canary", "one-run", "input", "lira", "loss"]
-ATTACKS: tuple[str, ...] = ("canary", "one-run", "input", "lira", "loss")
+DEFAULTS = AuditSettings.checked()
 Mask = NDArray[np.bool_]
 NOT_COVERED = "These figures were computed from private rows without noise: the certificate does not cover them."
 
 
 def audit(
-    target: Plan | Run | str | methods.Method,
+    target: Plan | Run,
     *,
-    attack: Attack = "canary",
-    facts: PublicFacts | None = None,
-    options: Mapping[str, Any] | None = None,
     problem: Problem | None = None,
     others: Problem | None = None,
     model: BuildModel | nn.Module | None = None,
-    canaries: int = 20_000,
-    shadows: int = 16,
-    mode: Mode = "online",
-    jobs: int = 1,
-    backend: str = "loky",
-    out: Path | str | None = None,
-    confidence: float = 0.95,
-    audit_seed: int | None = None,
     loss: LossFunction = row_losses,
-    **settings: Any,
+    workers: int | Workers = 1,
+    out: Path | str | None = None,
+    **asked: Any,
 ) -> Audit:
     """What an attacker can really learn about the rows of each group and owner.
 
-    `target` is a plan, a run, or a method (by name, with `options` and `settings`, for the public facts of `problem` or
-    `facts`). Attacks: "canary" and "one-run" run the plan once over `canaries` made-up rows per group (in and out) and
-    need no data; their headlines are the f-DP fit and the bound without assumptions. "input" puts rows with a wrong
-    target among those of `problem` and trains once. "lira" trains `shadows` models on halves of `problem`, in parallel,
-    kept in `out`. For both `model(problem, seed)` builds a model. "loss" compares the losses of `problem` and of
-    `others` under the trained `model`.
+    `target` is a run, or the plan of one (`veil.plan`). `asked` are the fields of `veil.request.AuditSettings`: attack,
+    canaries, shadows, mode, confidence, seed. Attacks: "canary" and "one-run" run the plan once over `canaries` made-up
+    rows per group (in and out) and need no data; their headlines are the f-DP fit and the bound without assumptions.
+    "input" puts rows with a wrong target among those of `problem` and trains once. "lira" trains `shadows` models on
+    halves of `problem`, by `workers`, kept in `out`. For both `model(problem, seed)` builds a model. "loss" compares
+    the losses of `problem` and of `others` under the trained `model`.
 
+    >>> import veil
     >>> from veil.datasets import GroupSpec, generate
     >>> small = generate([GroupSpec("a", 900), GroupSpec("b", 100)])
-    >>> found = audit("dp-sgd", problem=small, epsilon=4.0, steps=20, batch_size=100, canaries=2000, audit_seed=0)
+    >>> plan = veil.plan(small, "dp-sgd", epsilon=4.0, steps=20, batch_size=100)
+    >>> found = veil.audit(plan, canaries=2000, seed=0)
     >>> 2.0 < found.epsilon_lower < 4.0, found.holds, sorted(found.by_group)
     (True, True, ['a', 'b'])
     """
-    require(attack in ATTACKS, f'attack is "{attack}": it is one of {", ".join(ATTACKS)}')
-    require(0.5 <= confidence < 1, f"confidence is {confidence}: it must be at least 0.5 and below 1")
-    plan = _plan(target, facts or (problem.public if problem is not None else None), options, settings)
+    settings = AuditSettings.checked(**asked)
+    if not isinstance(target, Plan | Run):
+        raise InputError('an audit needs a run, or a plan as veil.plan(problem, "dp-sgd", epsilon=1.0) makes it')
+    plan, attack = target if isinstance(target, Plan) else target.plan, settings.attack
     if isinstance(target, Run) and model is None:
         model = target.model
-    if attack in ("canary", "one-run"):
-        seed = None if audit_seed is None else Seed.from_int(audit_seed)
-        return canary_audit(plan, attack, canaries, confidence, seed)
+    if not settings.reads_rows:
+        return canary_audit(plan, settings)
     require(problem is not None, f'the attack "{attack}" needs the rows: give problem')
     assert problem is not None
     if attack == "loss":
@@ -87,7 +80,7 @@ def audit(
         require(others is not None, 'the attack "loss" needs rows that took no part in training: give others')
         assert isinstance(model, nn.Module)
         assert others is not None
-        return loss_audit(plan, model, problem, others, confidence, loss)
+        return loss_audit(plan, model, problem, others, settings, loss)
     require(
         model is not None and not isinstance(model, nn.Module),
         f'the attack "{attack}" trains models: give model as a function of problem and seed',
@@ -95,38 +88,20 @@ def audit(
     assert model is not None
     assert not isinstance(model, nn.Module)
     if attack == "input":
-        seed = None if audit_seed is None else Seed.from_int(audit_seed)
-        return input_audit(plan, problem, model, canaries, confidence, seed, loss)
-    number = 0 if audit_seed is None else audit_seed
-    return lira_audit(plan, problem, model, shadows, mode, jobs, backend, out, confidence, number, loss)
+        return input_audit(plan, problem, model, settings, loss)
+    with TemporaryDirectory() as fallback:
+        training = ShadowTraining(plan, problem, model, Path(out or fallback), settings.seed or 0, loss)
+        return lira_audit(training, settings, workers)
 
 
-def _plan(
-    target: Plan | Run | str | methods.Method,
-    facts: PublicFacts | None,
-    options: Mapping[str, Any] | None,
-    settings: Mapping[str, Any],
-) -> Plan:
-    if isinstance(target, Plan | Run):
-        require(not settings and not options, "a plan and a run have their settings already: leave them out")
-        return target if isinstance(target, Plan) else target.plan
-    if facts is None:
-        raise InputError("an audit of a method needs public facts: give problem, or facts")
-    method = methods.create(target, options) if isinstance(target, str) else target
-    return method.plan(facts, Settings.checked(**settings))
+def _seed(settings: AuditSettings) -> Seed | None:
+    return None if settings.seed is None else Seed.from_int(settings.seed)
 
 
-def canary_audit(
-    plan: Plan,
-    attack: str = "canary",
-    per_group: int = 20_000,
-    confidence: float = 0.95,
-    seed: Seed | None = None,
-    make_loop: MakeLoop = Loop,
-) -> Audit:
+def canary_audit(plan: Plan, settings: AuditSettings = DEFAULTS, make_loop: MakeLoop = Loop) -> Audit:
     """One run of the plan's own loop over canaries, and lower bounds on ε for every group and owner."""
-    started = time.perf_counter()
-    scores = play(plan, per_group=per_group, seed=seed, make_loop=make_loop)
+    started, confidence = time.perf_counter(), settings.confidence
+    scores = play(plan, per_group=settings.canaries, seed=_seed(settings), make_loop=make_loop)
     facts, cells = plan.facts, scores.canaries.cells
     promised, tests = promises(plan), 4 * _parts(facts)
 
@@ -136,11 +111,11 @@ def canary_audit(
         return judged(int(mask.sum()), max(promised[cell] for cell in chosen), bounds_at, confidence, tests)
 
     return Audit(
-        attack=attack,
+        attack=settings.attack,
         method=plan.method,
         delta=plan.delta,
         confidence=confidence,
-        headline="fdp-fit" if attack == "canary" else "one-run",
+        headline="fdp-fit" if settings.attack == "canary" else "one-run",
         overall=finding(range(len(facts.cells))),
         by_group={name: finding(cells_of(facts, "group", g)) for g, name in enumerate(facts.groups)},
         by_owner={name: finding(cells_of(facts, "owner", o)) for o, name in enumerate(facts.owners)}
@@ -201,17 +176,11 @@ def canary_bounds(scores: Scores, chosen: Sequence[int], delta: float, confidenc
 
 
 def input_audit(
-    plan: Plan,
-    problem: Problem,
-    model: BuildModel,
-    per_group: int = 1_000,
-    confidence: float = 0.95,
-    seed: Seed | None = None,
-    loss: LossFunction = row_losses,
+    plan: Plan, problem: Problem, model: BuildModel, settings: AuditSettings = DEFAULTS, loss: LossFunction = row_losses
 ) -> Audit:
     """One training with wrong rows among the real ones, and the bound that assumes nothing, as they share a model."""
-    started = time.perf_counter()
-    scores = play_inputs(plan, problem, model, per_group=per_group, seed=seed, loss=loss)
+    started, confidence = time.perf_counter(), settings.confidence
+    scores = play_inputs(plan, problem, model, per_group=settings.canaries, seed=_seed(settings), loss=loss)
     facts, promised, tests = plan.facts, promises(plan), _parts(plan.facts)
 
     def finding(chosen: Sequence[int]) -> Finding:
@@ -239,37 +208,15 @@ def input_audit(
     )
 
 
-def lira_audit(
-    plan: Plan,
-    problem: Problem,
-    model: BuildModel,
-    shadows: int = 16,
-    mode: Mode = "online",
-    jobs: int = 1,
-    backend: str = "loky",
-    out: Path | str | None = None,
-    confidence: float = 0.95,
-    seed: int = 0,
-    loss: LossFunction = row_losses,
-) -> Audit:
+def lira_audit(training: ShadowTraining, settings: AuditSettings = DEFAULTS, workers: int | Workers = 1) -> Audit:
     """Shadow models, then LiRA and the loss threshold with every model as target once."""
-    started = time.perf_counter()
-    with TemporaryDirectory() as fallback:
-        found = train_shadows(
-            plan,
-            problem,
-            model=model,
-            shadows=shadows,
-            out=out or fallback,
-            jobs=jobs,
-            backend=backend,
-            seed=seed,
-            loss=loss,
-        )
+    started, confidence = time.perf_counter(), settings.confidence
+    plan, problem = training.plan, training.problem
+    found = train_shadows(training, settings.shadows, workers)
     there = problem.present
-    scores, inside = lira(found.scores, found.inside, mode)[:, there], found.inside[:, there]
+    scores, inside = lira(found.scores, found.inside, settings.mode)[:, there], found.inside[:, there]
     by_loss = attack_curve(-found.losses[:, there], inside, None, confidence)
-    details = {"shadows": shadows, "mode": mode, "auroc_of_the_loss_threshold": by_loss.auroc}
+    details = {"shadows": settings.shadows, "mode": settings.mode, "auroc_of_the_loss_threshold": by_loss.auroc}
     return _curve_audit("lira", plan, scores, inside, problem.cell_of[there], confidence, started, details)
 
 
@@ -278,7 +225,7 @@ def loss_audit(
     model: nn.Module,
     problem: Problem,
     others: Problem,
-    confidence: float = 0.95,
+    settings: AuditSettings = DEFAULTS,
     loss: LossFunction = row_losses,
 ) -> Audit:
     """The loss threshold on one trained model: training rows against rows that took no part.
@@ -295,7 +242,7 @@ def loss_audit(
     outside = np.array([places.get((g, first_owner.get(g, -1)), -1) for g in groups], dtype=np.int64)
     cells = np.concatenate([problem.cell_of, outside])
     known = cells >= 0
-    return _curve_audit("loss", plan, scores[known], inside[known], cells[known], confidence, started, {})
+    return _curve_audit("loss", plan, scores[known], inside[known], cells[known], settings.confidence, started, {})
 
 
 def _curve_audit(

@@ -1,4 +1,4 @@
-"""Running: from a request to a finished run: open, plan, charge, execute, with the run's folder around it."""
+"""The run on a table: from a request to a finished run: open, plan, charge, execute, with its folder around it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from veil.tables.images import holds_images
 from veil.tables.measuring import ExactFigures, HeldOutFigures
 from veil.tables.opening import Opened, Opening, Say, open_rows
 from veil.tables.predictor import save_preprocessing
-from veil.tables.preparing import Columns, columns_of, holdout_of, model_options
+from veil.tables.preparing import columns_of, holdout_of, model_options
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
+from veil.tables.table import Columns
 from veil.training import Callback, Run
 from veil.training.fitting import Job, Measure, execute
 from veil.training.run_folder import LEDGER, RunFolder

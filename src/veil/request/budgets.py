@@ -1,0 +1,26 @@
+"""What can be asked of a budget that lives longer than a run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from veil.request.request import Names
+from veil.request.settings import Argument, Asked
+
+
+class BudgetRequest(Asked):
+    """What `veil budget create` can be asked."""
+
+    dataset: str = Argument(..., description="The name of the data set.")
+    epsilon: float = Field(description="ε that one row may lose to the releases of all runs together.")
+    delta: float = Field(description="δ in all runs together.")
+    group: Names = Field((), description="Group columns, comma-separated: charged group by group.")
+    owner: str = Field("", description="Column that names the owner of each row.")
+    relation: Literal["add-remove", "replace-one"] = Field(
+        "add-remove", description="add-remove, or replace-one: takes runs of both."
+    )
+    compose: Literal["sum", "renyi"] = Field(
+        "sum", description="sum, or renyi: tighter for many runs, private plans only."
+    )
