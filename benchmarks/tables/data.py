@@ -29,6 +29,11 @@ from veil.errors import InputError, require
 
 Grouping = Literal["protected", "crossed", "label"]
 GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
+GROUPING_WORDS: Mapping[Grouping, str] = {
+    "protected": "protected attributes alone",
+    "crossed": "several attributes crossed, so that cells of a few rows occur",
+    "label": "crossed with the label",
+}
 BETWEEN = " × "
 
 
@@ -64,8 +69,8 @@ class Task:
 
     @property
     def delta(self) -> float:
-        """1/(10·n) with one digit, the same for every private arm."""
-        return float(f"{1 / (10 * len(self.train)):.0e}")
+        """The same for every private arm."""
+        return splits.delta_for(len(self.train))
 
     def groups_of(self, frame: pd.DataFrame) -> NDArray[np.str_]:
         """The group of each row, as one word."""
@@ -202,7 +207,7 @@ def _german_credit() -> pd.DataFrame:
 
 
 def _ctg() -> pd.DataFrame:
-    """Three diagnoses; `CLASS`, a second coding of the diagnosis, is left out. Nobody is protected: traces have shapes."""
+    """Three diagnoses; `CLASS`, a second coding of them, is left out. Groups are shapes of traces, not of people."""
     frame = pd.read_csv(BytesIO(read_verified(CTG_FILES[0], "ctg"))).drop(columns="CLASS")
     frame["Tendency"] = frame["Tendency"].map({-1: "left", 0: "symmetric", 1: "right"}).astype("str")
     frame["baseline"] = _bands(frame["LB"], {0: "below 125", 125: "125-139", 140: "140+"})
@@ -292,7 +297,8 @@ TABLES: Mapping[str, TableSpec] = {
     "german_credit": TableSpec(
         _german_credit,
         "class-label",
-        _groups(("sex",), ("sex", "age_band", "foreign-worker"), "class-label"),
+        # Crossed with sex, no group of bad risks would have enough test rows to be scored.
+        {"protected": ("sex",), "crossed": ("sex", "age_band", "foreign-worker"), "label": ("class-label",)},
         _GERMAN_BOUNDS,
         ("age_band",),
     ),

@@ -1,4 +1,4 @@
-"""Generated tables: curves, steps and interactions that a linear model of raw columns cannot follow, and unequal groups.
+"""Generated tables: curves, steps and interactions that a linear model of raw columns cannot follow; unequal groups.
 
 Which rows have which groups, and how labels depend on them, is known; every table is a function of its seed alone.
 """
@@ -57,8 +57,8 @@ def tiny_cells(seed: int) -> pd.DataFrame:
     """The same law on 5,400 rows of twelve groups, the smallest of 2, 3 and 13 rows."""
     rng = np.random.default_rng(seed)
     cells = [cell for cell, count in TINY_CELLS.items() for _ in range(count)]
-    order = rng.permutation(len(cells))
-    return _curves(*(np.array([cells[i][part] for i in order]) for part in (0, 1)), rng)
+    origin, sex = np.array(cells)[rng.permutation(len(cells))].T
+    return _curves(origin, sex, rng)
 
 
 def _curves(origin: NDArray[np.str_], sex: NDArray[np.str_], rng: np.random.Generator) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Splits: which rows train and which are measured, fixed in `splits.json` and checked whenever a table is loaded.
 
-Test rows are a quarter of a table, the same for every seed. Validation rows are a quarter of the *training* rows, others
-for every seed: settings are chosen on them, so that test rows are seen once, at the end.
+Test rows are a quarter of a table, the same for every seed. Validation rows are a quarter of the *training* rows,
+others for every seed: settings are chosen on them, so that test rows are seen once, at the end.
 """
 
 from __future__ import annotations
@@ -48,6 +48,21 @@ def fixed(table: str, labels: Sequence[str]) -> dict[str, Any]:
         "test": {"seed": TEST_SEED, "train": len(train), "test": len(test), "sha256": _digest(train, test)},
         "validation": {str(seed): _digest(*split(table, rows, "validation", seed)) for seed in VALIDATION_SEEDS},
     }
+
+
+def delta_for(rows: int) -> float:
+    """1/(10 · training rows) with one digit.
+
+    >>> delta_for(36_632)
+    3e-06
+    """
+    return float(f"{1 / (10 * rows):.0e}")
+
+
+def fixed_sizes(table: str) -> dict[str, Any]:
+    """Training and test rows of a table and its δ, from the file alone."""
+    known = json.loads(FILE.read_text(encoding="utf-8"))[table]["test"]
+    return {"train": known["train"], "test": known["test"], "delta": delta_for(known["train"])}
 
 
 def check(table: str, labels: Sequence[str]) -> None:
