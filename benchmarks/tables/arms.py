@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.tables.data import Task
 from benchmarks.tables.rows import group_weights, one_hot
-from veil.errors import InputError
+from veil.errors import InputError, require
 
 ROOT = Path(__file__).parents[2]
 Family = Literal["not private", "peer", "veil"]
@@ -99,6 +100,9 @@ def veil_train(task: Task, epsilon: float, seed: int, *, options: tuple[str, ...
         words += ["--holdout", "0", "--seed", str(seed), "--out", str(folder / "run"), "--quiet", *options]
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             app(words, standalone_mode=False)
+        promised = json.loads((folder / "run" / "certificate.json").read_text(encoding="utf-8"))
+        kept = promised["epsilon"] <= epsilon and promised["delta"] <= task.delta
+        require(kept, f"the certificate has ε = {promised['epsilon']} and δ = {promised['delta']}: more than was asked")
         predictor = load_predictor(folder / "run")
         order = [predictor.classes.index(name) for name in task.classes]
         return predictor.predict_proba(task.test)[:, order]

@@ -65,6 +65,22 @@ def test_veil_trains_by_its_command_and_never_sees_columns_that_only_make_groups
     assert '[columns.part]\nkind = "group"\nvalues = ["old", "young"]\nfeature = false' in schema_of(task)
 
 
+def test_a_run_that_promises_less_than_was_asked_is_no_result(
+    tiny_table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from veil.cli import app as program
+
+    def other(words: list[str], **_: Any) -> None:
+        folder = Path(words[words.index("--out") + 1])
+        folder.mkdir()
+        (folder / "certificate.json").write_text(json.dumps({"epsilon": 1.2, "delta": 1e-5}), encoding="utf-8")
+
+    monkeypatch.setattr(program, "app", other)
+    assert QUICK.fit is not None
+    with pytest.raises(InputError, match=r"ε = 1.2 and δ = 1e-05: more than was asked"):
+        QUICK.fit(tiny_table.task("label"), 1.0, 1)
+
+
 @pytest.mark.usefixtures("_tiny")
 def test_what_is_stored_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure(asked(tmp_path, ARMS["constant"], QUICK, seeds=(1,)), "tiny")
