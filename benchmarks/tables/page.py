@@ -219,11 +219,11 @@ def _method(figures: Figures) -> str:
         "`benchmarks/tables/splits.json` fixes them by digests. Settings are chosen on validation rows, a part of the "
         "training rows (`--rows validation`), with other seeds.",
         f"- **Seeds.** {', '.join(map(str, seeds))}; arms without randomness are measured once.",
-        "- **Budget.** ε as stated, δ = 1/(10 · training rows) with one digit, for one row, for every private arm. "
-        "diffprivlib needs no δ.",
+        "- **Budget.** ε as stated, δ = 1/(10 · training rows) with one digit, for one row, for every private arm; "
+        "diffprivlib needs no δ. The neighbouring relation is that of each method, and how many rows train is public.",
         "- **Public facts.** Bounds of numbers (`benchmarks/tables/data.py`) and values of categories (those of the "
-        "published table, as its code book) are taken as public and are the same for all arms: nothing else is read "
-        "off the rows without noise. Columns that only make groups are no features.",
+        "published table, as its code book) are taken as public and are the same for all arms: no library "
+        "has to read them off the rows. Columns that only make groups are no features.",
         "- **Without privacy.** scikit-learn's logistic regression (standardised numbers, one column per category) and "
         "LightGBM (categories as categories) with their defaults; group-weighted: a row's weight is inverse to the "
         "size of its group. The constant answer is the most frequent class.",
@@ -239,7 +239,8 @@ def _method(figures: Figures) -> str:
         ]
     if figures.arms("veil"):
         lines += [
-            "- **Veil.** `veil train` with method or preset as named and no other option, with all training rows."
+            "- **Veil.** `veil train` with method or preset as named and no option of a method, on all training rows. "
+            "It is told the groups; their sizes are counted and taken as public, as its certificate says.",
         ]
     known = sorted({name for arm in figures.arms("not private", "peer", "veil") for name in figures.versions[arm]})
     return "\n".join([*lines, f"- **Versions.** {'; '.join(known)}.", "", *_seconds(figures)])

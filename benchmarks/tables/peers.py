@@ -85,7 +85,7 @@ def dp_ebm(job: Job, fit: dict[str, Any]) -> NDArray[np.float64]:
     from interpret.privacy import DPExplainableBoostingClassifier
 
     if len(job.classes) > 2:
-        raise CannotError("DP-EBM takes two classes only.")
+        raise CannotError("Takes two classes only.")
     names = [*job.numeric, *job.categories]
     model = DPExplainableBoostingClassifier(
         feature_names=names,
