@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PEERS  := .venv-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage quick long lint format type bench docs clean
+.PHONY: help demo test coverage quick long lint format type bench peers docs clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
@@ -47,8 +48,16 @@ type: $(STAMP)  ## mypy --strict on src
 bench: $(STAMP)  ## speed and memory beside the peers, in one process
 	$(BIN)/python -m benchmarks all
 
+$(PEERS)/.installed: constraints-peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints-peers.txt \
+		diffprivlib interpret-core lightgbm opacus pandas pyarrow scikit-learn torch
+	@touch $@
+
+peers: $(PEERS)/.installed  ## the peers' own environment, for `python -m benchmarks tables`
+
 docs: $(STAMP)  ## rewrite the pages that are made from code
 	$(BIN)/python scripts/build_docs.py
 
 clean:  ## forget the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -1,0 +1,187 @@
+"""Arms: what is compared. All take the same rows, the same public facts and the same δ, and give probabilities."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.tables.data import Task
+from benchmarks.tables.rows import group_weights, one_hot
+from veil.errors import InputError, require
+
+ROOT = Path(__file__).parents[2]
+Family = Literal["not private", "peer", "veil"]
+FitPredict = Callable[[Task, float, int], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One thing to compare. `fit` takes task, ε and seed; None means that the peers' environment does it.
+
+    `by_group` says that a fit depends on the definition of groups, `random` that it depends on its seed.
+    """
+
+    name: str
+    title: str
+    family: Family
+    fit: FitPredict | None = None
+    by_group: bool = False
+    random: bool = True
+
+    @property
+    def private(self) -> bool:
+        """Whether ε means something here."""
+        return self.family != "not private"
+
+    def missing(self) -> str | None:
+        """Why it cannot be measured with this version of the code, as one sentence."""
+        if self.name == "auto" and "auto" not in _methods():
+            return "This version of Veil has no method `auto`: it is left out."
+        return None
+
+
+def constant(task: Task, epsilon: float, seed: int) -> NDArray[np.float64]:
+    """The same answer for everybody: shares of the classes among training rows."""
+    labels = task.train[task.target].to_numpy(dtype=str)
+    shares = np.array([(labels == name).mean() for name in task.classes])
+    return np.tile(shares, (len(task.test), 1))
+
+
+def logistic(task: Task, epsilon: float, seed: int, *, weighted: bool = False) -> NDArray[np.float64]:
+    """Standardised numbers and one column per word; scikit-learn's defaults."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    numbers = list(task.numeric)
+    scaler = StandardScaler().fit(task.train[numbers].to_numpy(dtype=np.float64))
+    rows, measured = (
+        np.hstack([scaler.transform(frame[numbers].to_numpy(dtype=np.float64)), one_hot(frame, task.categories)])
+        for frame in (task.train, task.test)
+    )
+    weights = group_weights(task.train, task.group_columns) if weighted else None
+    model = LogisticRegression(max_iter=2000).fit(rows, task.train[task.target].to_numpy(dtype=str), weights)
+    found = np.zeros((len(measured), len(task.classes)))
+    found[:, np.searchsorted(task.classes, model.classes_)] = model.predict_proba(measured)
+    return found
+
+
+def veil_train(task: Task, epsilon: float, seed: int, *, options: tuple[str, ...]) -> NDArray[np.float64]:
+    """`veil train TABLE --target … --group … --epsilon … --delta … --schema … --holdout 0`, then its predictor.
+
+    The command runs in this process, so that its time is not that of imports.
+    """
+    from veil.cli.app import app
+    from veil.tables import load_predictor
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        task.train.to_parquet(folder / "train.parquet", index=False)
+        (folder / "schema.toml").write_text(schema_of(task), encoding="utf-8")
+        words = [
+            "train",
+            str(folder / "train.parquet"),
+            "--target",
+            task.target,
+            "--group",
+            ",".join(task.group_columns),
+        ]
+        words += ["--schema", str(folder / "schema.toml"), "--epsilon", str(epsilon), "--delta", str(task.delta)]
+        words += ["--holdout", "0", "--seed", str(seed), "--out", str(folder / "run"), "--quiet", *options]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            app(words, standalone_mode=False)
+        promised = json.loads((folder / "run" / "certificate.json").read_text(encoding="utf-8"))
+        kept = promised["epsilon"] <= epsilon and promised["delta"] <= task.delta
+        require(kept, f"the certificate has ε = {promised['epsilon']} and δ = {promised['delta']}: more than was asked")
+        predictor = load_predictor(folder / "run")
+        order = [predictor.classes.index(name) for name in task.classes]
+        return predictor.predict_proba(task.test)[:, order]
+
+
+def schema_of(task: Task) -> str:
+    """The public facts as a schema of Veil; columns that only make groups are no features."""
+    from veil.tables.schema import ColumnFacts, Schema
+
+    columns = []
+    for name in map(str, task.train.columns):
+        if name == task.target:
+            columns.append(ColumnFacts(name, "target", values=task.classes))
+        elif name in task.numeric:
+            columns.append(ColumnFacts(name, "numeric", *task.numeric[name], missing="refuse"))
+        elif name in task.group_columns:
+            words = tuple(sorted(set(task.train[name]) | set(task.test[name])))
+            columns.append(ColumnFacts(name, "group", values=words, feature=name in task.categories))
+        elif name in task.categories:
+            columns.append(ColumnFacts(name, "category", values=task.categories[name]))
+        else:
+            columns.append(ColumnFacts(name, "ignore"))
+    return Schema(tuple(columns)).to_toml()
+
+
+def _veil(name: str, *options: str) -> Arm:
+    return Arm(name, f"Veil `{name}`", "veil", partial(veil_train, options=options), by_group=True)
+
+
+_ARMS = (
+    Arm("constant", "constant answer", "not private", constant, random=False),
+    Arm("logistic", "logistic", "not private", logistic, random=False),
+    Arm(
+        "logistic-weighted",
+        "logistic, group-weighted",
+        "not private",
+        partial(logistic, weighted=True),
+        by_group=True,
+        random=False,
+    ),
+    Arm("lightgbm", "LightGBM", "not private", random=False),
+    Arm("lightgbm-weighted", "LightGBM, group-weighted", "not private", by_group=True, random=False),
+    Arm("dp-ebm", "DP-EBM", "peer"),
+    Arm("diffprivlib", "diffprivlib logistic", "peer"),
+    Arm("opacus-logistic", "opacus logistic", "peer"),
+    Arm("opacus-mlp", "opacus MLP", "peer"),
+    _veil("auto", "--method", "auto"),
+    _veil("best", "--preset", "best"),
+    _veil("asc", "--method", "asc"),
+    _veil("dp-sgd", "--method", "dp-sgd"),
+)
+ARMS: Mapping[str, Arm] = {arm.name: arm for arm in _ARMS}
+
+
+def arms_named(names: tuple[str, ...]) -> list[Arm]:
+    """Arms by their names; all of them where none is named."""
+    unknown = [name for name in names if name not in ARMS]
+    if unknown:
+        raise InputError(f'unknown arm "{unknown[0]}": known are {", ".join(ARMS)}')
+    return [ARMS[name] for name in names or ARMS]
+
+
+@cache
+def _methods() -> list[str]:
+    from veil.methods import names
+
+    return names()
+
+
+@cache
+def version_of(arm: Arm) -> str:
+    """What makes a stored figure out of date: the code of Veil, or the version of a package."""
+    from importlib.metadata import version
+
+    if arm.family != "veil":
+        return f"scikit-learn {version('scikit-learn')}"
+    import veil
+
+    digest = hashlib.sha256()
+    for file in sorted(Path(veil.__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return f"veil {version('veil')}, code {digest.hexdigest()[:12]}"
