@@ -1,6 +1,7 @@
 """Auto: a linear model over the columns of a table, set by public facts alone, that listens to every group.
 
-    once:        mean and second moments of the rows, with noise; rows are whitened by them
+    once:        places of knots for columns of numbers, with noise; then mean and second moments of the rows, with
+                 noise: rows are whitened by them
     every step:  all rows; a step's length, and how far all steps lead, follow from rows, ε and δ
     now and then: the errors of each group, with noise; groups that lose get louder, none more than `cap` times
     at the end:  of two classes, the cut that serves the aim best, from one noisy release
@@ -25,6 +26,7 @@ from veil.accounting.events import Gaussian, repeated
 from veil.bounding import Clip
 from veil.errors import require, require_above_zero
 from veil.methods.calibrating import relation_for
+from veil.methods.convex.knot_places import KnotRelease
 from veil.methods.convex.offsets import AIMS, Aim, OffsetChoice
 from veil.methods.convex.setting import noise_for_cell
 from veil.methods.convex.steered_descent import Noises, SteeredDescent
@@ -43,6 +45,9 @@ STEPS = 40
 TRAVEL, LEAST_TRAVEL = 0.5, 200.0
 # Knots for each root of that number.
 KNOTS, FEWEST, MOST = 0.25, 4, 64
+# Histograms that knots are placed by: how many bins, and how many stages where n/κ is at least so much.
+BINS, STAGES, SEEN = 48, 3, 1000.0
+_SHARES = ("knot_share", "mean_share", "moment_share", "error_share", "offset_share")
 # A group is heard if everything released of its errors together is known up to this.
 HEARD = 0.15
 
@@ -55,6 +60,7 @@ class Auto(PrivateAndFair):
 
     aim: Aim = "worst-group"
     clip: float = 0.3
+    knot_share: float = 0.05
     mean_share: float = 0.02
     moment_share: float = 0.1
     error_share: float = 0.08
@@ -124,7 +130,8 @@ class Auto(PrivateAndFair):
         """The noise of each release; what is not released leaves its share to the gradients."""
         errors = self.error_share if releases else 0.0
         offset = self.offset_share if len(facts.classes) == 2 else 0.0
-        rest = 1.0 - self.mean_share - self.moment_share - errors - offset
+        rest = 1.0 - self.knot_share - self.mean_share - self.moment_share - errors - offset
+        stages = STAGES if facts.rows / kappa > SEEN else 1
         # Moments of a replaced row move by √2 bounds, other sums by 2: they need less noise for the same cost.
         moments = 1.0 if relation is Relation.ADD_REMOVE else math.sqrt(0.5)
         white = WhiteningRelease(
@@ -135,6 +142,7 @@ class Auto(PrivateAndFair):
             self.floor,
         )
         return Noises(
+            KnotRelease(kappa * math.sqrt(stages / self.knot_share), relation, stages, BINS),
             white,
             kappa * math.sqrt(steps / rest),
             kappa * math.sqrt(releases / errors) if errors else None,
@@ -146,7 +154,7 @@ class Auto(PrivateAndFair):
         require(self.aim in AIMS, f'aim is "{self.aim}": it is {", ".join(AIMS)}')
         require(settings.ema == 0, f"{self.name} averages by itself: leave ema at 0")
         require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
-        require_above_zero(self, "clip", "mean_share", "moment_share", "error_share", "offset_share", "floor")
+        require_above_zero(self, "clip", "floor", *_SHARES)
         for name in ("whitening", "pace", "slower"):
             value = getattr(self, name)
             require(value >= 0, f"{name} is {value}: it must be at least 0")
@@ -154,7 +162,7 @@ class Auto(PrivateAndFair):
         require(self.every >= 1, f"every is {self.every}: it must be at least 1")
         require(self.cap >= 1, f"cap is {self.cap}: it must be at least 1")
         require(
-            self.mean_share + self.moment_share + self.error_share + self.offset_share < 1,
+            sum(getattr(self, name) for name in _SHARES) < 1,
             "the shares together must leave a part of the budget for training: below 1",
         )
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from veil.errors import require
+from veil.models.knots import Knots
 from veil.problem import PublicFacts
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
@@ -37,14 +38,19 @@ class Scale(nn.Module):
         return rows * self.factor
 
 
-def additive(facts: PublicFacts, blocks: Sequence[int] | None = None) -> nn.Module:
-    """A linear layer over columns, starting at zero: over columns with knots it adds up a curve for each.
+def additive(
+    facts: PublicFacts, blocks: Sequence[int] | None = None, numbers: Sequence[int] = (), knots: int = 8
+) -> nn.Module:
+    """A linear layer over columns, starting at zero, that adds up a curve for each column of numbers.
 
     `blocks` are the widths of the encoded columns: rows are scaled so that each column has the same part of length 1.
+    `numbers` are the places of numbers in [−1, 1]; each has so many `knots`.
     """
     inputs = prod(facts.input_shape)
+    layer = Knots(numbers, knots)
     columns = inputs if blocks is None else len(blocks)
-    return nn.Sequential(nn.Flatten(), Scale(columns**-0.5), _zeros(nn.Linear(inputs, facts.outputs)))
+    head = _zeros(nn.Linear(inputs + layer.added, facts.outputs))
+    return nn.Sequential(nn.Flatten(), layer, Scale(columns**-0.5), head)
 
 
 def mlp(facts: PublicFacts, width: int = 64, depth: int = 2, activation: str = "tanh") -> nn.Module:

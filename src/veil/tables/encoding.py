@@ -1,7 +1,6 @@
 """Encoding: columns of a table into rows of numbers.
 
-A number is shifted and scaled into [−1, 1] by its bounds and clamped to them, and where it has knots it also becomes a
-share of the two knots that it lies between; a category becomes one column per known
+A number is shifted and scaled into [−1, 1] by its bounds and clamped to them; a category becomes one column per known
 value, and a value that was not known becomes all zeros; a date becomes a number of days; a text becomes a bag of
 hashed tokens, or a row of codes for models that read sequences. No row's numbers depend on another row.
 """
@@ -28,7 +27,7 @@ class Numeric:
     """A number between two bounds. `missing_words` are texts that mean "no value".
 
     A missing value becomes the middle and, with the rule `flag`, sets a column of its own; `refuse` makes it an error.
-    With `lenient`, what is no number counts as missing. Over `knots` a linear model learns a curve in place of a line.
+    With `lenient`, what is no number counts as missing.
     """
 
     name: str
@@ -37,17 +36,15 @@ class Numeric:
     missing: Missing = "flag"
     missing_words: tuple[str, ...] = ()
     lenient: bool = False
-    knots: tuple[float, ...] = ()
 
     def width(self) -> int:
-        """The value, whether it is missing, and the knots."""
-        return (2 if self.missing == "flag" else 1) + len(self.knots)
+        """The value, and whether it is missing."""
+        return 2 if self.missing == "flag" else 1
 
     def encode(self, column: pd.Series) -> Array:
-        """[−1, 1], a mark where the value is missing, and the shares of the knots around it."""
+        """[−1, 1] and a mark where the value is missing."""
         values = numbers(column, self.name, self.missing_words, self.lenient)
-        scaled = _scaled(values, column, self.name, self.low, self.high, self.missing)
-        return np.hstack([scaled, shares_of_knots(values, self.knots)]) if self.knots else scaled
+        return _scaled(values, column, self.name, self.low, self.high, self.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +61,15 @@ class Date:
     missing: Missing = "flag"
     lenient: bool = False
     day_first: bool | None = None
-    knots: tuple[float, ...] = ()
 
     def width(self) -> int:
-        """The value, whether it is missing, and the knots."""
-        return (2 if self.missing == "flag" else 1) + len(self.knots)
+        """The value, and whether it is missing."""
+        return 2 if self.missing == "flag" else 1
 
     def encode(self, column: pd.Series) -> Array:
-        """[−1, 1], a mark where the value is missing, and the shares of the knots around it."""
+        """[−1, 1] and a mark where the value is missing."""
         values = days(column, self.name, self.lenient, self.day_first)
-        scaled = _scaled(values, column, self.name, self.low, self.high, self.missing)
-        return np.hstack([scaled, shares_of_knots(values, self.knots)]) if self.knots else scaled
+        return _scaled(values, column, self.name, self.low, self.high, self.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,22 +178,6 @@ class Encoding:
     def widths(self) -> tuple[int, ...]:
         """How many numbers each column becomes."""
         return tuple(column.width() for column in self.columns)
-
-
-def shares_of_knots(values: NDArray[np.float64], knots: tuple[float, ...]) -> Array:
-    """How near each value is to the two knots around it, 1 in all; zeros where it is missing.
-
-    >>> shares_of_knots(np.array([0.0, 2.5, np.nan, 99.0]), (0.0, 2.0, 4.0)).tolist()
-    [[1.0, 0.0, 0.0], [0.0, 0.75, 0.25], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
-    """
-    place = np.interp(np.nan_to_num(values), knots, np.arange(len(knots)))
-    below = np.minimum(place.astype(np.int64), len(knots) - 2)
-    found = np.zeros((len(values), len(knots)), dtype=np.float32)
-    rows = np.arange(len(values))
-    found[rows, below] = 1 - (place - below)
-    found[rows, below + 1] = place - below
-    found[np.isnan(values)] = 0.0
-    return found
 
 
 def words(column: pd.Series) -> list[str]:

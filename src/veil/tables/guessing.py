@@ -72,11 +72,10 @@ def why_not_learned(column: pd.Series) -> str:
     return "counts the rows" if pd.api.types.is_numeric_dtype(column) else "different in almost every row"
 
 
-def fit_column(column: pd.Series, name: str, kind: Kind, rare: int = RARE, knots: int = 0) -> Column | None:
+def fit_column(column: pd.Series, name: str, kind: Kind, rare: int = RARE) -> Column | None:
     """Read the bounds or values of one column off its rows; None where it is ignored.
 
-    A category or a word for "missing" that fewer than `rare` rows have is not kept. Numbers and dates get up to `knots`
-    knots, with as many rows between each two.
+    A category or a word for "missing" that fewer than `rare` rows have is not kept.
     """
     if kind == "ignore":
         return None
@@ -88,16 +87,13 @@ def fit_column(column: pd.Series, name: str, kind: Kind, rare: int = RARE, knots
         return Category(name, tuple(sorted(str(value) for value in kept.index[:MAX_CATEGORIES])))
     if kind == "date":
         order = day_comes_first(column)
-        values = days(column, name, lenient=True, day_first=order)
-        return Date(name, *_bounds(values), day_first=order, knots=_knots(values, knots))
+        return Date(name, *_bounds(days(column, name, lenient=True, day_first=order)), day_first=order)
     absent, complete = _absent_words(column, rare)
-    values = numbers(column, name, absent, lenient=not complete)
-    return Numeric(name, *_bounds(values), missing_words=absent, lenient=not complete, knots=_knots(values, knots))
+    bounds = _bounds(numbers(column, name, absent, lenient=not complete))
+    return Numeric(name, *bounds, missing_words=absent, lenient=not complete)
 
 
-def fit_encoding(
-    table: pd.DataFrame, leave_out: set[str], sequence: bool = False, *, rare: int = RARE, knots: int = 0
-) -> Encoding:
+def fit_encoding(table: pd.DataFrame, leave_out: set[str], sequence: bool = False, *, rare: int = RARE) -> Encoding:
     """Read kinds, bounds and categories off the rows. This is not private: the certificate says so.
 
     With `sequence` the text column becomes a row of codes, and all else is left out. A smaller `rare` keeps categories
@@ -110,7 +106,7 @@ def fit_encoding(
     kinds = {name: guess_kind(table[name]) for name in kept}
     if sequence:
         return Encoding((Codes(_text_column(table, kinds)),), from_rows=True)
-    fitted = [fit_column(table[name], name, kind, rare, knots) for name, kind in kinds.items()]
+    fitted = [fit_column(table[name], name, kind, rare) for name, kind in kinds.items()]
     columns = tuple(column for column in fitted if column is not None and column.width() > 0)
     require(
         len(columns) > 0,
@@ -172,24 +168,6 @@ def _absent_words(column: pd.Series, rare: int) -> tuple[tuple[str, ...], bool]:
 def _bounds(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
     finite = values[np.isfinite(values)]
     return rounded_outwards(float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-
-
-def _knots(values: np.ndarray[tuple[int], np.dtype[np.float64]], most: int) -> tuple[float, ...]:
-    """Quantiles as knots, rounded at a tenth of the distance to the next: hardly one is the value of a single row."""
-    finite = values[np.isfinite(values)]
-    if most < 1 or len(finite) == 0:
-        return ()
-    found = np.unique(np.quantile(finite, np.linspace(0.0, 1.0, most + 1)))
-    if len(found) < 3:
-        return ()
-    low, high = rounded_outwards(float(found[0]), float(found[-1]))
-    inner = [_rounded(float(value), float(gap)) for value, gap in zip(found[1:-1], np.diff(found)[1:], strict=True)]
-    return tuple(sorted({low, high, *(value for value in inner if low < value < high)}))
-
-
-def _rounded(value: float, gap: float) -> float:
-    unit = 10.0 ** (math.floor(math.log10(gap)) - 1)
-    return round(round(value / unit) * unit, 12)
 
 
 def rounded_outwards(low: float, high: float) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Steered descent: full-batch steps of a softmax over whitened rows, with weights that follow released group errors.
 
-    once:        m = (Σ x + noise)/n,   S = (Σ (x−m)(x−m)ᵀ + noise)/n;   z = (x − m)·W/s with a constant behind it,
+    once:        knots of the numbers, where the model has some (`knot_places`)
+                 m = (Σ x + noise)/n,   S = (Σ (x−m)(x−m)ᵀ + noise)/n;   z = (x − m)·W/s with a constant behind it,
                  W = U·(λ + floor)^−power,   s such that the average row has length 1
     every step:  p_i = softmax(θ·z_i − e_{y_i}·margin_u),   g_i = (p_i − e_{y_i}) ⊗ z_i
                  G = Σ_i (w_u/max w)·min(1, C/‖g_i‖)·g_i + N(0, (σ·C)²·I)
@@ -26,9 +27,11 @@ from veil.accounting import Gaussian, Ledger, Relation
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.methods.convex.group_descent import AVERAGED, GRADIENTS, bounded_slopes, inputs_of
+from veil.methods.convex.knot_places import KNOTS, KnotRelease
 from veil.methods.convex.offsets import SENSITIVITY, OffsetChoice, counted
 from veil.methods.convex.steering import Steering
 from veil.methods.convex.whitening import MEAN, MOMENTS, WhiteningRelease
+from veil.models.knots import Knots
 from veil.noise import GaussianNoise
 from veil.plans.controllers.solver import Report
 from veil.problem import Problem, PublicFacts
@@ -46,6 +49,7 @@ _PROJECTION_SEED = 20240
 class Noises:
     """Noise of each release over what one row added or removed moves; None: the release is not made."""
 
+    knots: KnotRelease | None
     whitening: WhiteningRelease
     gradients: float
     errors: float | None
@@ -55,6 +59,8 @@ class Noises:
         """Purpose, how often, and what one costs every row."""
         mean, moments = self.whitening.events()
         found = [(MEAN, 1, mean), (MOMENTS, 1, moments), (GRADIENTS, steps, Gaussian(self.gradients, relation))]
+        if self.knots is not None:
+            found.insert(0, (KNOTS, self.knots.stages, self.knots.event()))
         if self.errors is not None:
             found.append((ERRORS, releases, Gaussian(self.errors, relation)))
         if self.offset is not None:
@@ -108,10 +114,14 @@ class SteeredDescent:
         """Whiten once, then descend; every cost is on the ledger before a row is read."""
         features, layer = _parts(model)
         noise, facts = GaussianNoise(seed, secure=self.secure), problem.public
+        layer_of_knots = next((part for part in features if isinstance(part, Knots) and part.numbers), None)
         for purpose, count, event in self.events():
+            if purpose == KNOTS and layer_of_knots is None:
+                continue
             ledger.reserve(purpose, 0, count, dict.fromkeys(range(len(facts.cells)), event))
         with torch.no_grad():
             present = np.flatnonzero(problem.present)
+            self._place_knots(features, problem, present, noise)
             rows = torch.cat([finite(features(inputs).double()) for inputs in inputs_of(problem, present)])
             projection = _projection(rows.shape[1])
             rows = rows if projection is None else rows @ projection
@@ -122,6 +132,16 @@ class SteeredDescent:
                 layer.weight.copy_(weight if projection is None else weight @ projection.T)
                 layer.bias.copy_(bias)
                 report(step, {"weights": self._by_group(loudness)})
+
+    def _place_knots(
+        self, features: nn.Sequential, problem: Problem, present: NDArray[np.int64], noise: GaussianNoise
+    ) -> None:
+        """Released places for the knots of the model, where it has any."""
+        for place, layer in enumerate(features):
+            if isinstance(layer, Knots) and layer.numbers and self.noises.knots is not None:
+                before = features[:place]
+                values = torch.cat([layer.values(before(inputs)) for inputs in inputs_of(problem, present)])
+                self.noises.knots.make(layer, values, noise)
 
     def _whiten(self, rows: Tensor, size: int, noise: GaussianNoise) -> Whitened:
         release = self.noises.whitening
@@ -217,7 +237,7 @@ def _projection(width: int) -> Tensor | None:
     return torch.randn(width, _DIMENSIONS, generator=generator, dtype=torch.float64) / math.sqrt(_DIMENSIONS)
 
 
-def _parts(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
+def _parts(model: nn.Module) -> tuple[nn.Sequential, nn.Linear]:
     """What needs no training, and the linear layer behind it."""
     parts = list(model) if isinstance(model, nn.Sequential) else [model]
     trained = [p for p in model.parameters() if p.requires_grad]
