@@ -108,7 +108,7 @@ def _typed(field: FieldInfo) -> tuple[Any, Any]:
         return str, default
     if origin in (Union, UnionType):
         (inner,) = (one for one in get_args(kind) if one is not NoneType)
-        return inner | None, default
+        return (str if get_origin(inner) is Literal else inner) | None, default
     if field.is_required():
         return kind, inspect.Parameter.empty
     return kind, str(default) if kind is Path else default

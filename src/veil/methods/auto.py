@@ -176,15 +176,17 @@ def _start(units: Units, aim: Aim) -> tuple[float, ...]:
     return tuple(log - mean for log in logs)
 
 
-def knots_for(rows: int, settings: Settings) -> int:
+def knots_for(facts: PublicFacts, settings: Settings) -> int:
     """How many knots a column of numbers gets, from public facts: more rows and a larger ε carry more.
 
-    >>> knots_for(1_000, Settings.checked(epsilon=1.0)), knots_for(30_000, Settings.checked(epsilon=1.0))
-    (4, 20)
+    >>> from veil.problem import Cell
+    >>> facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 30_000),), (1,))
+    >>> knots_for(facts, Settings.checked(epsilon=1.0))
+    21
     """
-    delta = settings.delta or 1.0 / (2 * rows)
-    single = noise_multiplier(_single, settings.epsilon, delta, settings.accountant_for())
-    return min(MOST, max(FEWEST, round(KNOTS * math.sqrt(rows / single))))
+    budget = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
+    single = noise_multiplier(_single, budget, settings.delta_for(facts), settings.accountant_for())
+    return 1 + min(MOST, max(FEWEST, round(KNOTS * math.sqrt(facts.rows / single))))
 
 
 def _single(kappa: float) -> list[Repeated]:

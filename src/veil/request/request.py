@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from veil.foundation.words import as_pairs, listed, named_values
 from veil.request.settings import Argument, Asked, Settings
@@ -26,6 +26,9 @@ Pairs = Annotated[
 
 
 STORE = "veil-budget.sqlite"
+# What a method trains where no model is named; the others train a small network.
+SUITED = {"auto": "additive", "group-gd": "whitened"}
+NETWORK = "mlp"
 
 
 class TableRequest(Asked):
@@ -37,7 +40,9 @@ class TableRequest(Asked):
     data: Path = Argument(..., description="A CSV, Parquet or Arrow file, or a folder of Parquet files or of images.")
     target: str | None = Field(None, description="Column to predict.")
     group: Names = Field((), description="Group columns, comma-separated.")
-    model: str = Field("mlp", description="A built-in model, or my_module:factory.")
+    model: str = Field(
+        "", description="A built-in model, or my_module:factory. [default: what suits the method]", repr=False
+    )
     test: Path | None = Field(None, description="A table whose rows are public, for evaluation.")
     schema_file: Path | None = Field(
         None, alias="schema", description="Public knowledge about the columns; see `veil data schema`."
@@ -70,7 +75,10 @@ class Request(TableRequest):
     """What `veil train` can be asked."""
 
     preset: str | None = Field(None, description="Method and model in one word: best. See docs/methods/group-gd.md.")
-    method: str = Field("asc", description="See `veil methods`.")
+    method: str = Field("auto", description="See `veil methods`.")
+    aim: Literal["worst-group", "balanced", "overall"] | None = Field(
+        None, description="auto: whom to serve: worst-group (the default), balanced or overall."
+    )
     option: Pairs = Field({}, description="An option of the method, as name=value. Repeatable.")
     tail: float | None = Field(None, description="ino-sgd: length of the tail in percent.")
     allow_weaker_minority_privacy: bool = Field(False, description="azb-weak: small groups get a larger ε than asked.")
@@ -100,9 +108,21 @@ class Request(TableRequest):
         False, description="Also measure private rows exactly. The certificate does not cover it, and says so."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _suited(cls, given: Any) -> Any:
+        """A model that suits the method, where none is named."""
+        if not isinstance(given, Mapping) or given.get("model"):
+            return given
+        return {**given, "model": SUITED.get(given.get("method") or cls.model_fields["method"].default, NETWORK)}
+
     def options(self) -> dict[str, Any]:
         """The options of the method, those with a name of their own on the command line among them."""
-        own = {"tail": self.tail, "allow_weaker_minority_privacy": self.allow_weaker_minority_privacy or None}
+        own = {
+            "aim": self.aim,
+            "tail": self.tail,
+            "allow_weaker_minority_privacy": self.allow_weaker_minority_privacy or None,
+        }
         return self.option | {name: value for name, value in own.items() if value is not None}
 
 

@@ -179,6 +179,15 @@ class Encoding:
         """How many numbers each column becomes."""
         return tuple(column.width() for column in self.columns)
 
+    def numbers(self) -> list[int]:
+        """The places of numbers and dates, which lie in [−1, 1], in an encoded row."""
+        starts = np.cumsum([0, *self.widths()])
+        return [
+            int(start)
+            for start, column in zip(starts, self.columns, strict=False)
+            if isinstance(column, Numeric | Date)
+        ]
+
 
 def words(column: pd.Series) -> list[str]:
     """Each value as a word; what is missing is the empty word. Whole numbers look alike whatever their type."""

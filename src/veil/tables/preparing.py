@@ -15,6 +15,7 @@ from torch import nn
 from veil.accounting import Relation
 from veil.errors import InputError, about, require
 from veil.foundation.randomness import Seed
+from veil.methods.auto import knots_for
 from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
 from veil.problem import PublicFacts, cross
 from veil.problem.budgets import Levels, quantise, read_budgets
@@ -194,13 +195,16 @@ def group_names(table: pd.DataFrame, columns: Columns) -> tuple[list[str], list[
     return list(names), [names[i] for i in ids]
 
 
-def model_options(request: Request, encoding: Encoding | None) -> dict[str, Any]:
-    """The options asked for, and those that follow from how columns become numbers."""
+def model_options(request: Request, facts: PublicFacts, encoding: Encoding | None) -> dict[str, Any]:
+    """The options asked for, and those that follow from public facts and from how columns become numbers."""
     options = dict(request.model_option)
     if encoding is None:
         return options
-    if request.model == "wide-and-deep":
+    if request.model in ("wide-and-deep", "additive"):
         options.setdefault("blocks", list(encoding.widths()))
+    if request.model == "additive":
+        options.setdefault("numbers", encoding.numbers())
+        options.setdefault("knots", knots_for(facts, request.settings))
     first = encoding.columns[0]
     if request.model in SEQUENCE_MODELS and isinstance(first, Codes):
         options.setdefault("vocabulary", vocabulary_of(first.form, first.buckets))
@@ -209,7 +213,7 @@ def model_options(request: Request, encoding: Encoding | None) -> dict[str, Any]
 
 def make_model(request: Request, facts: PublicFacts, encoding: Encoding | None, seed: Seed) -> nn.Module:
     """The model asked for, with public starting weights and chosen layers where they are given."""
-    model = build_model(request.model, facts, seed, **model_options(request, encoding))
+    model = build_model(request.model, facts, seed, **model_options(request, facts, encoding))
     if request.init is not None:
         load_public_weights(model, request.init)
     if request.train_only:

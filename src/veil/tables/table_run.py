@@ -91,7 +91,7 @@ def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: M
         by.charge.reserve(plan)
     run = execute(_job(opened, by, callbacks, config), plan, by.folder)
     if run.folder is not None and opened.encoding is not None:
-        options = model_options(opened.request, opened.encoding)
+        options = model_options(opened.request, plan.facts, opened.encoding)
         save_preprocessing(run.folder, opened.encoding, plan.facts, opened.request.model, options)
     return run
 
