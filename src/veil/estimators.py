@@ -68,9 +68,9 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         *,
         epsilon: float = 1.0,
         delta: float | None = None,
-        method: str = "dp-sgd",
+        method: str = "auto",
         method_options: Mapping[str, Any] | None = None,
-        model: str = "mlp",
+        model: str = "",
         model_options: Mapping[str, Any] | None = None,
         epochs: float = 20.0,
         batch_size: int = 256,
@@ -153,7 +153,6 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         if crossed is not None:
             check_groups(len(training.public.groups), len(training), list(crossed))
         fitting = self._fitting(table, targets, crossed, owned, given, training.public)
-        asked = Request.checked(data=Path(), model=self.model, model_option=self.model_options or {})
         settings = Settings.checked(
             epsilon=self.epsilon,
             delta=self.delta,
@@ -163,6 +162,9 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             accountant=self.accountant,
             secure_noise=self.secure_noise,
             seed=given,
+        )
+        asked = Request.checked(
+            data=Path(), method=self.method, model=self.model, model_option=self.model_options or {}, settings=settings
         )
         job = Job(
             ModelFactory(asked, self.encoding_)(training, seed),
@@ -299,9 +301,9 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
         target_bounds: tuple[float, float] | None = None,
         epsilon: float = 1.0,
         delta: float | None = None,
-        method: str = "dp-sgd",
+        method: str = "auto",
         method_options: Mapping[str, Any] | None = None,
-        model: str = "mlp",
+        model: str = "",
         model_options: Mapping[str, Any] | None = None,
         epochs: float = 20.0,
         batch_size: int = 256,

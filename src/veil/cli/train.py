@@ -94,7 +94,10 @@ def _check(context: typer.Context, request: Request, method: Method, wanted: lis
     """Refuse what a run would pass over: an ε beside budgets, steps beside a solver, figures that nobody measures."""
     if getattr(method, "whole", False):
         typed = _typed(context, "epochs", "batch_size", "learning_rate")
-        require(not typed, f"{method.name} is solved as a whole, with steps of its own: leave {typed} out, or name another --method")
+        require(
+            not typed,
+            f"{method.name} is solved as a whole, with steps of its own: leave {typed} out, or name another --method",
+        )
     if request.budgets is not None or request.row_budgets is not None:
         given = "--budgets" if request.budgets is not None else "--row-budgets"
         require(not _typed(context, "epsilon"), f"{given} says everybody's own ε: leave --epsilon out")

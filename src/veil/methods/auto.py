@@ -6,6 +6,8 @@
     now and then: the errors of each group, with noise; groups that lose get louder, none more than `cap` times
     at the end:  of two classes, the cut that serves the aim best, from one noisy release
 
+Numbers are predicted alike, with targets in [−1, 1] and squared errors whose slope is bounded.
+
 `veil.methods.convex.steered_descent`, `steering` and `offsets` have the formulas in full. Over columns that are cut
 into knots the model is additive: what it learned of every column can be drawn.
 
@@ -26,6 +28,7 @@ from veil.accounting.events import Gaussian, repeated
 from veil.bounding import Clip
 from veil.errors import require, require_above_zero
 from veil.methods.calibrating import relation_for
+from veil.methods.convex.cross_choice import CrossRelease
 from veil.methods.convex.knot_places import KnotRelease
 from veil.methods.convex.offsets import AIMS, Aim, OffsetChoice
 from veil.methods.convex.setting import noise_for_cell
@@ -43,11 +46,15 @@ from veil.sampling.draws import Poisson
 STEPS = 40
 # Steps lead so far in all, for each row that stands against the noise of a single release.
 TRAVEL, LEAST_TRAVEL = 0.5, 200.0
+# Squared errors curve about five times as much as a softmax.
+FOR_NUMBERS = 0.2
 # Knots for each root of that number.
 KNOTS, FEWEST, MOST = 0.25, 4, 64
+# Columns that are crossed, where n/κ is at least so much.
+CROSSED_COLUMNS, CARRIES_CROSSES = 6, 4000.0
 # Histograms that knots are placed by: how many bins, and how many stages where n/κ is at least so much.
 BINS, STAGES, SEEN = 48, 3, 1000.0
-_SHARES = ("knot_share", "mean_share", "moment_share", "error_share", "offset_share")
+_SHARES = ("knot_share", "cross_share", "mean_share", "moment_share", "error_share", "offset_share")
 # A group is heard if everything released of its errors together is known up to this.
 HEARD = 0.15
 
@@ -61,6 +68,7 @@ class Auto(PrivateAndFair):
     aim: Aim = "worst-group"
     clip: float = 0.3
     knot_share: float = 0.05
+    cross_share: float = 0.03
     mean_share: float = 0.02
     moment_share: float = 0.1
     error_share: float = 0.08
@@ -78,7 +86,7 @@ class Auto(PrivateAndFair):
         """One noise for the whole run, split between the releases."""
         self._check(facts, settings)
         relation, steps = relation_for("poisson", self.neighbours), settings.steps or STEPS
-        cells = range(len(facts.cells))
+        cells, crosses = range(len(facts.cells)), crossed_for(facts, settings) > 0
 
         def solver(kappa: float) -> SteeredDescent:
             """κ is the noise of a single release that would cost as much as the whole run."""
@@ -87,14 +95,15 @@ class Auto(PrivateAndFair):
             steering = Steering(units, self.every, self.pace, self.slower, self.cap)
             releases = len(steering.releases(steps)) if self.aim == "worst-group" else 0
             return SteeredDescent(
-                self._noises(kappa, steps, releases, facts, relation),
+                self._noises(kappa, steps, releases, facts, crosses),
                 relation,
                 steering if releases else Steering(units, steps, 0.0, 0.0, self.cap),
                 OffsetChoice(units, self.aim),
                 _start(units, self.aim),
                 self.clip,
                 steps,
-                max(TRAVEL * facts.rows / kappa, LEAST_TRAVEL),
+                max(TRAVEL * facts.rows / kappa, LEAST_TRAVEL)
+                * (1.0 if facts.task == "classification" else FOR_NUMBERS),
                 self.momentum,
                 settings.secure_noise,
             )
@@ -126,11 +135,14 @@ class Auto(PrivateAndFair):
         controller = Described(release, self.name)
         return Plan(self.name, facts, settings, steps, controller, relation, rules, details=details, solver=chosen)
 
-    def _noises(self, kappa: float, steps: int, releases: int, facts: PublicFacts, relation: Relation) -> Noises:
+    def _noises(self, kappa: float, steps: int, releases: int, facts: PublicFacts, crosses: bool) -> Noises:
         """The noise of each release; what is not released leaves its share to the gradients."""
         errors = self.error_share if releases else 0.0
         offset = self.offset_share if len(facts.classes) == 2 else 0.0
-        rest = 1.0 - self.knot_share - self.mean_share - self.moment_share - errors - offset
+        knots = self.knot_share if len(facts.input_shape) < 3 else 0.0
+        crossed = self.cross_share if crosses else 0.0
+        rest = 1.0 - knots - crossed - self.mean_share - self.moment_share - errors - offset
+        relation = relation_for("poisson", self.neighbours)
         stages = STAGES if facts.rows / kappa > SEEN else 1
         # Moments of a replaced row move by √2 bounds, other sums by 2: they need less noise for the same cost.
         moments = 1.0 if relation is Relation.ADD_REMOVE else math.sqrt(0.5)
@@ -142,7 +154,8 @@ class Auto(PrivateAndFair):
             self.floor,
         )
         return Noises(
-            KnotRelease(kappa * math.sqrt(stages / self.knot_share), relation, stages, BINS),
+            KnotRelease(kappa * math.sqrt(stages / knots), relation, stages, BINS) if knots else None,
+            CrossRelease(kappa / math.sqrt(crossed), relation) if crossed else None,
             white,
             kappa * math.sqrt(steps / rest),
             kappa * math.sqrt(releases / errors) if errors else None,
@@ -150,7 +163,6 @@ class Auto(PrivateAndFair):
         )
 
     def _check(self, facts: PublicFacts, settings: Settings) -> None:
-        require(facts.task == "classification", f"{self.name} needs classes: for numbers take asc or dp-sgd")
         require(self.aim in AIMS, f'aim is "{self.aim}": it is {", ".join(AIMS)}')
         require(settings.ema == 0, f"{self.name} averages by itself: leave ema at 0")
         require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
@@ -184,9 +196,20 @@ def knots_for(facts: PublicFacts, settings: Settings) -> int:
     >>> knots_for(facts, Settings.checked(epsilon=1.0))
     21
     """
+    return 1 + min(MOST, max(FEWEST, round(KNOTS * math.sqrt(_standing_out(facts, settings)))))
+
+
+def crossed_for(facts: PublicFacts, settings: Settings) -> int:
+    """How many columns are crossed with each other: none where rows and ε do not carry it."""
+    if len(facts.input_shape) == 3 or _standing_out(facts, settings) < CARRIES_CROSSES:
+        return 0
+    return CROSSED_COLUMNS
+
+
+def _standing_out(facts: PublicFacts, settings: Settings) -> float:
+    """Rows for each unit of noise of a single release."""
     budget = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
-    single = noise_multiplier(_single, budget, settings.delta_for(facts), settings.accountant_for())
-    return 1 + min(MOST, max(FEWEST, round(KNOTS * math.sqrt(facts.rows / single))))
+    return facts.rows / noise_multiplier(_single, budget, settings.delta_for(facts), settings.accountant_for())
 
 
 def _single(kappa: float) -> list[Repeated]:

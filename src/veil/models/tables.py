@@ -10,9 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from veil.errors import require
+from veil.models.crosses import Crosses
 from veil.models.knots import Knots
+from veil.models.whitened import ImageFeatures, Projection, image_features
 from veil.problem import PublicFacts
 
+# Second moments take the square of these.
+MOST_NUMBERS, MOST_MAPS = 1024, 512
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
@@ -39,18 +43,46 @@ class Scale(nn.Module):
 
 
 def additive(
-    facts: PublicFacts, blocks: Sequence[int] | None = None, numbers: Sequence[int] = (), knots: int = 8
+    facts: PublicFacts,
+    blocks: Sequence[int] | None = None,
+    numbers: Sequence[int] = (),
+    knots: int = 8,
+    crossed: int = 0,
+    first: Sequence[int] = (),
 ) -> nn.Module:
     """A linear layer over columns, starting at zero, that adds up a curve for each column of numbers.
 
     `blocks` are the widths of the encoded columns: rows are scaled so that each column has the same part of length 1.
-    `numbers` are the places of numbers in [−1, 1]; each has so many `knots`.
+    `numbers` are the places of numbers in [−1, 1]; each has so many `knots`. So many columns are `crossed`, those of
+    `first` in any case. Images become scattering maps, and rows of very many numbers are projected onto fewer.
     """
+    if len(facts.input_shape) == 3:
+        features = image_features(facts.input_shape)
+        head = _zeros(nn.Linear(min(features, MOST_MAPS), facts.outputs))
+        return nn.Sequential(ImageFeatures(), Projection(features, MOST_MAPS), head)
     inputs = prod(facts.input_shape)
-    layer = Knots(numbers, knots)
-    columns = inputs if blocks is None else len(blocks)
-    head = _zeros(nn.Linear(inputs + layer.added, facts.outputs))
-    return nn.Sequential(nn.Flatten(), layer, Scale(columns**-0.5), head)
+    widths = [1] * inputs if blocks is None else list(blocks)
+    curves = Knots(numbers, knots)
+    crosses = Crosses(_places(widths, curves), crossed, tuple(first))
+    wide = inputs + curves.added + crosses.added
+    if wide > MOST_NUMBERS:
+        head = _zeros(nn.Linear(MOST_NUMBERS, facts.outputs))
+        return nn.Sequential(nn.Flatten(), curves, crosses, Projection(wide, MOST_NUMBERS), head)
+    head = _zeros(nn.Linear(wide, facts.outputs))
+    return nn.Sequential(nn.Flatten(), curves, crosses, Scale(len(widths) ** -0.5), head)
+
+
+def _places(widths: Sequence[int], curves: Knots) -> list[list[int]]:
+    """Where each column's numbers stand in a row with knots behind it."""
+    found, start, count = [], 0, curves.places.shape[1]
+    for width in widths:
+        places = list(range(start, start + width))
+        if start in curves.numbers:
+            knots = sum(widths) + curves.numbers.index(start) * count
+            places += range(knots, knots + count)
+        found.append(places)
+        start += width
+    return found
 
 
 def mlp(facts: PublicFacts, width: int = 64, depth: int = 2, activation: str = "tanh") -> nn.Module:

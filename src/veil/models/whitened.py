@@ -34,6 +34,23 @@ class ImageFeatures(nn.Module):
         return torch.cat([per_row(block).reshape(len(images), -1) for block in blocks], dim=1)
 
 
+class Projection(nn.Module):
+    """Rows onto fewer numbers by a fixed random matrix, at length 1; one that is not finite, or overflows, becomes 0.
+
+    >>> Projection(2, 8)(torch.tensor([[3.0, 4.0]])).tolist()
+    [[0.6000000238418579, 0.800000011920929]]
+    """
+
+    matrix: Tensor
+
+    def __init__(self, features: int, dimensions: int) -> None:
+        super().__init__()
+        self.register_buffer("matrix", projection(features, dimensions))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return projected(rows, self.matrix)
+
+
 class Whitening(nn.Module):
     """Rows of unit length in coordinates where no direction is much larger than another.
 
@@ -50,9 +67,7 @@ class Whitening(nn.Module):
         super().__init__()
         self.constant = constant
         kept = min(features, dimensions)
-        generator = torch.Generator().manual_seed(_PROJECTION_SEED)
-        fixed = torch.randn(features, kept, generator=generator) / kept**0.5 if features > kept else torch.empty(0)
-        self.register_buffer("projection", fixed)
+        self.register_buffer("projection", projection(features, dimensions))
         self.register_buffer("mean", torch.zeros(kept))
         self.register_buffer("matrix", torch.eye(kept))
 
@@ -63,10 +78,7 @@ class Whitening(nn.Module):
 
     def project(self, rows: Tensor) -> Tensor:
         """Unit rows before anything private is known of them; a row that is not finite, or overflows, becomes 0."""
-        flat = rows.reshape(len(rows), -1).to(self.mean.dtype)
-        flat = torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, 0.0)
-        found = unit(flat @ self.projection if self.projection.numel() else flat)
-        return torch.where(torch.isfinite(found).all(dim=1, keepdim=True), found, 0.0)
+        return projected(rows.to(self.mean.dtype), self.projection)
 
     def whiten(self, rows: Tensor) -> Tensor:
         """Unit rows, centred, whitened, with the constant behind them; never longer than 1."""
@@ -78,6 +90,23 @@ class Whitening(nn.Module):
         return self.whiten(self.project(rows))
 
 
+def projection(features: int, dimensions: int) -> Tensor:
+    """A public matrix that takes features onto fewer dimensions; empty where they are few enough."""
+    if features <= dimensions:
+        return torch.empty(0)
+    generator = torch.Generator().manual_seed(_PROJECTION_SEED)
+    fixed: Tensor = torch.randn(features, dimensions, generator=generator) / dimensions**0.5
+    return fixed
+
+
+def projected(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Flat rows at length 1, after the matrix if it is not empty."""
+    flat = rows.reshape(len(rows), -1)
+    flat = torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, 0.0)
+    found: Tensor = unit(flat @ matrix.to(flat.dtype) if matrix.numel() else flat)
+    return torch.where(torch.isfinite(found).all(dim=1, keepdim=True), found, 0.0)
+
+
 def unit(rows: Tensor) -> Tensor:
     """Each row with length 1, or 0 where it has none."""
     lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
@@ -87,7 +116,7 @@ def unit(rows: Tensor) -> Tensor:
 def whitened(facts: PublicFacts, dimensions: int = 512) -> nn.Module:
     """Features that need no training, whitening, and one linear layer that starts at zero."""
     images = len(facts.input_shape) == 3
-    features = _image_features(facts.input_shape) if images else math.prod(facts.input_shape)
+    features = image_features(facts.input_shape) if images else math.prod(facts.input_shape)
     layer = Whitening(features, dimensions)
     head = nn.Linear(layer.dimensions + 1, facts.outputs, bias=False)
     nn.init.zeros_(head.weight)
@@ -98,5 +127,6 @@ def _shrunk(images: Tensor) -> tuple[int, int]:
     return images.shape[2] // 2**SCALES, images.shape[3] // 2**SCALES
 
 
-def _image_features(shape: tuple[int, ...]) -> int:
+def image_features(shape: tuple[int, ...]) -> int:
+    """How many scattering features an image of this shape has."""
     return int(ImageFeatures()(torch.zeros(1, *shape)).shape[1])

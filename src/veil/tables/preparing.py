@@ -15,7 +15,7 @@ from torch import nn
 from veil.accounting import Relation
 from veil.errors import InputError, about, require
 from veil.foundation.randomness import Seed
-from veil.methods.auto import knots_for
+from veil.methods.auto import crossed_for, knots_for
 from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
 from veil.problem import PublicFacts, cross
 from veil.problem.budgets import Levels, quantise, read_budgets
@@ -205,6 +205,9 @@ def model_options(request: Request, facts: PublicFacts, encoding: Encoding | Non
     if request.model == "additive":
         options.setdefault("numbers", encoding.numbers())
         options.setdefault("knots", knots_for(facts, request.settings))
+        options.setdefault("crossed", crossed_for(facts, request.settings))
+        named = [column.name for column in encoding.columns]
+        options.setdefault("first", [named.index(name) for name in request.group if name in named])
     first = encoding.columns[0]
     if request.model in SEQUENCE_MODELS and isinstance(first, Codes):
         options.setdefault("vocabulary", vocabulary_of(first.form, first.buckets))

@@ -12,17 +12,22 @@ from torch import Tensor, nn
 import veil
 from tests.methods.convex.test_group_gd import RELATIONS, Transcript, made_problem, mahalanobis, neighbour
 from veil import methods
-from veil.accounting import Ledger, Pld, Rdp, Repeated, certify
+from veil.accounting import Ledger, Pld, Rdp, Relation, Repeated, certify
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
-from veil.methods.auto import knots_for
+from veil.methods import auto
+from veil.methods.auto import crossed_for, knots_for
 from veil.methods.convex import steered_descent
+from veil.methods.convex.cross_choice import CROSSES, CrossRelease, target_vectors
 from veil.methods.convex.group_descent import GRADIENTS
+from veil.methods.convex.knot_places import KNOTS, KnotRelease
 from veil.methods.convex.offsets import BINS, SENSITIVITY, OffsetChoice, counted, cuts
 from veil.methods.convex.steered_descent import ERRORS, OFFSET, SteeredDescent
 from veil.methods.convex.steering import Steering, Units, units_of
 from veil.methods.convex.whitening import MEAN, MOMENTS
 from veil.models import build_model
+from veil.models.knots import Knots
+from veil.noise import GaussianNoise
 from veil.plans import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
 
@@ -49,20 +54,22 @@ def solver_of(plan: Plan) -> SteeredDescent:
 def replayed(plan: Plan, problem: Problem, monkeypatch: pytest.MonkeyPatch, given: list[Tensor] | None) -> Transcript:
     transcript = Transcript(given)
     monkeypatch.setattr(steered_descent, "GaussianNoise", lambda *_, **__: transcript)
-    model = build_model("additive", problem.public, Seed.from_int(0))
+    crossed = 3 if solver_of(plan).noises.crosses else 0
+    model = build_model("additive", problem.public, Seed.from_int(0), numbers=[0, 2], knots=5, crossed=crossed)
     solver_of(plan).solve(model, problem, Seed.from_int(0), Ledger(plan.terms()), lambda *_: None)
     return transcript
 
 
 @pytest.mark.parametrize("asked", RELATIONS)
 def test_no_row_moves_a_release_by_more_than_it_is_charged_for(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "CARRIES_CROSSES", 0.0)
     problem = loud_problem()
     plan = plan_of(problem, {"neighbours": asked})
     assert plan.relation is not None
     charged = {purpose: event for purpose, _, event in solver_of(plan).events()}
-    bound = {OFFSET: SENSITIVITY, GRADIENTS: solver_of(plan).clip}
+    bound = {OFFSET: SENSITIVITY, GRADIENTS: solver_of(plan).clip, KNOTS: 2**0.5, CROSSES: 2.0}
     whole = replayed(plan, problem, monkeypatch, None)
-    closest = dict.fromkeys((MEAN, MOMENTS, GRADIENTS, ERRORS, OFFSET), 0.0)
+    closest = dict.fromkeys((KNOTS, CROSSES, MEAN, MOMENTS, GRADIENTS, ERRORS, OFFSET), 0.0)
     for row in [*range(0, 240, 13), 6, 12]:
         other = replayed(plan, neighbour(problem, row, plan.relation), monkeypatch, whole.released)
         for (purpose, ours), (_, theirs), sigma in zip(whole.sums, other.sums, whole.sigmas, strict=True):
@@ -76,7 +83,7 @@ def test_no_row_moves_a_release_by_more_than_it_is_charged_for(asked: str, monke
 
 def test_the_replay_would_catch_rows_that_are_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steered_descent, "shortened", lambda rows: rows)
-    with pytest.raises(AssertionError, match="feature mean moved by"):
+    with pytest.raises(AssertionError, match="(feature mean|crosses) moved by"):
         test_no_row_moves_a_release_by_more_than_it_is_charged_for("add-remove", monkeypatch)
 
 
@@ -157,12 +164,82 @@ def test_folded_weights_give_the_scores_of_whitened_rows() -> None:
     torch.testing.assert_close(rows @ weight.T + bias, white.rows(rows) @ weights.T)
 
 
-def test_a_wide_row_is_projected_and_the_layer_takes_it_as_it_is() -> None:
+def test_wide_rows_and_images_are_projected() -> None:
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 1100, generator=generator)
-    problem = Problem.from_arrays(x, (x[:, 0] > 0).long().numpy(), ["a", "b"] * 30, classes=[0, 1])
-    run = fitted(problem, steps=2)
-    assert run.model[-1].weight.shape == (2, 1100)  # type: ignore[index]
+    for x, width in ((torch.randn(60, 1100, generator=generator), 1024), (torch.rand(60, 1, 8, 8), 324)):
+        targets = (x.flatten(1)[:, 0] > 0.3).long().numpy()
+        problem = Problem.from_arrays(x, targets, ["a", "b"] * 30, classes=[0, 1])
+        run = fitted(problem, steps=2)
+        assert run.model[-1].weight.shape == (2, width)  # type: ignore[index]
+
+
+def test_features_that_could_mix_rows_are_refused() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(6, affine=False), nn.Linear(6, 2))
+    with pytest.raises(InputError, match='choose the model "additive"'):
+        solver_of(plan_of(loud_problem())).check(model)
+
+
+def numbers_problem() -> Problem:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(3_000, 3, generator=generator) * 2 - 1
+    y = (0.5 * x[:, 0] - 0.3 * x[:, 1].abs() + 0.1 * torch.randn(3_000, generator=generator)).clamp(-1, 1)
+    return Problem.from_arrays(x, y, ["a", "b"] * 1_500, task="regression")
+
+
+def test_numbers_are_predicted_and_no_row_moves_more_than_it_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = numbers_problem()
+    plan = plan_of(problem, epsilon=2.0)
+    charged = {purpose: event for purpose, _, event in solver_of(plan).events()}
+    assert OFFSET not in charged
+    whole = replayed(plan, problem, monkeypatch, None)
+    for row in range(0, 3_000, 401):
+        other = replayed(plan, problem.without(row), monkeypatch, whole.released)
+        for (purpose, ours), (_, theirs), sigma in zip(whole.sums, other.sums, whole.sigmas, strict=True):
+            assert float((ours - theirs).norm()) / sigma <= (1 + 1e-9) / charged[purpose].noise_multiplier
+    monkeypatch.undo()
+    model = build_model("additive", problem.public, Seed.from_int(0), numbers=[0, 1, 2], knots=5)
+    run = veil.fit(model, problem, method="auto", epsilon=2.0, seed=1)
+    off = run.model(problem.inputs).squeeze(1) - problem.targets
+    assert off.square().mean() < 0.4 * problem.targets.var()
+
+
+def test_too_few_rows_for_crosses_are_said_before_anything_is_read() -> None:
+    problem = loud_problem()
+    model = build_model("additive", problem.public, Seed.from_int(0), crossed=3)
+    with pytest.raises(InputError, match="set the option crossed of the model to 0"):
+        veil.fit(model, problem, method="auto", seed=1)
+
+
+def test_columns_that_matter_are_crossed_and_those_of_groups_in_any_case() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(20_000, 5, generator=generator) * 2 - 1
+    y = ((x[:, 1] * x[:, 3] > 0.1) | (x[:, 1] > 0.8)).long()
+    facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 20_000),), (5,), classes=("0", "1"))
+    model = build_model("additive", facts, Seed.from_int(0), numbers=range(5), knots=7, crossed=2, first=[3])
+    curves, layer = model[1], model[2]  # type: ignore[index]
+    rows = steered_descent.shortened(curves(x).double() / 5**0.5)
+    targets = target_vectors(y, 2)
+    CrossRelease(10.0, Relation.ADD_REMOVE).make(layer, curves, rows, targets, GaussianNoise(Seed.from_int(0)))
+    found = [{column for column in range(5) if layer.levels[layer.blocks[column], place].any()} for place in range(2)]
+    assert found == [{3}, {1}]
+    assert layer(curves(x)).shape[1] == 5 + 5 * 7 + 16
+    torch.testing.assert_close(layer(curves(x))[:, -16:].sum(dim=1), torch.full((20_000,), 5**0.5))
+
+
+@pytest.mark.parametrize(("rows", "crossed"), [(2_000, 0), (60_000, 6)])
+def test_only_tables_that_carry_it_are_crossed(rows: int, crossed: int) -> None:
+    facts = PublicFacts(("all",), ("all",), (Cell(0, 0, rows),), (1,))
+    assert crossed_for(facts, Settings.checked(epsilon=1.0)) == crossed
+
+
+def test_knots_follow_the_rows_and_stay_even_in_noise() -> None:
+    values = torch.from_numpy(np.random.default_rng(0).exponential(0.02, (20_000, 1)).clip(0, 1) * 2 - 1)
+    layer, even = Knots([0], 9), torch.linspace(-1, 1, 9)
+    KnotRelease(5.0, Relation.ADD_REMOVE, 3, 48).make(layer, values, GaussianNoise(Seed.from_int(0)))
+    expected = torch.quantile(values[:, 0], torch.linspace(0, 1, 9).double())
+    assert (layer.places[0, 1:-1] - expected[1:-1]).abs().max() < 0.02
+    KnotRelease(1e6, Relation.ADD_REMOVE, 3, 48).make(layer, values, GaussianNoise(Seed.from_int(0)))
+    torch.testing.assert_close(layer.places[0], even, atol=0.2, rtol=0.0)
 
 
 def test_equal_errors_leave_every_group_as_loud_as_it_was() -> None:
@@ -262,8 +339,9 @@ def test_the_aim_decides_who_is_served() -> None:
 
 
 def test_more_rows_and_more_budget_carry_more_knots() -> None:
-    few, many, loud = (
-        knots_for(rows, Settings.checked(epsilon=epsilon)) for rows, epsilon in ((1000, 1.0), (90_000, 1.0), (1000, 8))
-    )
-    assert few < loud < many
-    assert knots_for(10**9, Settings.checked()) == 64
+    def knots(rows: int, epsilon: float) -> int:
+        facts = PublicFacts(("all",), ("all",), (Cell(0, 0, rows),), (1,))
+        return knots_for(facts, Settings.checked(epsilon=epsilon))
+
+    assert knots(1_000, 1.0) < knots(1_000, 8.0) < knots(90_000, 1.0)
+    assert knots(10**9, 1.0) == 65

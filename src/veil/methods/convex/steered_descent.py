@@ -1,6 +1,7 @@
-"""Steered descent: full-batch steps of a softmax over whitened rows, with weights that follow released group errors.
+"""Steered descent: full-batch steps of a linear model over whitened rows; weights follow released group errors.
 
-    once:        knots of the numbers, where the model has some (`knot_places`)
+    once:        knots of the numbers, and which columns are crossed, where the model has that (`knot_places`,
+                 `cross_choice`)
                  m = (Σ x + noise)/n,   S = (Σ (x−m)(x−m)ᵀ + noise)/n;   z = (x − m)·W/s with a constant behind it,
                  W = U·(λ + floor)^−power,   s such that the average row has length 1
     every step:  p_i = softmax(θ·z_i − e_{y_i}·margin_u),   g_i = (p_i − e_{y_i}) ⊗ z_i
@@ -24,25 +25,28 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from veil.accounting import Gaussian, Ledger, Relation
-from veil.errors import InputError
+from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
+from veil.methods.convex.cross_choice import CROSSES, CrossRelease, target_vectors
 from veil.methods.convex.group_descent import AVERAGED, GRADIENTS, bounded_slopes, inputs_of
 from veil.methods.convex.knot_places import KNOTS, KnotRelease
 from veil.methods.convex.offsets import SENSITIVITY, OffsetChoice, counted
 from veil.methods.convex.steering import Steering
 from veil.methods.convex.whitening import MEAN, MOMENTS, WhiteningRelease
+from veil.models.crosses import Crosses
 from veil.models.knots import Knots
+from veil.models.tables import Scale
+from veil.models.whitened import ImageFeatures, Projection
 from veil.noise import GaussianNoise
 from veil.plans.controllers.solver import Report
 from veil.problem import Problem, PublicFacts
 
 ERRORS, OFFSET = "group errors", "offset"
 CONSTANT = 0.3
+# Features that need no training and take every row alone: what else a model does could mix rows.
+FIXED = (nn.Flatten, nn.Identity, Knots, Crosses, Scale, ImageFeatures, Projection)
 # Rows stay this much inside their bound, so that rounding never brings one out of it.
 _INSIDE = 1 - 1e-9
-# More numbers than this per row are projected onto so many by a fixed random matrix: moments take their square.
-_DIMENSIONS = 1024
-_PROJECTION_SEED = 20240
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Noises:
     """Noise of each release over what one row added or removed moves; None: the release is not made."""
 
     knots: KnotRelease | None
+    crosses: CrossRelease | None
     whitening: WhiteningRelease
     gradients: float
     errors: float | None
@@ -60,7 +65,9 @@ class Noises:
         mean, moments = self.whitening.events()
         found = [(MEAN, 1, mean), (MOMENTS, 1, moments), (GRADIENTS, steps, Gaussian(self.gradients, relation))]
         if self.knots is not None:
-            found.insert(0, (KNOTS, self.knots.stages, self.knots.event()))
+            found.append((KNOTS, self.knots.stages, self.knots.event()))
+        if self.crosses is not None:
+            found.append((CROSSES, 1, self.crosses.event()))
         if self.errors is not None:
             found.append((ERRORS, releases, Gaussian(self.errors, relation)))
         if self.offset is not None:
@@ -104,7 +111,11 @@ class SteeredDescent:
 
     def check(self, model: nn.Module) -> None:
         """Only features that need no training, and one linear layer with a bias."""
-        _parts(model)
+        features, _ = _parts(model)
+        require(
+            self.noises.crosses is not None or not _crosses(features).pairs,
+            "too few rows at this ε to choose which columns to cross: set the option crossed of the model to 0",
+        )
 
     def events(self) -> list[tuple[str, int, Gaussian]]:
         """What everything costs every row."""
@@ -114,34 +125,38 @@ class SteeredDescent:
         """Whiten once, then descend; every cost is on the ledger before a row is read."""
         features, layer = _parts(model)
         noise, facts = GaussianNoise(seed, secure=self.secure), problem.public
-        layer_of_knots = next((part for part in features if isinstance(part, Knots) and part.numbers), None)
+        used = {KNOTS: bool(_curves(features).numbers), CROSSES: bool(_crosses(features).pairs)}
         for purpose, count, event in self.events():
-            if purpose == KNOTS and layer_of_knots is None:
+            # What a model without knots or crosses does not need is paid by the plan, and never released.
+            if not used.get(purpose, True):
                 continue
             ledger.reserve(purpose, 0, count, dict.fromkeys(range(len(facts.cells)), event))
         with torch.no_grad():
             present = np.flatnonzero(problem.present)
-            self._place_knots(features, problem, present, noise)
+            self._arrange(features, problem, present, noise)
             rows = torch.cat([finite(features(inputs).double()) for inputs in inputs_of(problem, present)])
-            projection = _projection(rows.shape[1])
-            rows = rows if projection is None else rows @ projection
             white = self._whiten(rows, facts.rows, noise)
-            work = _Work(white.rows(rows), problem.targets[present].long(), self._units(problem, present), facts)
+            kind = _Classes if facts.task == "classification" else _Numbers
+            work = kind(white.rows(rows), problem.targets[present], self._units(problem, present), facts)
             for step, weights, loudness in self._descend(work, noise):
                 weight, bias = white.folded(weights)
-                layer.weight.copy_(weight if projection is None else weight @ projection.T)
+                layer.weight.copy_(weight)
                 layer.bias.copy_(bias)
                 report(step, {"weights": self._by_group(loudness)})
 
-    def _place_knots(
+    def _arrange(
         self, features: nn.Sequential, problem: Problem, present: NDArray[np.int64], noise: GaussianNoise
     ) -> None:
-        """Released places for the knots of the model, where it has any."""
-        for place, layer in enumerate(features):
-            if isinstance(layer, Knots) and layer.numbers and self.noises.knots is not None:
-                before = features[:place]
-                values = torch.cat([layer.values(before(inputs)) for inputs in inputs_of(problem, present)])
-                self.noises.knots.make(layer, values, noise)
+        """Released places for the knots of the model, and the columns that it crosses, where it has any."""
+        curves, crosses = _curves(features), _crosses(features)
+        if curves.numbers and self.noises.knots is not None:
+            values = torch.cat([curves.values(inputs.flatten(1)) for inputs in inputs_of(problem, present)])
+            self.noises.knots.make(curves, values, noise)
+        if crosses.pairs and self.noises.crosses is not None:
+            rows = torch.cat([finite(curves(inputs.flatten(1)).double()) for inputs in inputs_of(problem, present)])
+            targets = target_vectors(problem.targets[present], len(problem.public.classes))
+            rows = shortened(rows / math.sqrt(len(crosses.blocks)))
+            self.noises.crosses.make(crosses, curves, rows, targets, noise)
 
     def _whiten(self, rows: Tensor, size: int, noise: GaussianNoise) -> Whitened:
         release = self.noises.whitening
@@ -161,7 +176,7 @@ class SteeredDescent:
         weights, _ = self.steering.weights(loudness)
         return weights[list(self.steering.units.of_group)].numpy()
 
-    def _descend(self, work: _Work, noise: GaussianNoise) -> Iterator[tuple[int, Tensor, Tensor]]:
+    def _descend(self, work: _Classes | _Numbers, noise: GaussianNoise) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Step by step the weights so far, averaged towards the end, and how loud each unit is."""
         loudness = torch.tensor(self.start, dtype=torch.float64)
         weights, speed, total = (torch.zeros(work.outputs, work.rows.shape[1], dtype=torch.float64) for _ in range(3))
@@ -182,14 +197,15 @@ class SteeredDescent:
             last = step == self.steps - 1
             yield step, self._cut(work, shown, noise) if last else shown, loudness
 
-    def _steer(self, work: _Work, weights: Tensor, loudness: Tensor, release: int, noise: GaussianNoise) -> Tensor:
-        wrong = ((work.rows @ weights.T).argmax(dim=1) != work.targets).double()
-        errors = torch.zeros(len(self.start), dtype=torch.float64).index_add_(0, work.units, wrong)
+    def _steer(
+        self, work: _Classes | _Numbers, weights: Tensor, loudness: Tensor, release: int, noise: GaussianNoise
+    ) -> Tensor:
+        errors = torch.zeros(len(self.start), dtype=torch.float64).index_add_(0, work.units, work.errors(weights))
         assert self.noises.errors is not None, "planned with the releases"
         released = noise.add(release, {ERRORS: errors}, self.noises.errors, ERRORS)[ERRORS]
         return self.steering.moved(loudness, released, self.noises.errors, release)
 
-    def _cut(self, work: _Work, weights: Tensor, noise: GaussianNoise) -> Tensor:
+    def _cut(self, work: _Classes | _Numbers, weights: Tensor, noise: GaussianNoise) -> Tensor:
         """The weights with the offset of two classes in them."""
         if self.noises.offset is None:
             return weights
@@ -202,13 +218,13 @@ class SteeredDescent:
         return moved
 
 
-class _Work:
-    """The rows in whitened coordinates with their targets and units, and public sizes."""
+class _Classes:
+    """Rows in whitened coordinates with their classes and units: what is wrong with each, and which way it pulls."""
 
     def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, facts: PublicFacts) -> None:
-        self.rows, self.targets, self.units = rows, targets, units
+        self.rows, self.targets, self.units = rows, targets.long(), units
         self.size, self.outputs = facts.rows, facts.outputs
-        self._classes = nn.functional.one_hot(targets, facts.outputs).to(rows.dtype)
+        self._classes = nn.functional.one_hot(self.targets, facts.outputs).to(rows.dtype)
         self._lengths = torch.linalg.vector_norm(rows, dim=1)
 
     def slopes(self, weights: Tensor, margins: Tensor, limit: float) -> Tensor:
@@ -216,6 +232,31 @@ class _Work:
         limits = torch.full_like(self._lengths, limit)
         shifted = -self._classes * margins[self.units][:, None]
         return bounded_slopes(self.rows, self._lengths, weights, shifted, self._classes, limits)
+
+    def errors(self, weights: Tensor) -> Tensor:
+        """1 where the most likely class is wrong."""
+        return ((self.rows @ weights.T).argmax(dim=1) != self.targets).double()
+
+
+class _Numbers:
+    """Rows in whitened coordinates with numbers in [−1, 1] to predict; a margin means nothing here."""
+
+    def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, facts: PublicFacts) -> None:
+        self.rows, self.units = rows, units
+        self.targets = torch.nan_to_num(targets.reshape(len(rows), 1).to(rows.dtype)).clamp(-1.0, 1.0)
+        self.size, self.outputs = facts.rows, 1
+        self._lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+
+    def slopes(self, weights: Tensor, margins: Tensor, limit: float) -> Tensor:
+        """How far each row is off, bounded."""
+        off = torch.nan_to_num(self.rows @ weights.T - self.targets, nan=0.0)
+        most = limit / self._lengths.clamp_min(torch.finfo(off.dtype).tiny)
+        return torch.minimum(torch.maximum(off, -most), most)
+
+    def errors(self, weights: Tensor) -> Tensor:
+        """How far each row is off, at most 1."""
+        off = torch.nan_to_num(self.rows @ weights.T - self.targets, nan=1.0)
+        return off.abs().clamp(max=1.0).squeeze(1)
 
 
 def finite(rows: Tensor) -> Tensor:
@@ -230,18 +271,17 @@ def shortened(rows: Tensor) -> Tensor:
     return rows * (_INSIDE / lengths.clamp_min(_INSIDE))
 
 
-def _projection(width: int) -> Tensor | None:
-    if width <= _DIMENSIONS:
-        return None
-    generator = torch.Generator().manual_seed(_PROJECTION_SEED)
-    return torch.randn(width, _DIMENSIONS, generator=generator, dtype=torch.float64) / math.sqrt(_DIMENSIONS)
+def _curves(features: nn.Sequential) -> Knots:
+    return next((part for part in features if isinstance(part, Knots)), Knots([], 2))
+
+
+def _crosses(features: nn.Sequential) -> Crosses:
+    return next((part for part in features if isinstance(part, Crosses)), Crosses([], 0))
 
 
 def _parts(model: nn.Module) -> tuple[nn.Sequential, nn.Linear]:
     """What needs no training, and the linear layer behind it."""
-    parts = list(model) if isinstance(model, nn.Sequential) else [model]
-    trained = [p for p in model.parameters() if p.requires_grad]
-    match parts:
-        case [*features, nn.Linear(bias=nn.Parameter()) as layer] if len(trained) == 2:
+    match list(model) if isinstance(model, nn.Sequential) else [model]:
+        case [*features, nn.Linear(bias=nn.Parameter()) as layer] if all(type(part) in FIXED for part in features):
             return nn.Sequential(*features), layer
     raise InputError('auto trains one linear layer with a bias, over fixed features: choose the model "additive"')

@@ -1,0 +1,89 @@
+"""Which columns to cross, released in private: how strongly each goes with the target.
+
+    A = Σ t_i ⊗ (x_i, 1) and Σ (x_i, 1), with noise;   t is the class less its even share, or the number in [−1, 1]
+
+A row is no longer than 1, and so is t: together a row moves both by 2. A column's strength is what is left of its
+squared covariances without the noise, over the variance of its values. Columns that are named first (those of the
+groups) are crossed in any case; then the strongest. A number has levels at a few of its knots, a category its commonest
+values, one level each, and a last level for the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from veil.accounting import Gaussian, Relation
+from veil.models.crosses import LEVELS, Crosses
+from veil.models.knots import Knots
+from veil.noise import GaussianNoise
+
+CROSSES = "crosses"
+SENSITIVITY = 2.0
+
+
+@dataclass(frozen=True)
+class CrossRelease:
+    """`noise` is that of the release over what a row added or removed moves."""
+
+    noise: float
+    relation: Relation
+
+    def event(self) -> Gaussian:
+        """What it costs every row."""
+        return Gaussian(self.noise, self.relation)
+
+    def make(self, layer: Crosses, knots: Knots, rows: Tensor, targets: Tensor, noise: GaussianNoise) -> None:
+        """Choose columns and levels for the layer, from rows (over √columns) and targets that are at most 1 long."""
+        sigma = self.noise * SENSITIVITY
+        behind = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], dim=1)
+        sums = torch.cat([behind.sum(dim=0, keepdim=True), targets.T @ behind])
+        released = noise.add(0, {CROSSES: sums}, sigma, CROSSES)[CROSSES]
+        size = float(released[0, -1].clamp_min(1.0))
+        scale = torch.full((released.shape[1],), len(layer.blocks) ** 0.5, dtype=released.dtype)
+        scale[-1] = 1.0
+        means, joint = (released[0] / size * scale)[:-1], released[1:] / size * scale
+        columns = _chosen(layer, _strengths(layer.blocks, means, joint, sigma / size * float(scale[0])))
+        layer.levels.zero_()
+        for place, column in enumerate(columns):
+            block = layer.blocks[column]
+            layer.levels[block, place] = _levels(block, knots, means, layer.levels.dtype)
+
+
+def target_vectors(targets: Tensor, classes: int) -> Tensor:
+    """Each row's target as a vector no longer than 1: a class less its even share, or the number itself."""
+    if classes < 2:
+        return torch.nan_to_num(targets.reshape(-1, 1).double()).clamp(-1.0, 1.0)
+    return torch.nn.functional.one_hot(targets.long(), classes).double() - 1 / classes
+
+
+def _strengths(blocks: list[list[int]], means: Tensor, joint: Tensor, sd: float) -> Tensor:
+    """How strongly each column goes with the target."""
+    covariances = joint[:, :-1] - joint[:, -1:] * means
+    clear = (covariances.square() - sd**2).sum(dim=0)
+    # Of a value that nearly nobody has, noise would look like strength.
+    spread = (means.abs() * (1 - means.abs())).clamp_min(4 * sd)
+    return torch.stack([(clear[block] / spread[block]).sum() for block in blocks])
+
+
+def _chosen(layer: Crosses, strengths: Tensor) -> list[int]:
+    by_strength = torch.argsort(strengths, descending=True).tolist()
+    return list(dict.fromkeys([*layer.first, *by_strength]))[: layer.chosen]
+
+
+def _levels(block: list[int], knots: Knots, means: Tensor, dtype: torch.dtype) -> Tensor:
+    """How each place of a column's block counts for the levels."""
+    found = torch.zeros(len(block), LEVELS, dtype=dtype)
+    if block[0] in knots.numbers:
+        count = knots.places.shape[1]
+        places = torch.linspace(0, LEVELS - 1, count)
+        below = places.floor().long().clamp(max=LEVELS - 2)
+        fine = torch.arange(len(block) - count, len(block))
+        found[fine, below] = 1 - (places - below)
+        found[fine, below + 1] = places - below
+        return found
+    for rank, place in enumerate(torch.argsort(means[block], descending=True).tolist()):
+        found[place, min(rank, LEVELS - 1)] = 1.0
+    return found
