@@ -16,7 +16,7 @@ def test_the_demo_ends_with_one_json_object_and_a_report_twice_in_a_row(tmp_path
     for _ in range(2):
         done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
         answer = json.loads(done.stdout)
-        assert {row["method"] for row in answer["rows"]} == {"erm", "dp-sgd", "group-gd", "asc"}
+        assert {row["method"] for row in answer["rows"]} == {"erm", "dp-sgd", "asc", "auto"}
         assert answer["privacy"]["epsilon"] == pytest.approx(1.0, rel=0.01)
         assert answer["metrics"]["worst_group_accuracy"] > 0.6
         assert Path(answer["report"]).stat().st_size > 10_000

@@ -74,7 +74,9 @@ def _compare(request: CompareRequest, opened: Opened, out: Path, workers: Worker
     config = {name: value for name, value in request.record().items() if name not in of_runs}
     config["command"] = shlex.join(["veil", *sys.argv[1:]])
     settings = request.settings.model_dump(exclude={"epsilon", "seed"})
-    work = Work(opened.problem, opened.test, opened.factory, out, settings, config, opened.not_covered)
+    factory = opened.factory
+    model = factory if request.model else {name: factory.suiting(name) for name in request.methods}
+    work = Work(opened.problem, opened.test, model, out, settings, config, opened.not_covered)
     options = _options(request.option, request.methods)
     methods = [create(name, options.get(name)) for name in request.methods]
     trials = trials_of(methods, request.seeds, _budgets(request.epsilon))

@@ -15,7 +15,7 @@ from veil.errors import require
 from veil.request import Request, Settings
 
 MARK = ".veil-demo"
-DEMONSTRATED = {"erm": "mlp", "dp-sgd": "mlp", "group-gd": "whitened", "asc": "mlp"}
+DEMONSTRATED = ("erm", "dp-sgd", "asc", "auto")
 
 
 def demo(
@@ -25,7 +25,7 @@ def demo(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train on UCI Adult (bundled), groups sex × income: ordinary training, DP-SGD, group-gd and ASC at the same ε."""
+    """Train on UCI Adult (bundled), groups sex × income: ordinary training, DP-SGD, ASC and auto at the same ε."""
     import torch
 
     from veil.cli.progress import ProgressBar
@@ -33,7 +33,7 @@ def demo(
     from veil.foundation.randomness import Seed
     from veil.methods import plan
     from veil.report import write_report
-    from veil.tables.opening import ModelFactory, open_to_compare
+    from veil.tables.opening import open_to_compare
     from veil.training.fitting import Job, execute
 
     settings = Settings.checked(epsilon=epsilon, seed=seed)
@@ -42,9 +42,10 @@ def demo(
     request = Request.checked(data=Path("UCI Adult"), settings=settings, **ADULT)
     opened = open_to_compare(request, load_adult(), rare=5)  # these rows are public
     problem, runs = opened.problem, []
-    for method, name in DEMONSTRATED.items():
+    for method in DEMONSTRATED:
+        factory = opened.factory.suiting(method)
         job = Job(
-            ModelFactory(request.model_copy(update={"model": name}), opened.encoding)(problem, Seed.from_int(seed)),
+            factory(problem, Seed.from_int(seed)),
             problem,
             opened.test,
             callbacks=[ProgressBar(quiet=json or quiet)],
@@ -54,7 +55,7 @@ def demo(
                 "data": "UCI Adult",
                 "target": request.target,
                 "group": list(request.group),
-                "model": name,
+                "model": factory.request.model,
             },
         )
         runs.append(execute(job, plan(problem, method, **settings.model_dump()), out / method))

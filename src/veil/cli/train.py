@@ -17,13 +17,15 @@ from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import checked_requirements, judge, print_verdict
 from veil.errors import require
-from veil.request import Request
+from veil.request import FOR_NETWORKS, Request
 
 if TYPE_CHECKING:
     from veil.methods import Method
     from veil.training import Run
 
-SMALL_MODELS = ("logistic", "mlp", "wide-and-deep", "whitened")
+SMALL_MODELS = ("logistic", "mlp", "wide-and-deep", "whitened", "additive")
+# Settings of a loop: who gives one wants a network trained.
+LOOP = ("epochs", "batch_size", "learning_rate")
 Out = Annotated[Path, typer.Option(help="Folder for the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the interrupted run in --out.")]
 DryRun = Annotated[
@@ -74,6 +76,8 @@ def _request(context: typer.Context) -> Request:
         require(not typed, f"--preset {asked['preset']} brings its own method and model: leave {typed} out")
         chosen = preset(asked["preset"])
         asked |= {"method": chosen.method, "model": chosen.model}
+    elif not _given(context, "method") and (_given(context, "model") or _given(context, *LOOP)):
+        asked["method"] = FOR_NETWORKS
     return Request.checked(**asked)
 
 
@@ -85,15 +89,19 @@ def _method(request: Request) -> Method:
 
 def _typed(context: typer.Context, *names: str) -> str:
     """Those of the options that stand on the command line, as they are typed there."""
+    return " and ".join("--" + name.replace("_", "-") for name in _given(context, *names, also=()))
+
+
+def _given(context: typer.Context, *names: str, also: tuple[str, ...] = ("DEFAULT_MAP",)) -> list[str]:
+    """Those of the options that stand on the command line or, `also`, in its configuration file."""
     sources = {name: context.get_parameter_source(name) for name in names}
-    found = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    return " and ".join("--" + name.replace("_", "-") for name in found)
+    return [name for name, source in sources.items() if source is not None and source.name in ("COMMANDLINE", *also)]
 
 
 def _check(context: typer.Context, request: Request, method: Method, wanted: list[Any], dry_run: bool) -> None:
     """Refuse what a run would pass over: an ε beside budgets, steps beside a solver, figures that nobody measures."""
     if getattr(method, "whole", False):
-        typed = _typed(context, "epochs", "batch_size", "learning_rate")
+        typed = _typed(context, *LOOP)
         require(
             not typed,
             f"{method.name} is solved as a whole, with steps of its own: leave {typed} out, or name another --method",

@@ -29,6 +29,8 @@ STORE = "veil-budget.sqlite"
 # What a method trains where no model is named; the others train a small network.
 SUITED = {"auto": "additive", "group-gd": "whitened"}
 NETWORK = "mlp"
+# What trains a network where no method is named.
+FOR_NETWORKS = "asc"
 
 
 class TableRequest(Asked):
@@ -111,10 +113,14 @@ class Request(TableRequest):
     @model_validator(mode="before")
     @classmethod
     def _suited(cls, given: Any) -> Any:
-        """A model that suits the method, where none is named."""
-        if not isinstance(given, Mapping) or given.get("model"):
+        """A model that suits the method, or a method that suits the model, where only one of them is named."""
+        if not isinstance(given, Mapping) or (given.get("method") and given.get("model")):
             return given
-        return {**given, "model": SUITED.get(given.get("method") or cls.model_fields["method"].default, NETWORK)}
+        usual = cls.model_fields["method"].default
+        if given.get("model"):
+            return {**given, "method": usual if given["model"] == SUITED[usual] else FOR_NETWORKS}
+        method = given.get("method") or usual
+        return {**given, "method": method, "model": SUITED.get(method, NETWORK)}
 
     def options(self) -> dict[str, Any]:
         """The options of the method, those with a name of their own on the command line among them."""
@@ -135,7 +141,7 @@ class CompareRequest(TableRequest):
         Path("adult"), description="The table to train on (CSV or Parquet), or adult for the bundled one."
     )
     methods: Names = Field(
-        ("erm", "dp-sgd", "dp-is-sgd", "asc"), description="Methods, comma-separated; see `veil methods`."
+        ("erm", "dp-sgd", "dp-is-sgd", "asc", "auto"), description="Methods, comma-separated; see `veil methods`."
     )
     seeds: int = Field(3, description="Runs per method, with seeds 1, 2, …")
     epsilon: str = Field("1", description="Budget ε, or several: 0.5,1,2.")
@@ -144,4 +150,4 @@ class CompareRequest(TableRequest):
     def of_table(self, **more: Any) -> Request:
         """What a run on the same table would be asked."""
         same = {name: getattr(self, name) for name in TableRequest.model_fields}
-        return Request.checked(**same | more)
+        return Request.checked(**same | {"method": FOR_NETWORKS} | more)

@@ -26,7 +26,7 @@ from veil.models import SEQUENCE_MODELS, normalise
 from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.releases import Allowance
-from veil.request import Request, Settings
+from veil.request import NETWORK, SUITED, Request, Settings
 from veil.tables import private
 from veil.tables.charging import Charge
 from veil.tables.encoding import Encoding
@@ -90,6 +90,10 @@ class ModelFactory:
     def __call__(self, problem: Problem, seed: Seed) -> nn.Module:
         """A model for the problem, at the start that follows from the seed."""
         return make_model(self.request, problem.public, self.encoding, seed)
+
+    def suiting(self, method: str) -> ModelFactory:
+        """The same for the model that suits a method."""
+        return replace(self, request=self.request.model_copy(update={"model": SUITED.get(method, NETWORK)}))
 
 
 @dataclass(frozen=True)

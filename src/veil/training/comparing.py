@@ -29,6 +29,7 @@ from veil.training.run import load
 from veil.training.run_folder import CHECKPOINT, finished_in, reserved_in
 
 Finished = Callable[[str, int, int], None]
+BuildModel = Callable[[Problem, Seed], nn.Module]
 SEEDS_PUBLIC = "The noise: the seeds 1, 2, … are public, so that anybody can subtract it. Train anew what you publish."
 OTHER_RUNS = "The other runs of the comparison on the same rows: each has its own ε, and their ε add up."
 
@@ -83,17 +84,23 @@ class Comparison:
 class Work:
     """What all runs of a comparison share. `model` builds a fresh model: a seed gives every method the same start.
 
+    Methods that need models of their own have one each: `model` is then a mapping by the methods' names.
+
     `config` is what was asked for, as each folder keeps it; `not_covered` are sentences for every certificate, beside
     those that runs add up and that their seeds are public.
     """
 
     problem: Problem = field(repr=False)
     evaluation: Problem = field(repr=False)
-    model: Callable[[Problem, Seed], nn.Module]
+    model: BuildModel | Mapping[str, BuildModel]
     folder: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     not_covered: Sequence[str] = ()
+
+    def build(self, trial: Trial) -> BuildModel:
+        """What builds the model of one run."""
+        return self.model[trial.method.name] if isinstance(self.model, Mapping) else self.model
 
     def settings_of(self, trial: Trial) -> Settings:
         """The settings of one run."""
@@ -122,7 +129,7 @@ def compare(
     evaluation: Problem,
     *,
     methods: Sequence[str | registry.Method],
-    model: Callable[[Problem, Seed], nn.Module],
+    model: BuildModel | Mapping[str, BuildModel],
     out: Path | str,
     seeds: int = 3,
     epsilons: Sequence[float] = (1.0,),
@@ -192,7 +199,7 @@ def run_trial(trial: Trial, work: Work) -> str:
     torch.set_num_threads(1)
     try:
         job = Job(
-            work.model(work.problem, Seed.from_int(trial.seed)),
+            work.build(trial)(work.problem, Seed.from_int(trial.seed)),
             work.problem,
             work.evaluation,
             # Also where there is one run: the same folder may get more of them later.

@@ -83,7 +83,7 @@ def test_no_row_moves_a_release_by_more_than_it_is_charged_for(asked: str, monke
 
 def test_the_replay_would_catch_rows_that_are_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steered_descent, "shortened", lambda rows: rows)
-    with pytest.raises(AssertionError, match="(feature mean|crosses) moved by"):
+    with pytest.raises(AssertionError, match=r"(feature mean|crosses) moved by"):
         test_no_row_moves_a_release_by_more_than_it_is_charged_for("add-remove", monkeypatch)
 
 
