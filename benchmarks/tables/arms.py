@@ -110,21 +110,21 @@ def veil_train(task: Task, epsilon: float, seed: int, *, options: tuple[str, ...
 
 def schema_of(task: Task) -> str:
     """The public facts as a schema of Veil; columns that only make groups are no features."""
-    from veil.tables.schema import ColumnFacts, Schema
+    from veil.tables.schema import SchemaColumn, Schema
 
     columns = []
     for name in map(str, task.train.columns):
         if name == task.target:
-            columns.append(ColumnFacts(name, "target", values=task.classes))
+            columns.append(SchemaColumn(name, "target", values=task.classes))
         elif name in task.numeric:
-            columns.append(ColumnFacts(name, "numeric", *task.numeric[name], missing="refuse"))
+            columns.append(SchemaColumn(name, "numeric", *task.numeric[name], missing="refuse"))
         elif name in task.group_columns:
             words = tuple(sorted(set(task.train[name]) | set(task.test[name])))
-            columns.append(ColumnFacts(name, "group", values=words, feature=name in task.categories))
+            columns.append(SchemaColumn(name, "group", values=words, feature=name in task.categories))
         elif name in task.categories:
-            columns.append(ColumnFacts(name, "category", values=task.categories[name]))
+            columns.append(SchemaColumn(name, "category", values=task.categories[name]))
         else:
-            columns.append(ColumnFacts(name, "ignore"))
+            columns.append(SchemaColumn(name, "ignore"))
     return Schema(tuple(columns)).to_toml()
 
 
