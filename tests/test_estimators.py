@@ -137,7 +137,7 @@ def test_the_same_random_state_gives_the_same_model_and_none_gives_another() -> 
 
 def test_pickles_and_clones() -> None:
     table, labels, groups = people(300)
-    model = quick(method_options={"clip": 0.5}, model_options={"width": 8}).fit(
+    model = quick(method="dp-sgd", method_options={"clip": 0.5}, model_options={"width": 8}).fit(
         table, labels, sensitive_features=groups
     )
     again = pickle.loads(pickle.dumps(model))
