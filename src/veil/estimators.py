@@ -242,8 +242,8 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
 class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc]
     """A classifier trained with differential privacy for every row, by any of Veil's methods.
 
-    The default, `auto`, needs no settings; `epochs`, `batch_size` and `learning_rate` are for methods that train a network,
-    as `method="asc"` does. Without a `model` it is the one that suits the method.
+    The default, `auto`, needs no settings; `epochs`, `batch_size` and `learning_rate` are for methods that train a
+    network, as `method="asc"` does. Without a `model` it is the one that suits the method.
 
     `worst_group_accuracy_` comes from a noisy release on held-out rows (the share `holdout`, chosen by a coin on
     what each row says; none below 100 rows): it is covered by the certificate and never exact. Without held-out rows
