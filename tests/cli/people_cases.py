@@ -9,6 +9,15 @@ import pandas as pd
 
 TRAIN = ("--target", "rich", "--group", "sex", "--epochs", "2", "--batch-size", "40", "--seed", "1")
 
+# Of a schema: who is whose group, and what is predicted.
+ROLES = """[columns.sex]
+kind = "group"
+values = ["f", "m"]
+[columns.rich]
+kind = "target"
+values = ["no", "yes"]
+"""
+
 
 def write_people(folder: Path) -> Path:
     """Write the table, and beside it the same rows as public ones."""

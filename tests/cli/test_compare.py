@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.people_cases import judged
+from tests.cli.people_cases import ROLES, judged
 from tests.program import Program
 
 
@@ -102,7 +102,7 @@ def test_screen_and_certificates_say_what_a_comparison_leaves_out(people: Path, 
     assert "their ε add up" in missing
 
 
-SCHEMA = """
+SCHEMA = f"""
 [columns.age]
 kind = "numeric"
 low = 18
@@ -110,13 +110,7 @@ high = 90
 [columns.town]
 kind = "category"
 values = ["A", "B", "C"]
-[columns.sex]
-kind = "group"
-values = ["f", "m"]
-[columns.rich]
-kind = "target"
-values = ["no", "yes"]
-"""
+{ROLES}"""
 
 
 def test_a_schema_covers_the_columns_of_a_comparison(people: Path, tmp_path: Path, veil: Program) -> None:

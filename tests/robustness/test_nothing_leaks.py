@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.cli.people_cases import ROLES
 from veil.cli.app import main
 from veil.errors import InputError
 from veil.estimators import FairPrivateClassifier, FairPrivateRegressor
@@ -27,7 +28,7 @@ NUMBER = 73519.0427
 DAY = "1987-11-23"
 MARKS = (WORD, str(NUMBER), "73519", DAY)
 ROWS = 397
-SCHEMA = """
+SCHEMA = f"""
 [columns.age]
 kind = "numeric"
 low = 0
@@ -42,13 +43,7 @@ low = 1980-01-01
 high = 2024-01-01
 [columns.remark]
 kind = "text"
-[columns.sex]
-kind = "group"
-values = ["f", "m"]
-[columns.rich]
-kind = "target"
-values = ["no", "yes"]
-"""
+{ROLES}"""
 
 
 def people() -> pd.DataFrame:

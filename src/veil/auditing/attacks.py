@@ -116,15 +116,21 @@ def canary_audit(plan: Plan, settings: AuditSettings = DEFAULTS, make_loop: Make
         delta=plan.delta,
         confidence=confidence,
         headline="fdp-fit" if settings.attack == "canary" else "one-run",
-        overall=finding(range(len(facts.cells))),
-        by_group={name: finding(cells_of(facts, "group", g)) for g, name in enumerate(facts.groups)},
-        by_owner={name: finding(cells_of(facts, "owner", o)) for o, name in enumerate(facts.owners)}
-        if len(facts.owners) > 1
-        else {},
+        **_by_cells(facts, finding),
         seconds=time.perf_counter() - started,
         details={"canaries": len(cells), "steps": plan.steps, "relation": str(plan.relation)},
         tests=tests,
     )
+
+
+def _by_cells(facts: PublicFacts, finding: Callable[[Sequence[int]], Finding]) -> dict[str, Any]:
+    """What was found of all cells, of those of each group and, where there are several, of each owner."""
+    owners = enumerate(facts.owners) if len(facts.owners) > 1 else ()
+    return {
+        "overall": finding(range(len(facts.cells))),
+        "by_group": {name: finding(cells_of(facts, "group", g)) for g, name in enumerate(facts.groups)},
+        "by_owner": {name: finding(cells_of(facts, "owner", o)) for o, name in owners},
+    }
 
 
 def _parts(facts: PublicFacts) -> int:
@@ -197,11 +203,7 @@ def input_audit(
         delta=plan.delta,
         confidence=confidence,
         headline="one-run",
-        overall=finding(range(len(facts.cells))),
-        by_group={name: finding(cells_of(facts, "group", g)) for g, name in enumerate(facts.groups)},
-        by_owner={name: finding(cells_of(facts, "owner", o)) for o, name in enumerate(facts.owners)}
-        if len(facts.owners) > 1
-        else {},
+        **_by_cells(facts, finding),
         seconds=time.perf_counter() - started,
         details={"canaries": len(scores.cells), "steps": plan.steps, "not_covered": NOT_COVERED},
         tests=tests,

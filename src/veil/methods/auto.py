@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
-from veil.accounting import Relation, Repeated, TokenBucket
+from veil.accounting import Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.accounting.events import Gaussian, repeated
 from veil.bounding import Clip
@@ -144,15 +144,8 @@ class Auto(PrivateAndFair):
         rest = 1.0 - knots - crossed - self.mean_share - self.moment_share - errors - offset
         relation = relation_for("poisson", self.neighbours)
         stages = STAGES if facts.rows / kappa > SEEN else 1
-        # Moments of a replaced row move by √2 bounds, other sums by 2: they need less noise for the same cost.
-        moments = 1.0 if relation is Relation.ADD_REMOVE else math.sqrt(0.5)
-        white = WhiteningRelease(
-            kappa / math.sqrt(self.mean_share),
-            kappa * moments / math.sqrt(self.moment_share),
-            relation,
-            self.whitening,
-            self.floor,
-        )
+        shares = self.mean_share, self.moment_share
+        white = WhiteningRelease.of(kappa, shares, relation, self.whitening, self.floor)
         return Noises(
             KnotRelease(kappa * math.sqrt(stages / knots), relation, stages, BINS) if knots else None,
             CrossRelease(kappa / math.sqrt(crossed), relation) if crossed else None,

@@ -21,7 +21,7 @@ import math
 from functools import partial
 from typing import ClassVar, Literal
 
-from veil.accounting import Relation, Repeated, TokenBucket
+from veil.accounting import Repeated, TokenBucket
 from veil.accounting.events import repeated
 from veil.bounding import Clip
 from veil.errors import require
@@ -66,15 +66,8 @@ class GroupGd(PrivateAndFair):
 
         def parts(kappa: float) -> tuple[WhiteningRelease, GradientRelease]:
             """κ is the noise of a single release that would cost as much as the whole run."""
-            # Moments of a replaced row move by √2 bounds, other sums by 2: they need less noise for the same cost.
-            moments = 1.0 if relation is Relation.ADD_REMOVE else math.sqrt(0.5)
-            white = WhiteningRelease(
-                kappa / math.sqrt(self.mean_share),
-                kappa * moments / math.sqrt(self.moment_share),
-                relation,
-                self.whitening,
-                self.floor,
-            )
+            shares = self.mean_share, self.moment_share
+            white = WhiteningRelease.of(kappa, shares, relation, self.whitening, self.floor)
             sigma = self.clip * kappa * math.sqrt(steps / descent)
             return white, GradientRelease(Poisson((1.0,) * len(cells)), bound, sigma, 1.0, relation)
 

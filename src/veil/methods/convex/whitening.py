@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -32,6 +33,14 @@ class WhiteningRelease:
     relation: Relation
     power: float
     floor: float
+
+    @classmethod
+    def of(cls, kappa: float, shares: tuple[float, float], relation: Relation, power: float, floor: float) -> Self:
+        """Mean and moments for their shares of what a single release with noise κ costs."""
+        # Moments of a replaced row move by √2 bounds, other sums by 2: they need less noise for the same cost.
+        less = 1.0 if relation is Relation.ADD_REMOVE else math.sqrt(0.5)
+        mean, moments = shares
+        return cls(kappa / math.sqrt(mean), kappa * less / math.sqrt(moments), relation, power, floor)
 
     def events(self) -> tuple[Gaussian, Gaussian]:
         """What mean and second moments cost every row."""
