@@ -45,6 +45,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+def trained(problem: veil.Problem, steps: int) -> torch.Tensor:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 2)
+    veil.fit(model, problem, method="dp-sgd", epsilon=2.0, steps=steps, batch_size=100, seed=4)
+    return model.weight.detach().clone()
+
+
 def test_mapped_rows_give_the_same_problem_and_the_same_model(folder: Path, tmp_path: Path) -> None:
     big = parquet_problem(folder, ENCODING, "y", ["sex", "old"], tmp_path / "cache").train
     small = table_problem(table(), ENCODING, Columns("y", ("sex", "old")))
@@ -53,13 +60,7 @@ def test_mapped_rows_give_the_same_problem_and_the_same_model(folder: Path, tmp_
     rows = np.array([2999, 0, 1000, 1001])
     assert torch.equal(big.batch(rows)[0], small.batch(rows)[0])
     assert torch.equal(big.batch(rows)[1], small.batch(rows)[1])
-    weights = []
-    for problem in (big, small):
-        torch.manual_seed(0)
-        model = torch.nn.Linear(2, 2)
-        veil.fit(model, problem, method="dp-sgd", epsilon=2.0, steps=20, batch_size=100, seed=4)
-        weights.append(model.weight.detach().clone())
-    assert torch.equal(*weights)
+    assert torch.equal(trained(big, 20), trained(small, 20))
 
 
 @pytest.mark.parametrize("relation", list(Relation))
@@ -141,10 +142,4 @@ def test_a_torch_dataset_is_read_row_by_row_and_trains_like_a_tensor() -> None:
     lazy = dataset_problem(TensorDataset(inputs, targets), rows["sex"].tolist())
     plain = veil.Problem.from_arrays(inputs, targets, rows["sex"].tolist())
     assert lazy.public == plain.public
-    weights = []
-    for problem in (lazy, plain):
-        torch.manual_seed(0)
-        model = torch.nn.Linear(2, 2)
-        veil.fit(model, problem, method="dp-sgd", epsilon=2.0, steps=5, batch_size=50, seed=4)
-        weights.append(model.weight.detach().clone())
-    assert torch.equal(*weights)
+    assert torch.equal(trained(lazy, 5), trained(plain, 5))
