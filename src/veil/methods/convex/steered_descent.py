@@ -85,7 +85,7 @@ class Whitened:
     def rows(self, rows: Tensor) -> Tensor:
         """Rows in these coordinates, the constant behind them."""
         behind = torch.full((len(rows), 1), CONSTANT, dtype=rows.dtype)
-        return torch.cat([(rows - self.mean) @ self.matrix, behind], dim=1) / math.hypot(1.0, CONSTANT)
+        return finite(torch.cat([(rows - self.mean) @ self.matrix, behind], dim=1) / math.hypot(1.0, CONSTANT))
 
     def folded(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weight and bias of a layer that takes rows as they were."""
@@ -134,7 +134,7 @@ class SteeredDescent:
         with torch.no_grad():
             present = np.flatnonzero(problem.present)
             self._arrange(features, problem, present, noise)
-            rows = torch.cat([finite(features(inputs).double()) for inputs in inputs_of(problem, present)])
+            rows = torch.cat([finite(_through(features, inputs)) for inputs in inputs_of(problem, present)])
             white = self._whiten(rows, facts.rows, noise)
             kind = _Classes if facts.task == "classification" else _Numbers
             work = kind(white.rows(rows), problem.targets[present], self._units(problem, present), facts)
@@ -153,7 +153,7 @@ class SteeredDescent:
             values = torch.cat([curves.values(inputs.flatten(1)) for inputs in inputs_of(problem, present)])
             self.noises.knots.make(curves, values, noise)
         if crosses.pairs and self.noises.crosses is not None:
-            rows = torch.cat([finite(curves(inputs.flatten(1)).double()) for inputs in inputs_of(problem, present)])
+            rows = torch.cat([finite(curves(inputs.flatten(1).double())) for inputs in inputs_of(problem, present)])
             targets = target_vectors(problem.targets[present], len(problem.public.classes))
             rows = shortened(rows / math.sqrt(len(crosses.blocks)))
             self.noises.crosses.make(crosses, curves, rows, targets, noise)
@@ -259,10 +259,18 @@ class _Numbers:
         return off.abs().clamp(max=1.0).squeeze(1)
 
 
+def _through(features: nn.Sequential, inputs: Tensor) -> Tensor:
+    """Features in double precision: in single, how a row is rounded would follow from how many others there are."""
+    rows = inputs
+    for part in features:
+        rows = part(rows.double())
+    return rows.double()
+
+
 def finite(rows: Tensor) -> Tensor:
-    """Flat rows; one that is not finite becomes 0."""
+    """Flat rows; one that is not finite, or so long that its length is not, becomes 0."""
     flat = rows.reshape(len(rows), -1)
-    return torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, 0.0)
+    return torch.where(torch.isfinite(torch.linalg.vector_norm(flat, dim=1, keepdim=True)), flat, 0.0)
 
 
 def shortened(rows: Tensor) -> Tensor:
