@@ -138,11 +138,14 @@ class SteeredDescent:
             white = self._whiten(rows, facts.rows, noise)
             kind = _Classes if facts.task == "classification" else _Numbers
             work = kind(white.rows(rows), problem.targets[present], self._units(problem, present), facts)
+            # Features of images take longer than all steps: their model is measured at the end only.
+            slow = any(isinstance(part, ImageFeatures) for part in features)
             for step, weights, loudness in self._descend(work, noise):
                 weight, bias = white.folded(weights)
                 layer.weight.copy_(weight)
                 layer.bias.copy_(bias)
-                report(step, {"weights": self._by_group(loudness)})
+                if not slow or step == self.steps - 1:
+                    report(step, {"weights": self._by_group(loudness)})
 
     def _arrange(
         self, features: nn.Sequential, problem: Problem, present: NDArray[np.int64], noise: GaussianNoise
