@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -144,7 +144,19 @@ def test_how_a_row_is_rounded_does_not_follow_from_how_many_others_there_are(mon
     """A chunk of 4,096 rows and one of two: a row that goes into the other chunk is multiplied in another order."""
     x = torch.randn(4_098, 1_100, generator=torch.Generator().manual_seed(0)) + 3
     problem = Problem.from_arrays(x, (x[:, 0] > 3).long().numpy(), ["a", "b"] * 2_049, classes=[0, 1])
-    assert_removed_rows_stay_within_their_charge(problem, [0, 2_049], monkeypatch)
+    assert_removed_rows_stay_within_their_charge(problem, [0], monkeypatch, steps=1)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("shape", [(3,), (1_100,), (1, 8, 8)])
+def test_the_last_row_can_be_removed(
+    shape: tuple[int, ...], task: Literal["classification", "regression"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error where no row is left would tell that there was one."""
+    monkeypatch.setattr(auto, "CARRIES_CROSSES", 0.0)
+    classes = [0, 1] if task == "classification" else None
+    problem = Problem.from_arrays(torch.rand(2, *shape), [0, 1], ["a", "a"], task=task, classes=classes)
+    assert_removed_rows_stay_within_their_charge(problem.without(0), [1], monkeypatch)
 
 
 def assert_removed_rows_stay_within_their_charge(

@@ -264,15 +264,16 @@ class _Numbers:
 
 def _through(features: nn.Sequential, inputs: Tensor) -> Tensor:
     """Features in double precision: in single, how a row is rounded would follow from how many others there are."""
-    rows = inputs
+    # Some features take no empty batch: a row of zeros goes through in its place.
+    rows = inputs if len(inputs) else inputs.new_zeros(1, *inputs.shape[1:])
     for part in features:
         rows = part(rows.double())
-    return rows.double()
+    return rows[: len(inputs)].double()
 
 
 def finite(rows: Tensor) -> Tensor:
     """Flat rows; one that is not finite, or so long that its length is not, becomes 0."""
-    flat = rows.reshape(len(rows), -1)
+    flat = rows.flatten(1)
     return torch.where(torch.isfinite(torch.linalg.vector_norm(flat, dim=1, keepdim=True)), flat, 0.0)
 
 
