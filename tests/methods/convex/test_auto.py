@@ -28,6 +28,7 @@ from veil.methods.convex.steering import Steering, Units, units_of
 from veil.methods.convex.whitening import MEAN, MOMENTS
 from veil.models import build_model
 from veil.models.knots import Knots
+from veil.models.whitened import Projection
 from veil.noise import GaussianNoise
 from veil.plans import Plan, Settings
 from veil.problem import Cell, Problem, PublicFacts
@@ -141,10 +142,19 @@ def test_a_row_of_double_precision_that_overflows_moves_no_release_by_more(
 
 
 def test_how_a_row_is_rounded_does_not_follow_from_how_many_others_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk of 4,096 rows and one of two: a row that goes into the other chunk is multiplied in another order."""
-    x = torch.randn(4_098, 1_100, generator=torch.Generator().manual_seed(0)) + 3
-    problem = Problem.from_arrays(x, (x[:, 0] > 3).long().numpy(), ["a", "b"] * 2_049, classes=[0, 1])
-    assert_removed_rows_stay_within_their_charge(problem, [0], monkeypatch, steps=1)
+    x = torch.rand(24, 500, generator=torch.Generator().manual_seed(0))
+    problem = Problem.from_arrays(x, [0, 1] * 12, ["a", "b"] * 12, classes=[0, 1])
+    plan, model = plan_of(problem, steps=1), nn.Sequential(nn.Flatten(), Projection(500, 40), nn.Linear(40, 2))
+
+    def sum_of(rows: range) -> Tensor:
+        transcript = Transcript()
+        monkeypatch.setattr(steered_descent, "GaussianNoise", lambda *_, **__: transcript)
+        some = replace(problem, present=np.isin(np.arange(24), rows))
+        solver_of(plan).solve(model, some, Seed.from_int(0), Ledger(plan.terms()), lambda *_: None)
+        return dict(transcript.sums)[MEAN]
+
+    alone = torch.stack([sum_of(range(row, row + 1)) for row in range(24)]).sum(dim=0)
+    torch.testing.assert_close(sum_of(range(24)), alone, rtol=0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
