@@ -252,7 +252,7 @@ def _number(
     if crossed is not None:
         maps = crossed.maps[-count:][knots]
         most = at[maps.argmax(dim=0)].tolist()
-        names = (f"near {_day(value) if kind == 'date' else f'{value:.4g}'}" for value in most)
+        names = (f"near {_day(value) if kind == 'date' else _brief(value)}" for value in most)
         levels = Levels(tuple(names), tuple(_listed(line) for line in maps))
     effects = tuple(_listed(line) for line in curve - mean[:, None])
     return ColumnEffect(column.name, kind, _listed(at), effects, missing, None, _spread(curve), levels), mean
@@ -306,6 +306,10 @@ def _spread(curves: Tensor) -> float:
 
 def _listed(values: Tensor) -> tuple[float, ...]:
     return tuple(values.tolist())
+
+
+def _brief(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _day(days: float) -> str:
