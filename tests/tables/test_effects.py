@@ -213,6 +213,7 @@ def test_effects_are_zero_on_average_over_knots_or_values(kind: str) -> None:
         table = np.array(pair.effects)[:, real[0]][:, :, real[1]]
         np.testing.assert_allclose(table.mean(axis=1), 0.0, atol=1e-9)
         np.testing.assert_allclose(table.mean(axis=2), 0.0, atol=1e-9)
+        assert pair.spread == pytest.approx(np.sqrt(np.square(table).mean()))
 
 
 def test_what_matters_most_stands_first() -> None:

@@ -107,8 +107,8 @@ def signed(value: float | None) -> str:
 def value(of: float | None) -> str:
     """A value of a column, at four digits and without powers of ten where it is of a usual size.
 
-    >>> value(1234.56), value(37.0), value(0.012345)
-    ('1235', '37', '0.01234')
+    >>> value(1234.56), value(37.0), value(0.0123)
+    ('1235', '37', '0.0123')
     """
     return NOTHING if of is None else number(float(f"{of:.4g}"), digits=4)
 
