@@ -134,3 +134,14 @@ def test_every_budget_is_compared_and_no_option_is_passed_over(people: Path, tmp
     code, _, err = veil("compare", *words, "--seed", "3")
     assert code == 2
     assert "No such option: --seed" in err
+
+
+def test_a_comparison_draws_what_the_additive_model_learned(people: Path, tmp_path: Path, veil: Program) -> None:
+    words = [*judged(people), "--target", "rich", "--group", "sex", "--batch-size", "40", "--epochs", "1"]
+    words += ["--out", str(tmp_path / "all"), "--jobs", "1", "--backend", "threading"]
+    code, answer = compared(veil, *words, "--methods", "auto,dp-sgd", "--seeds", "1")
+    assert code == 0
+    twin = json.loads(Path(answer["report"]).with_suffix(".json").read_text(encoding="utf-8"))
+    drawn = {run["method"]: run["effects"] is not None for run in twin["runs"]}
+    assert drawn == {"auto": True, "dp-sgd": False}
+    assert any(name.startswith("effect-0") for name in twin["figures"])

@@ -23,8 +23,9 @@ def make_run(
     epsilon: float = 1.0,
     extras: bool = False,
     evaluated: bool = True,
+    effects: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """One run's facts, as `Run.as_json()` gives them."""
+    """One run's facts, as `Run.as_json()` gives them; `effects` are the classes of an additive model."""
     rng = np.random.default_rng([seed, *map(ord, method)])
     private = method != "erm"
     sizes = [int(x) for x in np.geomspace(9592, 1179, len(groups))]
@@ -47,7 +48,7 @@ def make_run(
             "summary": "sample the groups that do badly more often, within every row's budget",
         },
         "task": "classification",
-        "classes": ["<=50K", ">50K"],
+        "classes": list(effects) or ["<=50K", ">50K"],
         "groups": [{"name": name, "rows": size} for name, size in zip(groups, sizes, strict=True)],
         "owners": [{"name": name, "rows": rows // len(budgets)} for name in budgets],
         "certificate": _certificate(method, groups, budgets, rows, private),
@@ -57,6 +58,7 @@ def make_run(
         "steps": steps,
         "details": {"noise_multiplier": 1.2345, "clip": 1.0, "sampling": "poisson", "batch": 512} if private else {},
         "findings": {"EarlyStopping": {"best_step": 311, "patience": 5}} if extras else {},
+        "effects": make_effects(effects) if effects else None,
         "config": {
             "command": f"veil train adult.csv --target income --group sex,income --method {method}",
             "data": "UCI Adult",
@@ -74,6 +76,48 @@ def make_run(
 def make_runs(methods: tuple[str, ...] = tuple(LEVELS), seeds: int = 3, **options: Any) -> list[dict[str, Any]]:
     """Methods × seeds."""
     return [make_run(method, seed, **options) for method in methods for seed in range(seeds)]
+
+
+def make_effects(classes: tuple[str, ...], values: tuple[str, ...] = ("Exec", "Sales", "Other")) -> dict[str, Any]:
+    """What an additive model learned: 13 columns of every kind, and 6 pairs."""
+    rng = np.random.default_rng(7)
+    curves = list(classes[1:]) if len(classes) == 2 else list(classes)
+    drawn = lambda *shape: rng.standard_normal((len(curves), *shape)).tolist()  # noqa: E731
+    many = [f"a rather long name of value {index}" for index in range(24)]
+    at = {
+        "number": [17.0, 37.54321, 52.0, 1234.5678, 90000.0],
+        "date": [16000.0, 17123.4, 18000.0, 19000.0],
+        "category": list(values),
+        "hashed category": ["hash 3", "hash 17"],
+        "text": [f"hash {index}" for index in range(6)],
+    }
+    kinds = ["number", "category", "date", "number", "many", "hashed category", "text", *["number"] * 6]
+    columns = [
+        {
+            "column": f"column {index}: {kind}",
+            "kind": "category" if kind == "many" else kind,
+            "at": at.get(kind, many),
+            "effects": drawn(len(at.get(kind, many))),
+            "missing": rng.standard_normal(len(curves)).tolist() if kind in ("number", "date") else None,
+            "unknown": rng.standard_normal(len(curves)).tolist() if kind in ("category", "many") else None,
+            "spread": 2.0 - 0.123 * index,
+            "levels": None,
+        }
+        for index, kind in enumerate(kinds)
+    ]
+    levels = [[*values, "other values", "unknown value"], ["near 17", "near 37.5", "near 52", "near 90000"]]
+    pairs = [
+        {
+            "columns": [f"column {index}: category", "column 0: number"],
+            "levels": levels,
+            "effects": drawn(len(levels[0]), len(levels[1])),
+            "spread": 0.5 - 0.0123 * index,
+        }
+        for index in range(6)
+    ]
+    unit = {0: "target", 2: "log-odds"}.get(len(classes), "scores")
+    found = {"format": "veil-effects/1", "unit": unit, "curves": curves, "from_rows": len(classes) == 2}
+    return {**found, "constant": [0.1] * len(curves), "columns": columns, "pairs": pairs}
 
 
 def make_audit(groups: tuple[str, ...] = SEX_INCOME) -> dict[str, Any]:

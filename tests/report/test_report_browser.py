@@ -55,6 +55,16 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+def make_learned() -> dict[str, Any]:
+    """A run with effects of two classes, whose first columns have names that are far too long for an axis."""
+    run = make_run(
+        "auto", effects=("<=50K", "more than 50 thousand a year, before taxes, with all that is paid in kind")
+    )
+    for column in run["effects"]["columns"][:2]:
+        column["column"] = "what somebody was asked in a survey and could not put into fewer words: " * 2
+    return run
+
+
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
@@ -66,6 +76,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "many": write_report(make_runs(seeds=2), folder / "many.html", requirements=required),
         "long": write_report([make_run("asc", groups=LONG)], folder / "long.html"),
         "bare": write_report([make_run("erm", evaluated=False)], folder / "bare.html"),
+        "learned": write_report([make_learned()], folder / "learned.html"),
+        "classes": write_report([make_run("auto", effects=("a", *HOSTILE)), make_run()], folder / "classes.html"),
         "hostile": write_report([make_run("asc", groups=HOSTILE, extras=True)], folder / "hostile.html"),
     }
 
@@ -96,7 +108,7 @@ def visit(browser: Any, reports: dict[str, Path]) -> Iterator[Open]:
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("name", ["one", "many", "long", "bare", "hostile"])
+@pytest.mark.parametrize("name", ["one", "many", "long", "bare", "hostile", "learned", "classes"])
 def test_the_page_renders_without_complaint_request_or_sideways_scrolling(visit: Open, name: str, width: int) -> None:
     found = visit(name, width)
     found.page.mouse.wheel(0, 20_000)
@@ -109,14 +121,14 @@ def test_the_page_renders_without_complaint_request_or_sideways_scrolling(visit:
     assert found.page.locator("h1").count() == 1
 
 
-@pytest.mark.parametrize("name", ["one", "many"])
+@pytest.mark.parametrize("name", ["one", "many", "learned", "classes"])
 def test_every_visible_chart_is_drawn_and_has_its_table(visit: Open, name: str) -> None:
     page = visit(name).page
     panels = page.locator("figure.panel:visible")
     assert panels.count() >= 6
     for index in range(panels.count()):
         panel = panels.nth(index)
-        title = panel.locator("h3").first.inner_text()
+        title = panel.locator("h3, h4").first.inner_text()
         assert panel.locator(".plot > svg *").count() > 3, title
         panel.locator("summary").click()
         assert panel.locator("details table tbody tr:visible").count() > 0, title
@@ -124,7 +136,7 @@ def test_every_visible_chart_is_drawn_and_has_its_table(visit: Open, name: str) 
 
 
 def test_no_drawing_contains_a_broken_coordinate(visit: Open) -> None:
-    for name in ("one", "many", "long", "bare"):
+    for name in ("one", "many", "long", "bare", "learned", "classes"):
         drawn = visit(name, 390).page.evaluate(
             "[...document.querySelectorAll('.plot svg')].map((s) => s.outerHTML).join('')"
         )
@@ -192,6 +204,40 @@ def test_choosing_a_run_shows_it_and_moves_the_links(visit: Open) -> None:
     assert page.locator(target).is_visible()
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_what_the_model_learned_is_drawn_and_stays_in_its_panels(visit: Open, width: int) -> None:
+    page = visit("learned", width).page
+    section = page.locator("#learned-0")
+    assert "Up (+): “more than 50 thousand a year" in section.inner_text()
+    panels = section.locator("figure.panel")
+    assert panels.count() == 14
+    inside = """
+    panels => panels.flatMap(panel => {
+        const box = panel.getBoundingClientRect();
+        return [...panel.querySelectorAll(".plot > svg *, figcaption *")]
+            .map(one => [one.textContent, one.getBoundingClientRect()])
+            .filter(([, own]) => own.left < box.left - 1 || own.right > box.right + 1)
+            .map(([text]) => text);
+    })
+    """
+    assert panels.evaluate_all(inside) == []
+    plot = section.locator(".chart[data-kind=bars] .plot").first
+    plot.focus()
+    page.keyboard.press("ArrowRight")
+    assert "Exec" in plot.locator(".tip").inner_text() or "Sales" in plot.locator(".tip").inner_text()
+    assert page.get_by_role("link", name="What it learned").get_attribute("href") == "#learned-0"
+
+
+def test_the_link_to_what_was_learned_is_there_for_runs_that_have_it(visit: Open) -> None:
+    page = visit("classes").page
+    link = page.locator("nav a", has_text="What it learned")
+    seen = {}
+    for label in ("auto", "asc"):
+        page.get_by_label("One run in detail").select_option(label=label)
+        seen[label] = (link.is_visible(), page.locator(".run:visible h2", has_text="What the model learned").count())
+    assert seen == {"auto": (True, 1), "asc": (False, 0)}
+
+
 def test_hostile_names_are_shown_as_they_are(visit: Open) -> None:
     found = visit("hostile")
     assert found.complaints == []
@@ -220,7 +266,15 @@ def test_printing_is_on_white_without_controls(visit: Open) -> None:
 
 @pytest.mark.parametrize(
     ("name", "width", "scheme"),
-    [("one", 390, "dark"), ("one", 1280, "light"), ("many", 390, "light"), ("many", 1280, "dark")],
+    [
+        ("one", 390, "dark"),
+        ("one", 1280, "light"),
+        ("many", 390, "light"),
+        ("many", 1280, "dark"),
+        ("learned", 390, "light"),
+        ("learned", 1280, "dark"),
+        ("classes", 390, "dark"),
+    ],
 )
 def test_no_accessibility_fault_is_found(visit: Open, name: str, width: int, scheme: str) -> None:
     page = visit(name, width, scheme).page

@@ -67,6 +67,7 @@ def compare(
 
 def _compare(request: CompareRequest, opened: Opened, out: Path, workers: Workers, *, silent: bool) -> Comparison:
     from veil.methods import create
+    from veil.tables.effects import Learned
     from veil.training.comparing import Work, run_trials, trials_of
 
     assert opened.test is not None
@@ -76,7 +77,8 @@ def _compare(request: CompareRequest, opened: Opened, out: Path, workers: Worker
     settings = request.settings.model_dump(exclude={"epsilon", "seed"})
     factory = opened.factory
     model = factory if request.model else {name: factory.suiting(name) for name in request.methods}
-    work = Work(opened.problem, opened.test, model, out, settings, config, opened.not_covered)
+    measures = [] if opened.encoding is None else [Learned(opened.encoding)]
+    work = Work(opened.problem, opened.test, model, out, settings, config, opened.not_covered, measures)
     options = _options(request.option, request.methods)
     methods = [create(name, options.get(name)) for name in request.methods]
     trials = trials_of(methods, request.seeds, _budgets(request.epsilon))

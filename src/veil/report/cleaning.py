@@ -15,7 +15,9 @@ UNSAID: Facts = {
     **dict.fromkeys(
         ("run", "method", "metrics", "privacy", "about", "certificate", "task", "classes", "groups", "owners")
     ),
-    **dict.fromkeys(("settings", "details", "findings", "config", "versions", "parameters", "seed_given", "sizes")),
+    **dict.fromkeys(
+        ("settings", "details", "findings", "effects", "config", "versions", "parameters", "seed_given", "sizes")
+    ),
     **dict.fromkeys(("steps", "seconds", "stopped")),
 }
 

@@ -6,10 +6,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from veil.report.wording import NOTHING, number, percent
+from veil.report.wording import NOTHING, date, number, percent, signed, value
 
 Value = float | None
-FORMATS: dict[str, Callable[[Value], str]] = {"percent": percent, "number": number}
+FORMATS: dict[str, Callable[[Value], str]] = {
+    "percent": percent,
+    "number": number,
+    "signed": signed,
+    "value": value,
+    "date": date,
+}
 
 
 @dataclass(frozen=True)
@@ -55,14 +61,17 @@ class Drawn:
 
 @dataclass(frozen=True, kw_only=True)
 class Lines(Drawn):
-    """Lines over a common axis, with horizontal reference lines and, where wanted, the diagonal."""
+    """Lines over a common axis, with horizontal reference lines and, where wanted, the diagonal.
+
+    `span` are the ends of the upright axis; without it they follow from the values.
+    """
 
     kind: ClassVar[str] = "lines"
     x_label: str
     y_label: str
     series: tuple[Series, ...]
     x_format: str = "number"
-    unit_range: bool = False
+    span: tuple[float, float] | None = None
     references: tuple[tuple[str, float], ...] = ()
     diagonal: str | None = None
 
@@ -125,7 +134,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Drawn):
-    """Horizontal bars against marks."""
+    """Horizontal bars against marks; with a `span`, from 0 to both sides of an axis with these ends."""
 
     kind: ClassVar[str] = "bars"
     bars: tuple[Bar, ...]
@@ -135,6 +144,7 @@ class Bars(Drawn):
     mark_label: str = ""
     inner_label: str = ""
     format: str = "number"
+    span: tuple[float, float] | None = None
 
     def table(self) -> Table:
         """One row per bar."""
@@ -148,28 +158,34 @@ class Bars(Drawn):
 
 @dataclass(frozen=True, kw_only=True)
 class Heat(Drawn):
-    """A grid of values with counts; each cell also prints its value, so that colour is not needed to read it."""
+    """A grid of values, maybe with counts; each cell also prints its value, so that colour is not needed to read it.
+
+    Where it is `diverging`, colours part at the middle of the values, or at `middle` where that is given.
+    """
 
     kind: ClassVar[str] = "heat"
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: tuple[tuple[Value, ...], ...]
-    counts: tuple[tuple[int | None, ...], ...]
     row_label: str
     column_label: str
     value_label: str
-    count_label: str
+    counts: tuple[tuple[int | None, ...], ...] | None = None
+    count_label: str = ""
     diverging: bool = False
+    middle: Value = None
 
     def table(self) -> Table:
         """One row per cell of the grid."""
-        rows = tuple(
-            (Cell(row, row), Cell(column, column), self.cell(value), Cell(number(count), count))
-            for row, values, counts in zip(self.rows, self.values, self.counts, strict=True)
-            for column, value, count in zip(self.columns, values, counts, strict=True)
-        )
+        rows = []
+        for down, row in enumerate(self.rows):
+            for across, column in enumerate(self.columns):
+                cells = [Cell(row, row), Cell(column, column), self.cell(self.values[down][across])]
+                if self.counts is not None:
+                    cells.append(Cell(number(self.counts[down][across]), self.counts[down][across]))
+                rows.append(tuple(cells))
         labels = (self.row_label, self.column_label, self.value_label, self.count_label)
-        return Table(self.title, labels, rows, text_columns=2)
+        return Table(self.title, labels[: 3 if self.counts is None else 4], tuple(rows), text_columns=2)
 
 
 @dataclass(frozen=True)

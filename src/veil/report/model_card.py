@@ -15,10 +15,12 @@ NAME = "MODEL_CARD.md"
 
 def render_card(facts: Facts, *, requirements: Sequence[Facts] = (), audits: Sequence[Facts] = ()) -> str:
     """The card of one run as Markdown."""
-    twin, _ = build([facts], requirements, audits)
+    twin, tables = build([facts], requirements, audits)
     filling = environment(escaped=False)
     filling.filters["md"] = plain_markdown
-    text: str = filling.get_template("model_card.md.j2").render(twin=twin, verdict=twin["verdict"], run=twin["runs"][0])
+    text: str = filling.get_template("model_card.md.j2").render(
+        twin=twin, verdict=twin["verdict"], run=twin["runs"][0], learned=twin["learned"]["0"], tables=tables
+    )
     return text.strip() + "\n"
 
 

@@ -89,7 +89,7 @@ def training_figures(run: Facts) -> dict[str, Figure]:
             x_label="Step",
             y_label="Accuracy on evaluation rows",
             series=curves,
-            unit_range=True,
+            span=(0.0, 1.0),
         )
     for name in history:
         if name not in NOT_STATE and (lines := _state_lines(run, name)) is not None:

@@ -80,7 +80,7 @@ def _unit_square(title: str, x_label: str, y_label: str, diagonal: str, series: 
         y_label=y_label,
         series=series,
         x_format="percent",
-        unit_range=True,
+        span=(0.0, 1.0),
         diagonal=diagonal,
     )
 

@@ -9,6 +9,7 @@ from veil.errors import require
 from veil.report.cleaning import Facts, clean, clean_runs
 from veil.report.figures import Figure, Table, as_json
 from veil.report.intervals import CONFIDENCE
+from veil.report.learned import effect_figures, learned, learned_table
 from veil.report.panels import (
     forest_figure,
     gap_figure,
@@ -48,13 +49,16 @@ def build(
     groups = groups_of(cleaned, subject, baselines)
     names = _names(cleaned, variants)
     detailed = _detailed(cleaned, [variant.members for variant in variants], subject.members)
+    for index in set(range(len(cleaned))) - set(detailed):
+        cleaned[index]["effects"] = None
     figures: dict[str, Figure] = {
         **_shared_figures(variants, subject, baselines, groups),
         **audit_figures(clean(audits)),
         **_own_figures(cleaned, detailed),
     }
     tables = {name: figure.table() for name, figure in figures.items()}
-    tables.update({f"scores-run{i}": table for i in detailed if (table := score_table(cleaned[i])) is not None})
+    for name, make in (("scores", score_table), ("learned", learned_table)):
+        tables.update({f"{name}-run{i}": table for i in detailed if (table := make(cleaned[i])) is not None})
     twin = {
         "format": FORMAT,
         "title": _title(cleaned),
@@ -69,6 +73,7 @@ def build(
         "detailed": [{"run": index, "name": names[index]} for index in detailed],
         "even_odds": {str(index): even_odds(epsilon_of(cleaned[index])) for index in detailed},
         "further": {str(index): further_figures(cleaned[index]) for index in detailed},
+        "learned": {str(index): learned(cleaned[index]) for index in detailed},
         "sections": clean(_sections(len(cleaned) > 1, bool(audits), detailed[0], tables)),
         "data": _data_card(cleaned[subject.members[0]]),
         "audits": clean(audits),
@@ -106,7 +111,7 @@ def _own_figures(runs: Sequence[Facts], detailed: Sequence[int]) -> dict[str, Fi
     """What each of the detailed runs has for itself; the run's place ends the name."""
     found: dict[str, Figure] = {}
     for index in detailed:
-        for make in (privacy_figures, training_figures, quality_figures):
+        for make in (privacy_figures, effect_figures, training_figures, quality_figures):
             found.update({f"{name}-run{index}": figure for name, figure in make(runs[index]).items()})
     return found
 
@@ -125,12 +130,14 @@ def _detailed(runs: Sequence[Facts], variants: Sequence[tuple[int, ...]], subjec
 def _sections(several: bool, audited: bool, run: int, tables: Mapping[str, Table]) -> list[tuple[str, str]]:
     """What the navigation lists: the sections that the page has."""
     measured = any(name.startswith(("parity", "calibration", "roc", "confusion", "scores")) for name in tables)
+    drawn = any(name.startswith("learned-") for name in tables)
     trained = any(name.startswith(("curves", "state-")) for name in tables)
     wanted = [
         (several, "comparison", "Comparison"),
         (True, "groups", "Groups"),
         (audited, "audit", "Audit"),
         (True, f"privacy-{run}", "Privacy"),
+        (drawn, f"learned-{run}", "What it learned"),
         (trained, f"training-{run}", "Training"),
         (measured, f"quality-{run}", "Parity"),
         (True, f"configuration-{run}", "Configuration"),

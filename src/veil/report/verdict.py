@@ -9,6 +9,7 @@ from typing import Any
 from veil.metrics.definitions import ACROSS, PRIVACY_COST_GAP
 from veil.report.cleaning import Facts
 from veil.report.intervals import spread
+from veil.report.learned import unheard
 from veil.report.requirements import SIGNS, from_mapping
 from veil.report.variants import Variant, find_variants, privacy_cost_gap
 from veil.report.wording import label, number, percent, some_of
@@ -35,6 +36,7 @@ def make_verdict(
         "owners": _owners(privacy.get("by_owner") or {}),
         "expected_excess_risk": _excess_risk(run),
         "tiny_groups": (run.get("metrics") or {}).get("tiny_groups") or {},
+        "unheard": unheard(run),
         "private_rows": any((run.get("metrics") or {}).get("private") is True for run in runs),
         "requirements": checks,
         "met": all(check["met"] for check in checks) if checks else None,

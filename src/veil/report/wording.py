@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from veil.metrics.definitions import TITLES
 
 NOTHING = "–"
@@ -91,6 +93,33 @@ def number(value: float | None, digits: int = 3) -> str:
         mantissa, exponent = text.split("e")
         return f"{mantissa}e{int(exponent)}".replace("-", "−", 1) if value < 0 else f"{mantissa}e{int(exponent)}"
     return text.replace("-", "−")
+
+
+def signed(value: float | None) -> str:
+    """A number with its sign, also where it is above 0.
+
+    >>> signed(0.25), signed(-1.5), signed(0.0)
+    ('+0.25', '−1.5', '0')
+    """
+    return f"+{number(value)}" if value is not None and value > 0 else number(value)
+
+
+def value(of: float | None) -> str:
+    """A value of a column, at four digits and without powers of ten where it is of a usual size.
+
+    >>> value(1234.56), value(37.0), value(0.0123)
+    ('1235', '37', '0.0123')
+    """
+    return NOTHING if of is None else number(float(f"{of:.4g}"), digits=4)
+
+
+def date(days: float | None) -> str:
+    """A date, from days since 1970-01-01.
+
+    >>> date(18262.5)
+    '2020-01-01'
+    """
+    return NOTHING if days is None else str(np.datetime64(math.floor(days), "D"))
 
 
 def spelled(value: str) -> str:

@@ -12,6 +12,7 @@ from veil.methods import Method, create, planned, relation_asked
 from veil.plans import Plan
 from veil.request import Request, Settings
 from veil.tables.charging import Charge
+from veil.tables.effects import Learned
 from veil.tables.identity import held_out_identity, request_identity
 from veil.tables.images import holds_images
 from veil.tables.measuring import ExactFigures, HeldOutFigures
@@ -106,6 +107,8 @@ def _job(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Map
         measures.append(HeldOutFigures(opened.held_out, split.seed, split.relation, folder, opened.allowed))
     if opened.request.show_private:
         measures.append(ExactFigures(opened.problem))
+    if opened.encoding is not None:
+        measures.append(Learned(opened.encoding))
     if split.holdout.share > 0:
         config = {**config, HOLDOUT_KEY: split.holdout.key.secret.hex()}
     return Job(

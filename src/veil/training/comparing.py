@@ -23,7 +23,7 @@ from veil.foundation.parallel import WORKER_DIED, Workers, in_order
 from veil.foundation.randomness import Seed
 from veil.plans import Settings
 from veil.problem import Problem
-from veil.training.fitting import Job, execute
+from veil.training.fitting import Job, Measure, execute
 from veil.training.identity import flattened
 from veil.training.run import load
 from veil.training.run_folder import CHECKPOINT, finished_in, reserved_in
@@ -87,7 +87,7 @@ class Work:
     Methods that need models of their own have one each: `model` is then a mapping by the methods' names.
 
     `config` is what was asked for, as each folder keeps it; `not_covered` are sentences for every certificate, beside
-    those that runs add up and that their seeds are public.
+    those that runs add up and that their seeds are public. `measures` are taken of every trained model.
     """
 
     problem: Problem = field(repr=False)
@@ -97,6 +97,7 @@ class Work:
     settings: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     not_covered: Sequence[str] = ()
+    measures: Sequence[Measure] = ()
 
     def build(self, trial: Trial) -> BuildModel:
         """What builds the model of one run."""
@@ -205,6 +206,7 @@ def run_trial(trial: Trial, work: Work) -> str:
             # Also where there is one run: the same folder may get more of them later.
             not_covered=(OTHER_RUNS, SEEDS_PUBLIC, *work.not_covered),
             config={**work.config, "seed": trial.seed},
+            measures=work.measures,
         )
         plan = registry.planned(trial.method, work.problem.public, work.settings_of(trial))
         execute(job, plan, target, going_on)

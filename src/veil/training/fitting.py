@@ -74,10 +74,11 @@ def fit(
 
 @dataclass(frozen=True)
 class Measured:
-    """What a measurement adds to a run: figures, findings, and sentences for its certificate."""
+    """What a measurement adds to a run: figures, findings, effects of columns, and sentences for its certificate."""
 
     metrics: GroupMetrics | None = None
     findings: Mapping[str, Any] = field(default_factory=dict)
+    effects: Mapping[str, Any] | None = None
     assumptions: tuple[str, ...] = ()
     not_covered: tuple[str, ...] = ()
 
@@ -268,6 +269,7 @@ class Preparation:
             stopped=loop.stopped,
             config=dict(self.job.config),
             folder=self.folder.path if self.folder is not None and self.folder.leads else None,
+            effects=next((found.effects for found in measured if found.effects is not None), None),
         )
         if self.folder is not None and self.folder.leads:
             run.save(self.folder.path)

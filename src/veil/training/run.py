@@ -29,7 +29,7 @@ from veil.training.run_folder import under_way
 
 @dataclass
 class Run:
-    """A trained model with its history, metrics and certificate."""
+    """A trained model with its history, metrics and certificate; `effects` is what an additive model learned."""
 
     model: nn.Module
     plan: Plan
@@ -41,6 +41,7 @@ class Run:
     stopped: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
+    effects: Mapping[str, Any] | None = None
     trained: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -86,6 +87,7 @@ class Run:
             "steps": plan.steps,
             "details": dict(plan.details),
             "findings": dict(self.findings),
+            "effects": None if self.effects is None else dict(self.effects),
             "config": dict(self.config),
             "budget": self._budget(),
             "parameters": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
@@ -132,6 +134,8 @@ class Run:
         _write_json(folder / "metrics.json", self.summary())
         if not began_here:  # else it says what the run was started with
             write_whole(folder / "config.toml", to_toml(self.configuration()).encode(), FOR_ALL)
+        if self.effects is not None:
+            _write_json(folder / "effects.json", dict(self.effects))
         _write_json(folder / "run.json", self.as_json())
         self.report(folder / "report.html")
         write_card(self.as_json(), folder, read_audits([folder]))

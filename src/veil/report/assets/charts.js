@@ -37,8 +37,11 @@ const charts = (() => {
     return String(Number(value.toPrecision(digits))).replace("-", "−");
   };
   const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)}\u202f%`);
-  const formats = { number, percent };
-  const tick = { number: (value) => number(value), percent: (value) => `${Number((100 * value).toFixed(6))}\u202f%` };
+  const signed = (value, digits = 3) => (value > 0 ? "+" : "") + number(value, digits);
+  const plain = (value) => (value === null || value === undefined ? "–" : number(Number(value.toPrecision(4)), 4));
+  const date = (days) => (days === null || days === undefined ? "–" : new Date(Math.floor(days) * 86400000).toISOString().slice(0, 10));
+  const formats = { number, percent, signed, value: plain, date };
+  const tick = { ...formats, number: (value) => number(value), percent: (value) => `${Number((100 * value).toFixed(6))}\u202f%` };
 
   const niceTicks = (low, high, count) => {
     const raw = (high - low) / Math.max(1, count);
@@ -92,10 +95,13 @@ const charts = (() => {
       make("text", { x: box.left - 8, y: y(value) + 4, "text-anchor": "end" }, axis, tick[spec.yFormat](value));
     }
     for (const value of xs) {
-      make("text", { x: x(value), y: box.bottom + 18, "text-anchor": "middle" }, axis, tick[spec.xFormat](value));
+      const text = tick[spec.xFormat](value);
+      /* The last one may be long: it stays inside the drawing. */
+      const at = Math.min(x(value), box.right + 12 - textWidth(text) / 2);
+      make("text", { x: at, y: box.bottom + 18, "text-anchor": "middle" }, axis, text);
     }
-    make("text", { x: box.left, y: box.top - 10, "text-anchor": "start" }, axis, spec.yLabel);
-    make("text", { x: box.right, y: box.bottom + 36, "text-anchor": "end" }, axis, spec.xLabel);
+    make("text", { x: box.left, y: box.top - 10, "text-anchor": "start" }, axis, shorten(spec.yLabel, box.right - box.left));
+    make("text", { x: box.right, y: box.bottom + 36, "text-anchor": "end" }, axis, shorten(spec.xLabel, box.right - box.left));
   };
 
   const drawLines = (svg, spec, width, hidden) => {
@@ -103,14 +109,14 @@ const charts = (() => {
     const all = spec.series.flatMap((series) => series.y);
     const marks = spec.references.map((reference) => reference[1]);
     const xsAll = spec.series.flatMap((series) => series.x);
-    const [low, high] = spec.unit_range ? [0, 1] : range([...all, ...marks], 0.06, true);
+    const [low, high] = spec.span || range([...all, ...marks], 0.06, true);
     const yTicks = niceTicks(low, high, 5);
     const left = Math.max(...yTicks.map((value) => textWidth(tick[spec.format](value)))) + 14;
     const box = { left, right: width - 12, top: 26, bottom: height - 44 };
     const [xLow, xHigh] = spec.diagonal ? [0, 1] : [Math.min(...xsAll), Math.max(...xsAll)];
     const x = scale(xLow, xHigh, box.left, box.right);
     const y = scale(low, high, box.bottom, box.top);
-    const xTicks = niceTicks(xLow, xHigh, Math.max(2, Math.floor((box.right - box.left) / (width > 700 ? 110 : 72))));
+    const xTicks = niceTicks(xLow, xHigh, Math.max(2, Math.floor((box.right - box.left) / (width > 700 || spec.x_format === "date" ? 110 : 72))));
     frame(svg, box, xTicks, yTicks, x, y, { xFormat: spec.x_format, yFormat: spec.format, xLabel: spec.x_label, yLabel: spec.y_label });
     if (spec.diagonal) make("path", { class: "diagonal", d: `M${x(0)} ${y(0)}L${x(1)} ${y(1)}` }, svg);
     for (const [name, value] of spec.references) {
@@ -165,7 +171,7 @@ const charts = (() => {
       make("line", { x1: x(value), x2: x(value), y1: top, y2: bottom }, axis);
       make("text", { x: x(value), y: bottom + 18, "text-anchor": "middle" }, axis, tick[format](value));
     }
-    make("text", { x: right, y: bottom + 38, "text-anchor": "end" }, axis, label);
+    make("text", { x: right, y: bottom + 38, "text-anchor": "end" }, axis, shorten(label, right));
   };
 
   const drawForest = (svg, spec, width, hidden) => {
@@ -202,22 +208,25 @@ const charts = (() => {
 
   const drawBars = (svg, spec, width) => {
     const layout = rowsLayout(spec.bars.map((bar) => bar.name), width, 34);
-    const left = layout.labels + 6;
+    /* With a span bars go to both sides of 0, and need room for their numbers on both. */
+    const left = layout.labels + (spec.span ? 56 : 6);
     const right = width - 64;
-    const [, high] = range(spec.bars.flatMap((bar) => [bar.value, bar.mark, bar.inner]), 0.04, true);
-    const x = scale(0, high, left, right);
-    bottomAxis(svg, niceTicks(0, high, Math.max(2, Math.floor((right - left) / 80))), x, layout.top, layout.bottom, spec.format, spec.x_label, width - 8);
+    const [low, high] = spec.span || [0, range(spec.bars.flatMap((bar) => [bar.value, bar.mark, bar.inner]), 0.04, true)[1]];
+    const x = scale(low, high, left, right);
+    bottomAxis(svg, niceTicks(low, high, Math.max(2, Math.floor((right - left) / (spec.span ? 45 : 80)))), x, layout.top, layout.bottom, spec.format, spec.x_label, width - 8);
     const stops = [];
     spec.bars.forEach((bar, index) => {
       layout.name(svg, bar.name, index);
       const at = layout.centre(index);
-      const value = Math.max(0, bar.value || 0);
-      make("rect", { x: left, y: at - 8, width: Math.max(0, x(value) - left), height: 16, rx: 4, fill: colour(0) }, svg);
+      const value = Math.max(low, bar.value || 0);
+      const below = value < 0;
+      make("rect", { x: Math.min(x(value), x(0)), y: at - 8, width: Math.abs(x(value) - x(0)), height: 16, rx: 4, fill: colour(below ? 1 : 0) }, svg);
       if (bar.inner !== null) make("rect", { x: left, y: at - 2, width: Math.max(0, x(bar.inner) - left), height: 4, rx: 2, fill: "var(--card)", opacity: 0.75 }, svg);
       if (bar.mark !== null) make("line", { x1: x(bar.mark), x2: x(bar.mark), y1: at - 13, y2: at + 13, stroke: "var(--bad)", "stroke-width": 2.5 }, svg);
       const text = formats[spec.format](bar.value);
       const fits = bar.mark === null || x(bar.mark) < x(value) - 4 || x(bar.mark) - x(value) > textWidth(text) + 18;
-      make("text", { class: "label strong", x: (fits ? x(value) : x(bar.mark)) + 9, y: at + 4 }, svg, text);
+      const end = (fits ? x(value) : x(bar.mark)) + (below ? -9 : 9);
+      make("text", { class: "label strong", x: end, y: at + 4, "text-anchor": below ? "end" : "start" }, svg, text);
       const rows = [[spec.value_label, formats[spec.format](bar.value)]];
       if (bar.mark !== null) rows.push([spec.mark_label, formats[spec.format](bar.mark)]);
       if (bar.inner !== null) rows.push([spec.inner_label, formats[spec.format](bar.inner)]);
@@ -232,8 +241,10 @@ const charts = (() => {
     const tall = Math.round(Math.min(100, Math.max(54, 230 / spec.rows.length)));
     const top = 26;
     const known = spec.values.flat().filter((value) => value !== null);
-    const middle = spec.diverging ? (Math.min(...known) + Math.max(...known)) / 2 : 0;
-    const reach = spec.diverging ? Math.max(0.1, Math.max(...known) - middle) : 1;
+    const centre = spec.middle === null ? (Math.min(...known) + Math.max(...known)) / 2 : spec.middle;
+    const middle = spec.diverging ? centre : 0;
+    const reach = spec.diverging ? Math.max(0.1, ...known.map((value) => Math.abs(value - middle))) : 1;
+    const brief = { percent: (value) => `${Math.round(100 * value)}`, signed: (value) => signed(Number(value.toFixed(1))) };
     const stops = [];
     spec.columns.forEach((column, index) => make("text", { class: "label strong", x: labels + cell * (index + 0.5), y: 14, "text-anchor": "middle" }, svg, shorten(column, cell - 4)));
     spec.rows.forEach((row, down) => {
@@ -248,11 +259,11 @@ const charts = (() => {
         const fill = value === null ? "var(--faint)" : `color-mix(in srgb, ${end} ${Math.round(share * 55)}%, var(--heat-mid))`;
         const tile = make("rect", { x: x + 2, y: y + 2, width: Math.max(1, cell - 4), height: tall - 4, rx: 7 }, svg);
         tile.style.fill = fill;
-        const count = spec.counts[down][across];
+        const count = spec.counts ? spec.counts[down][across] : null;
         const twoLines = count !== null && cell > 84;
-        make("text", { x: x + cell / 2, y: y + tall / 2 + (twoLines ? -2 : 5), "text-anchor": "middle", class: "label strong heat" }, svg, cell < 54 && value !== null ? `${Math.round(100 * value)}` : formats[spec.format](value));
+        make("text", { x: x + cell / 2, y: y + tall / 2 + (twoLines ? -2 : 5), "text-anchor": "middle", class: "label strong heat" }, svg, cell < 54 && value !== null ? brief[spec.format](value) : formats[spec.format](value, 2));
         if (twoLines) make("text", { x: x + cell / 2, y: y + tall / 2 + 15, "text-anchor": "middle", class: "label count" }, svg, `${number(count)} rows`);
-        stops.push({ x: x + cell / 2, y: y + tall / 2, title: `${row} × ${column}`, rows: [[spec.value_label, formats[spec.format](value)], [spec.count_label, number(spec.counts[down][across])]] });
+        stops.push({ x: x + cell / 2, y: y + tall / 2, title: `${row} × ${column}`, rows: [[spec.value_label, formats[spec.format](value)], ...(spec.counts ? [[spec.count_label, number(count)]] : [])] });
       });
     });
     return { height: top + tall * spec.rows.length + 4, stops };

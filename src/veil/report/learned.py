@@ -1,0 +1,215 @@
+"""What the model learned: the effects of an additive model as figures and a table, and groups too small to be heard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from veil.report.cleaning import Facts
+from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
+from veil.report.wording import date, number, signed, some_of, value
+
+COLUMNS, PAIRS, VALUES, CURVES = 10, 4, 10, 8
+TOGETHER = "other small groups"
+UNKNOWN = "unknown value"
+READ_OFF = (
+    "The ends of the curves and the values listed stand on bounds and categories that were read off the training rows: "
+    "the certificate does not cover them."
+)
+EFFECT = "Effect"
+
+
+def effect_figures(run: Facts) -> dict[str, Figure]:
+    """The columns and the pairs that matter most, on one scale."""
+    effects = run.get("effects") or {}
+    columns = [one for one in effects.get("columns") or [] if one["kind"] != "text"][:COLUMNS]
+    if not columns:
+        return {}
+    highest = 1.05 * max(abs(one) for column in columns for line in column["effects"] for one in line)
+    span = (-highest, highest) if highest > 0 else (-1.0, 1.0)
+    found: dict[str, Figure] = {}
+    for index, column in enumerate(columns):
+        found[f"effect-{index}"] = _drawn(column, effects, span)
+    for index, pair in enumerate((effects.get("pairs") or [])[:PAIRS]):
+        found[f"pair-{index}"] = _pair(pair, effects["curves"])
+    return found
+
+
+def learned(run: Facts) -> dict[str, Any] | None:
+    """How to read the figures, and what of them no certificate covers; None where a run has no effects."""
+    effects = run.get("effects") or {}
+    if not effects:
+        return None
+    up = {
+        "log-odds": f"Up (+): “{effects['curves'][0]}” is more likely. Down (−): less. +1 multiplies the odds by 2.7.",
+        "scores": "Up (+): the class is more likely than others. Down (−): less. Each class has its own effects.",
+        "target": "Up (+): the prediction is higher. Down (−): lower. Effects are in units of the target in [−1, 1].",
+    }[effects["unit"]]
+    return {
+        "reading": f"{up} The effects of a column are 0 on average over its knots or values. They follow from the "
+        "released model alone: no row was read for them, and they cost no ε. Part of each effect is noise, and nearly "
+        "all of it for values that hardly any row had, such as a missing value in a column without gaps.",
+        "not_covered": READ_OFF if effects["from_rows"] else None,
+        "columns": len(effects["columns"]),
+        "pairs": len(effects["pairs"]),
+        "shown": {"columns": COLUMNS, "pairs": PAIRS},
+    }
+
+
+def learned_table(run: Facts) -> Table | None:
+    """All columns and pairs by how much they matter, with the values that have the largest and the smallest effect."""
+    effects = run.get("effects") or {}
+    if not effects:
+        return None
+    curves = effects["curves"]
+    rows = []
+    for column in effects["columns"]:
+        ends = ("–", "–") if column["kind"] == "text" else _ends(column["effects"], _names(column), curves)
+        rows.append((column["column"], column["kind"], *ends, column["spread"]))
+    for pair in effects["pairs"]:
+        down, across = map(_known, pair["levels"])
+        flat = [[one for line in table[: len(down)] for one in line[: len(across)]] for table in pair["effects"]]
+        ends = _ends(flat, [f"{a} × {b}" for a in down for b in across], curves)
+        rows.append((" × ".join(pair["columns"]), "pair", *ends, pair["spread"]))
+    return Table(
+        "Columns and pairs by how much they matter",
+        ("Column", "Kind", "Highest at", "Lowest at", "Standard deviation of the effect"),
+        tuple((*(Cell(text, text) for text in row[:-1]), Cell(number(row[-1]), row[-1])) for row in rows),
+        text_columns=4,
+    )
+
+
+def unheard(run: Facts) -> str | None:
+    """The sentence about groups that are too small to be heard alone; None where all are heard, or nobody is asked."""
+    details = run.get("details") or {}
+    together: Mapping[str, str] = details.get("heard_together") or {}
+    if not together or details.get("aim") == "overall":
+        return None
+    rows = {group["name"]: group.get("rows") for group in run.get("groups") or []}
+    parts = []
+    for other in dict.fromkeys(together.values()):
+        own = [f"'{name}' ({_rows(rows.get(name))})" for name, kin in together.items() if kin == other]
+        whom = other if other == TOGETHER else f"'{other}'"
+        parts.append(f"{some_of(own)}, steered together with {whom}")
+    needed = details.get("rows_to_be_heard")
+    more = "" if needed is None else f" About {number(needed)} rows would be needed."
+    return f"Too few rows to be heard alone at this ε: {'; '.join(parts)}.{more}"
+
+
+def _rows(count: int | None) -> str:
+    return f"{number(count)} row{'' if count == 1 else 's'}"
+
+
+def _names(column: Facts) -> list[str]:
+    """Knots or values as people read them."""
+    shown = {"number": value, "date": date}.get(column["kind"], str)
+    return [shown(at) for at in column["at"]]
+
+
+def _ends(lines: Sequence[Sequence[float]], names: Sequence[str], curves: Sequence[str]) -> tuple[str, str]:
+    """Where an effect is largest and where it is smallest; of several curves with the curve's name."""
+    every = [
+        (one, name, curve)
+        for line, curve in zip(lines, curves, strict=True)
+        for one, name in zip(line, names, strict=True)
+    ]
+    said = [
+        f"{name}{f' for {curve}' if len(curves) > 1 else ''} ({signed(one)})"
+        for one, name, curve in (max(every), min(every))
+    ]
+    return said[0], said[1]
+
+
+def _known(levels: Sequence[str]) -> Sequence[str]:
+    """Levels without that of no known value, which stands last."""
+    return levels[:-1] if levels[-1] == UNKNOWN else levels
+
+
+def _drawn(column: Facts, effects: Facts, span: tuple[float, float]) -> Figure:
+    """A curve for a number or a date; bars for a category, or a grid where there are several curves."""
+    curves = list(effects["curves"])
+    strongest = sorted(range(len(curves)), key=lambda curve: -max(map(abs, column["effects"][curve])))[:CURVES]
+    chosen = sorted(strongest)
+    note = _note(column, curves, len(chosen))
+    if column["kind"] in ("number", "date"):
+        names = [curves[curve] for curve in chosen] if len(curves) > 1 else [EFFECT]
+        return Lines(
+            title=column["column"],
+            x_label=column["column"],
+            y_label=_label(effects),
+            series=tuple(
+                Series(name, tuple(column["at"]), tuple(column["effects"][curve]))
+                for name, curve in zip(names, chosen, strict=True)
+            ),
+            format="signed",
+            x_format="date" if column["kind"] == "date" else "value",
+            span=span,
+            note=note,
+        )
+    places = sorted(range(len(column["at"])), key=lambda at: -max(abs(line[at]) for line in column["effects"]))
+    places = sorted(places[:VALUES], key=lambda at: -column["effects"][chosen[0]][at])
+    if len(curves) == 1:
+        return Bars(
+            title=column["column"],
+            bars=tuple(Bar(column["at"][place], column["effects"][0][place]) for place in places),
+            x_label=_label(effects),
+            row_label="Value",
+            value_label=EFFECT,
+            format="signed",
+            span=span,
+            note=note,
+        )
+    return Heat(
+        title=column["column"],
+        rows=tuple(column["at"][place] for place in places),
+        columns=tuple(curves[curve] for curve in chosen),
+        values=tuple(tuple(column["effects"][curve][place] for curve in chosen) for place in places),
+        row_label="Value",
+        column_label="Class",
+        value_label=EFFECT,
+        format="signed",
+        diverging=True,
+        middle=0.0,
+        note=note,
+    )
+
+
+def _pair(pair: Facts, curves: Sequence[str]) -> Heat:
+    """What two columns say together; of several curves the one that they say most about."""
+    most = max(range(len(curves)), key=lambda curve: max(abs(one) for line in pair["effects"][curve] for one in line))
+    rows, columns = map(_known, pair["levels"])
+    of = f"Class {curves[most]}. " if len(curves) > 1 else ""
+    return Heat(
+        title=" × ".join(pair["columns"]),
+        rows=tuple(rows),
+        columns=tuple(columns),
+        values=tuple(tuple(line[: len(columns)]) for line in pair["effects"][most][: len(rows)]),
+        row_label=pair["columns"][0],
+        column_label=pair["columns"][1],
+        value_label=EFFECT,
+        format="signed",
+        diverging=True,
+        middle=0.0,
+        note=f"{of}What both add together, beyond what each adds alone. Down: {pair['columns'][0]}. Across: "
+        f"{pair['columns'][1]}.",
+    )
+
+
+def _label(effects: Facts) -> str:
+    return {
+        "log-odds": f"Log-odds of {effects['curves'][0]}",
+        "scores": "Score of a class, less the mean over classes",
+        "target": "Predicted number, in units of [−1, 1]",
+    }[effects["unit"]]
+
+
+def _note(column: Facts, curves: Sequence[str], shown: int) -> str:
+    """What the figure leaves out: further values and classes, and what has no place on the axis."""
+    values = len(column["at"]) if column["kind"] not in ("number", "date") else 0
+    said = [f"The {VALUES} of {values} values with the largest effects."] if values > VALUES else []
+    said += [f"The {shown} of {len(curves)} classes with the largest effects."] if len(curves) > shown else []
+    for name, own in (("Missing", column["missing"]), ("Missing or any other value", column["unknown"])):
+        if own is not None and len(curves) <= CURVES:
+            each = zip(curves, own, strict=True)
+            said.append(f"{name}: {', '.join(f'{c} {signed(v)}' if len(curves) > 1 else signed(v) for c, v in each)}.")
+    return " ".join(said)

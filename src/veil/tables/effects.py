@@ -1,0 +1,316 @@
+"""Effects: what an additive model learned of every column, from its weights and the encoding alone.
+
+    score(row) = constant + Σ_j f_j(x_j) + Σ_(a,b) g_ab(x_a, x_b)
+
+f_j is a curve through its knots for a number or a date, and one value each for a category. g_ab is a table of the
+levels of two crossed columns. What one of the two says alone is taken out of it and added to f_a and f_b, so that rows
+and columns of the table are 0 on average. Every f_j is 0 on average over its knots or values, all of which count the
+same: how common a value is stays private. Knots are placed by noisy quantiles, so for numbers this is about the average
+over rows.
+
+No row is read: effects are post-processing of the released model and cost no ε. How much of an effect may be noise is
+not given: noise reaches the weights through the whitening matrix, which the trained model does not keep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from veil.models.crosses import LEVELS, Crosses
+from veil.models.knots import Knots
+from veil.models.tables import Scale
+from veil.plans import Plan
+from veil.tables.encoding import Category, Codes, Date, Encoding, HashedCategory, Numeric, Text
+from veil.training.fitting import Measured
+
+Unit = Literal["log-odds", "scores", "target"]
+Kind = Literal["number", "date", "category", "hashed category", "text"]
+FORMAT = "veil-effects/1"
+REST, UNKNOWN = "other values", "unknown value"
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels of a crossed column, and how much each of the column's knots or values belongs to each."""
+
+    names: tuple[str, ...]
+    shares: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class ColumnEffect:
+    """What one column adds to each curve.
+
+    `at` are knots in the column's own unit (dates: days since 1970-01-01) with straight lines between them, or the
+    values of a category. Of two knots in one place the last counts. `missing` is the effect of a missing number, where
+    it has a flag; `unknown` that of a value of a category that is missing or not listed. A text has one effect for each
+    hashed token, which counts by the token's share; it is not centred. `spread` is the standard deviation over `at`,
+    each counting the same.
+    """
+
+    column: str
+    kind: Kind
+    at: tuple[float, ...] | tuple[str, ...]
+    effects: tuple[tuple[float, ...], ...]
+    missing: tuple[float, ...] | None
+    unknown: tuple[float, ...] | None
+    spread: float
+    levels: Levels | None
+
+
+@dataclass(frozen=True)
+class PairEffect:
+    """What two crossed columns add together, beyond what each adds alone: by curve, level of the first, of the second.
+
+    A missing number has the levels of the middle between its bounds.
+    """
+
+    columns: tuple[str, str]
+    levels: tuple[tuple[str, ...], tuple[str, ...]]
+    effects: tuple[tuple[tuple[float, ...], ...], ...]
+    spread: float
+
+
+@dataclass(frozen=True)
+class Effects:
+    """All that an additive model adds up; columns and pairs that matter most stand first.
+
+    Of two classes there is one curve, the log-odds of the second; of more, one each: its score less the mean over
+    classes. Numbers to predict have one curve, in units of the target in [−1, 1]. `from_rows` says whether knots and
+    values stand on bounds and categories that were read off rows.
+    """
+
+    unit: Unit
+    curves: tuple[str, ...]
+    from_rows: bool
+    constant: tuple[float, ...]
+    columns: tuple[ColumnEffect, ...]
+    pairs: tuple[PairEffect, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `effects.json` holds."""
+        return {"format": FORMAT, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Takes the effects of a run's model at its end, if the model is additive; no row is read."""
+
+    encoding: Encoding
+
+    def __call__(self, model: nn.Module, plan: Plan) -> Measured:
+        """The effects, for the run's record."""
+        found = effects_of(model, self.encoding, plan.facts.classes)
+        return Measured(effects=None if found is None else found.as_json())
+
+
+@dataclass(frozen=True)
+class _Crossed:
+    """A crossed column: the levels it uses, and how its numbers become levels. One more level takes what is in none."""
+
+    column: int
+    used: list[int]
+    maps: Tensor
+
+
+def effects_of(model: nn.Module, encoding: Encoding, classes: Sequence[str]) -> Effects | None:
+    """The effects of a trained model `additive`; None where the model is another one, or projects its rows.
+
+    Args:
+        model: what `veil train` made, or a predictor's `model`.
+        encoding: how the columns of the table became numbers.
+        classes: their names; empty for numbers to predict.
+
+    >>> from veil.models.tables import additive
+    >>> from veil.problem import PublicFacts
+    >>> model = additive(PublicFacts(("all",), ("all",), (), (1,), classes=("no", "yes")), [1], [0], knots=3)
+    >>> _ = model[-1].weight.data.copy_(torch.tensor([[0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]))
+    >>> age = effects_of(model, Encoding((Numeric("age", 20, 80, "middle"),), False), ("no", "yes")).columns[0]
+    >>> age.at, age.effects
+    ((20.0, 50.0, 80.0), ((-1.0, 0.0, 1.0),))
+    """
+    match list(model) if isinstance(model, nn.Sequential) else []:
+        case [nn.Flatten(), Knots() as curves, Crosses() as crosses, Scale() as scale, nn.Linear() as head]:
+            pass
+        case _:
+            return None
+    if not _fits(curves, crosses, encoding) or not all(bool(value.isfinite().all()) for value in head.parameters()):
+        return None
+    unit, names, contrast = _curves(classes)
+    weights = contrast @ head.weight.detach().double() * scale.factor
+    constant = contrast @ head.bias.detach().double()
+    plain, tables = weights[:, : len(crosses.levels)].clone(), weights[:, len(crosses.levels) :]
+    tables = tables.reshape(len(names), len(crosses.pairs), LEVELS, LEVELS)
+    crossed, pairs = _crossed(crosses), []
+    for (a, b), table in zip(crosses.pairs, tables.unbind(1), strict=True):
+        first, second = crossed[a], crossed[b]
+        if first is None or second is None:
+            continue
+        own = table[:, first.used][:, :, second.used]
+        # All crosses together are as long as all columns.
+        pure, rest = _purified(own * (len(crosses.blocks) / len(crosses.pairs)) ** 0.5)
+        for side, alone in zip((first, second), rest, strict=True):
+            # The share of the last level is 1 less those of the others.
+            plain[:, crosses.blocks[side.column]] += (alone[:, :-1] - alone[:, -1:]) @ side.maps.T
+            constant = constant + alone[:, -1]
+        pairs.append(((first, second), pure))
+    levels = {one.column: one for one in crossed if one is not None}
+    columns, numbers = [], iter(curves.places)
+    for index, column in enumerate(encoding.columns):
+        own, level = plain[:, crosses.blocks[index]], levels.get(index)
+        match column:
+            case Numeric() | Date():
+                found, moved = _number(column, own, next(numbers), level)
+            case Category() | HashedCategory():
+                found, moved = _category(column, own, level)
+            case Text():
+                found, moved = _text(column, own, level)
+            case Codes():
+                return None
+        columns.append(found)
+        constant = constant + moved
+    together = [_pair(pair, pure, columns) for pair, pure in pairs]
+    return Effects(
+        unit,
+        names,
+        encoding.from_rows,
+        _listed(constant),
+        tuple(sorted(columns, key=lambda one: -one.spread)),
+        tuple(sorted(together, key=lambda one: -one.spread)),
+    )
+
+
+def _fits(curves: Knots, crosses: Crosses, encoding: Encoding) -> bool:
+    """Whether the model's blocks are the columns of the encoding, and all numbers have knots."""
+    knots = curves.places.shape[1]
+    numbers = [isinstance(column, Numeric | Date) for column in encoding.columns]
+    widths = [width + knots * number for width, number in zip(encoding.widths(), numbers, strict=True)]
+    return curves.numbers == encoding.numbers() and [len(block) for block in crosses.blocks] == widths
+
+
+def _curves(classes: Sequence[str]) -> tuple[Unit, tuple[str, ...], Tensor]:
+    """What effects are in, the name of each curve, and how outputs become curves."""
+    count = len(classes)
+    if count < 2:
+        return "target", ("target",), torch.ones(1, 1, dtype=torch.float64)
+    if count == 2:
+        return "log-odds", (classes[1],), torch.tensor([[-1.0, 1.0]], dtype=torch.float64)
+    return "scores", tuple(classes), torch.eye(count, dtype=torch.float64) - 1 / count
+
+
+def _crossed(crosses: Crosses) -> list[_Crossed | None]:
+    """The column at each crossed place, with the levels that it uses; None where nothing was chosen."""
+    found: list[_Crossed | None] = []
+    for place in range(crosses.chosen):
+        maps = crosses.levels[:, place].double()
+        own = [index for index, block in enumerate(crosses.blocks) if bool(maps[block].any())]
+        used = maps.any(dim=0).nonzero()[:, 0].tolist()
+        found.append(_Crossed(own[0], used, maps[crosses.blocks[own[0]]][:, used]) if own else None)
+    return found
+
+
+def _purified(table: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """A table [curve, level, level] less what each side says alone, with the last level of each side; and what that is.
+
+    Averages are over the levels that were there, all alike.
+    """
+    whole = nn.functional.pad(table, (0, 1, 0, 1))
+    first = whole[:, :, :-1].mean(dim=2)
+    whole = whole - first[:, :, None]
+    second = whole[:, :-1].mean(dim=1)
+    return whole - second[:, None], (first, second)
+
+
+def _number(
+    column: Numeric | Date, weights: Tensor, places: Tensor, crossed: _Crossed | None
+) -> tuple[ColumnEffect, Tensor]:
+    """A curve through knots and bounds, centred, and what centring took from each curve."""
+    count = len(places)
+    layer = Knots([0], count)
+    layer.places.copy_(places)
+    # Outside the knots their shares stay what they are at the last one.
+    knots = [*[0] * bool(places[0] > -1.0), *range(count), *[count - 1] * bool(places[-1] < 1.0)]
+    points = places.double()[knots]
+    points[0], points[-1] = -1.0, 1.0
+    own, fine = weights[:, :1], weights[:, -count:]
+    curve = own * points + fine[:, knots]
+    mean = curve.mean(dim=1)
+    missing = None
+    if column.missing == "flag":
+        middle = layer(torch.zeros(1, 1, dtype=torch.float64))[0, 1:]
+        missing = _listed(fine @ middle + weights[:, 1] - mean)
+    at = column.low + (points + 1) / 2 * ((column.high - column.low) or 1.0)
+    kind: Kind = "date" if isinstance(column, Date) else "number"
+    levels = None
+    if crossed is not None:
+        maps = crossed.maps[-count:][knots]
+        most = at[maps.argmax(dim=0)].tolist()
+        names = (f"near {_day(value) if kind == 'date' else _brief(value)}" for value in most)
+        levels = Levels(tuple(names), tuple(_listed(line) for line in maps))
+    effects = tuple(_listed(line) for line in curve - mean[:, None])
+    return ColumnEffect(column.name, kind, _listed(at), effects, missing, None, _spread(curve), levels), mean
+
+
+def _category(
+    column: Category | HashedCategory, weights: Tensor, crossed: _Crossed | None
+) -> tuple[ColumnEffect, Tensor]:
+    """An effect for each value, centred, and what centring took from each curve."""
+    # One value alone is told from all others.
+    among = weights if weights.shape[1] > 1 else nn.functional.pad(weights, (0, 1))
+    mean = among.mean(dim=1)
+    kind: Kind = "category" if isinstance(column, Category) else "hashed category"
+    values = column.values if isinstance(column, Category) else tuple(f"hash {value}" for value in column.kept)
+    effects, levels = tuple(_listed(line) for line in weights - mean[:, None]), _value_levels(values, crossed)
+    return ColumnEffect(column.name, kind, values, effects, None, _listed(-mean), _spread(among), levels), mean
+
+
+def _text(column: Text, weights: Tensor, crossed: _Crossed | None) -> tuple[ColumnEffect, Tensor]:
+    """An effect for each hashed token. Shares of tokens do not add up to 1, so that nothing can be centred."""
+    values = tuple(f"hash {bucket}" for bucket in range(column.buckets))
+    effects, levels = tuple(_listed(line) for line in weights), _value_levels(values, crossed)
+    found = ColumnEffect(column.name, "text", values, effects, None, None, _spread(weights), levels)
+    return found, torch.zeros(len(weights), dtype=weights.dtype)
+
+
+def _value_levels(values: Sequence[str], crossed: _Crossed | None) -> Levels | None:
+    """Levels named by their value, or as all others; the last one is that of no value."""
+    if crossed is None:
+        return None
+    maps = torch.cat([crossed.maps, 1 - crossed.maps.sum(dim=1, keepdim=True)], dim=1)
+    members = [[values[place] for place in line.nonzero()[:, 0].tolist()] for line in crossed.maps.T]
+    names = [own[0] if len(own) == 1 else REST for own in members]
+    return Levels((*names, UNKNOWN), tuple(_listed(line) for line in maps))
+
+
+def _pair(pair: tuple[_Crossed, _Crossed], pure: Tensor, columns: Sequence[ColumnEffect]) -> PairEffect:
+    first, second = (columns[side.column] for side in pair)
+    assert first.levels is not None
+    assert second.levels is not None
+    spread = _spread(pure[:, :-1, :-1].flatten(1))
+    rows, across = len(first.levels.names), len(second.levels.names)
+    effects = tuple(tuple(_listed(line) for line in table) for table in pure[:, :rows, :across])
+    return PairEffect((first.column, second.column), (first.levels.names, second.levels.names), effects, spread)
+
+
+def _spread(curves: Tensor) -> float:
+    """The standard deviation over a curve, the root of its mean square over curves."""
+    return float(curves.var(dim=1, correction=0).mean().sqrt())
+
+
+def _listed(values: Tensor) -> tuple[float, ...]:
+    return tuple(values.tolist())
+
+
+def _brief(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _day(days: float) -> str:
+    return str(np.datetime64(math.floor(days), "D"))

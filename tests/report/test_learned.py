@@ -1,0 +1,146 @@
+"""What the model learned, on the page and the card; and groups that are too small to be heard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.report.report_facts import make_effects, make_run, make_runs
+from tests.report.test_report_facts import Tree, unknown_numbers
+from veil.report import build_facts, render_card, render_page
+from veil.report.learned import READ_OFF
+
+TWO = ("<=50K", ">50K")
+
+
+def texts(page: str, part: str) -> str:
+    return " ".join(Tree(page).text.get(part, []))
+
+
+def test_the_ten_columns_and_four_pairs_that_matter_most_are_drawn() -> None:
+    run = make_run("auto", effects=TWO)
+    twin = build_facts([run])
+    own = [one for one in run["effects"]["columns"] if one["kind"] != "text"][:10]
+    drawn = {name: figure for name, figure in twin["figures"].items() if name.startswith("effect-")}
+    assert [figure["title"] for figure in drawn.values()] == [one["column"] for one in own]
+    assert [figure["kind"] for figure in drawn.values()][:5] == ["lines", "bars", "lines", "lines", "bars"]
+    assert sum(name.startswith("pair-") for name in twin["figures"]) == 4
+    first = drawn["effect-0-run0"]
+    assert first["series"][0]["x"] == own[0]["at"]
+    assert first["series"][0]["y"] == own[0]["effects"][0]
+    assert drawn["effect-2-run0"]["x_format"] == "date"
+    assert {tuple(figure["span"]) for figure in drawn.values()} == {tuple(first["span"])}
+
+
+def test_of_many_values_those_with_the_largest_effects_are_drawn_and_the_note_says_so() -> None:
+    run = make_run("auto", effects=TWO)
+    figure = build_facts([run])["figures"]["effect-4-run0"]
+    values = dict(zip(run["effects"]["columns"][4]["at"], run["effects"]["columns"][4]["effects"][0], strict=True))
+    largest = sorted(values, key=lambda name: -abs(values[name]))[:10]
+    assert {bar["name"] for bar in figure["bars"]} == set(largest)
+    assert figure["note"].startswith("The 10 of 24 values with the largest effects. Missing or any other value: ")
+
+
+def test_all_columns_and_pairs_are_listed_in_their_order() -> None:
+    run = make_run("auto", effects=TWO)
+    page = render_page([run])
+    for one in (*run["effects"]["columns"], *run["effects"]["pairs"]):
+        name = one["column"] if "column" in one else " × ".join(one["columns"])
+        assert f"{name}</th>" in page
+    assert "All 13 columns and 6 pairs" in page
+
+
+@pytest.mark.parametrize(
+    ("classes", "sentence"),
+    [
+        (TWO, "Up (+): “>50K” is more likely."),
+        (("a", "b", "c"), "Up (+): the class is more likely than others."),
+    ],
+)
+def test_the_page_says_how_to_read_it(classes: tuple[str, ...], sentence: str) -> None:
+    run = make_run("auto", effects=classes)
+    text = texts(render_page([run]), "learned-0")
+    assert sentence in text
+    assert "no row was read for them" in text
+    assert (READ_OFF in text) == run["effects"]["from_rows"]
+
+
+def test_numbers_are_read_in_units_of_the_target() -> None:
+    run = {**make_run("auto", effects=TWO), "effects": {**make_effects(TWO), "unit": "target", "curves": ["target"]}}
+    twin = build_facts([run])
+    assert twin["learned"]["0"]["reading"].startswith("Up (+): the prediction is higher.")
+    assert twin["figures"]["effect-0-run0"]["y_label"] == "Predicted number, in units of [−1, 1]"
+
+
+def test_of_several_classes_each_has_a_line_and_a_column() -> None:
+    names = ("a", "b", "c")
+    figures = build_facts([make_run("auto", effects=names)])["figures"]
+    assert [line["name"] for line in figures["effect-0-run0"]["series"]] == list(names)
+    assert figures["effect-1-run0"]["kind"] == "heat"
+    assert figures["effect-1-run0"]["columns"] == list(names)
+    assert figures["pair-0-run0"]["note"].startswith("Class ")
+
+
+@pytest.mark.parametrize("classes", [TWO, ("a", "b", "c")])
+def test_every_number_of_what_was_learned_is_in_the_twin(classes: tuple[str, ...]) -> None:
+    assert unknown_numbers([make_run("auto", effects=classes)]) == {}
+
+
+def test_a_comparison_shows_it_for_the_runs_that_have_it() -> None:
+    runs = [make_run("auto", effects=TWO), make_run("dp-sgd")]
+    page = render_page(runs)
+    assert "learned-0" in Tree(page).text
+    assert "learned-1" not in Tree(page).text
+    assert ["learned-0", "What it learned"] in build_facts(runs)["sections"]
+    assert not [entry for entry in build_facts(runs[1:])["sections"] if entry[0].startswith("learned")]
+
+
+def test_of_many_runs_those_shown_one_by_one_keep_what_they_learned() -> None:
+    runs = [*make_runs(("auto",), seeds=14, effects=TWO), make_run("dp-sgd")]
+    twin = build_facts(runs)
+    shown = {one["run"] for one in twin["detailed"]}
+    assert {index for index, run in enumerate(twin["runs"]) if run["effects"]} == shown - {14}
+    assert build_facts([twin]) == twin
+
+
+def test_the_card_lists_what_matters_most() -> None:
+    card = render_card(make_run("auto", effects=TWO))
+    rows = [line for line in card.splitlines() if line.startswith("| column ")]
+    assert len(rows) == 10
+    assert rows[0].startswith("| column 0: number | number | ")
+    assert "Up (+): “&gt;50K” is more likely." in card
+    assert "`effects.json` has all 13 columns and 6 pairs." in card
+    assert "What it learned" not in render_card(make_run("dp-sgd"))
+
+
+def small_groups(**details: Any) -> dict[str, Any]:
+    run = make_run("auto", groups=("f × a", "f × b", "f × c", "m × a"))
+    run["groups"] = [{"name": n, "rows": r} for n, r in (("f × a", 900), ("f × b", 1), ("f × c", 3), ("m × a", 800))]
+    run["details"] |= {"aim": "worst-group", "rows_to_be_heard": 66, **details}
+    return run
+
+
+def test_groups_that_are_too_small_to_be_heard_are_named_with_their_kin() -> None:
+    run = small_groups(heard_together={"f × c": "f × a"})
+    sentence = (
+        "Too few rows to be heard alone at this ε: 'f × c' (3 rows), steered together with 'f × a'. "
+        "About 66 rows would be needed."
+    )
+    assert build_facts([run])["verdict"]["unheard"] == sentence
+    assert sentence in texts(render_page([run]), "groups")
+    assert sentence in render_card(run)
+
+
+def test_groups_with_other_kin_stand_apart() -> None:
+    run = small_groups(heard_together={"f × b": "m × a", "f × c": "other small groups"})
+    said = build_facts([run])["verdict"]["unheard"]
+    assert "'f × b' (1 row), steered together with 'm × a'; " in said
+    assert "'f × c' (3 rows), steered together with other small groups." in said
+
+
+@pytest.mark.parametrize("details", [{"heard_together": {}}, {"heard_together": {"f × c": "f × a"}, "aim": "overall"}])
+def test_nothing_is_said_where_all_are_heard_or_nobody_is_asked(details: dict[str, Any]) -> None:
+    run = small_groups(**details)
+    assert build_facts([run])["verdict"]["unheard"] is None
+    assert "Too few rows to be heard" not in render_card(run)
