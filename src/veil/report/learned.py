@@ -47,8 +47,8 @@ def learned(run: Facts) -> dict[str, Any] | None:
     }[effects["unit"]]
     return {
         "reading": f"{up} The effects of a column are 0 on average over its knots or values. They follow from the "
-        "released model alone: no row was read for them, and they cost no ε. Part of each effect is noise, and nearly "
-        "all of it for values that hardly any row had, such as a missing value in a column without gaps.",
+        "released model alone: no row was read for them, and they cost no ε. Part of each effect is noise. A missing "
+        "number counts like the middle between the column's bounds, unless enough rows taught the model otherwise.",
         "not_covered": READ_OFF if effects["from_rows"] else None,
         "columns": len(effects["columns"]),
         "pairs": len(effects["pairs"]),
