@@ -110,7 +110,7 @@ def veil_train(task: Task, epsilon: float, seed: int, *, options: tuple[str, ...
 
 def schema_of(task: Task) -> str:
     """The public facts as a schema of Veil; columns that only make groups are no features."""
-    from veil.tables.schema import SchemaColumn, Schema
+    from veil.tables.schema import Schema, SchemaColumn
 
     columns = []
     for name in map(str, task.train.columns):
