@@ -124,6 +124,8 @@ def open_rows(request: Request, columns: Columns | None, by: Opening) -> Opened:
     """Read, check, split and encode the rows of a request; `columns` is None for a folder of images."""
     if columns is None:
         return _open_images(request, by)
+    # Roles may stand in the schema alone: from here on they are those of the request too.
+    request = request.model_copy(update={"group": columns.groups})
     large = by.tables is None and is_large(request.data)
     return _open_mapped(request, columns, by) if large else _open_table(request, columns, by)
 

@@ -251,11 +251,18 @@ def test_numbers_are_predicted_and_no_row_moves_more_than_it_is_charged(monkeypa
     assert off.square().mean() < 0.4 * problem.targets.var()
 
 
-def test_too_few_rows_for_crosses_are_said_before_anything_is_read() -> None:
+def test_crosses_that_the_plan_does_not_carry_stay_zeros() -> None:
     problem = loud_problem()
     model = build_model("additive", problem.public, Seed.from_int(0), crossed=3)
-    with pytest.raises(InputError, match="set the option crossed of the model to 0"):
-        veil.fit(model, problem, method="auto", seed=1)
+    run = veil.fit(model, problem, method="auto", epsilon=1.0, seed=1)
+    assert not run.model[2].levels.any()  # type: ignore[index]
+    assert CROSSES not in {purpose for purpose, _, _ in solver_of(run.plan).events()}
+
+
+def test_rows_that_do_not_fit_into_memory_are_said_before_any_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steered_descent, "memory", lambda: 1000.0)
+    with pytest.raises(InputError, match="auto keeps all rows in memory"):
+        fitted(loud_problem())
 
 
 def test_columns_that_matter_are_crossed_and_those_of_groups_in_any_case() -> None:

@@ -16,6 +16,7 @@ Rows are never rescaled one by one, so the model stays linear in what it is give
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -45,6 +46,8 @@ ERRORS, OFFSET = "group errors", "offset"
 CONSTANT = 0.3
 # Features that need no training and take every row alone: what else a model does could mix rows.
 FIXED = (nn.Flatten, nn.Identity, Knots, Crosses, Scale, ImageFeatures, Projection)
+# Of all rows, in double precision, so many stand in memory at once.
+COPIES = 4
 # Rows stay this much inside their bound, so that rounding never brings one out of it.
 _INSIDE = 1 - 1e-9
 
@@ -111,10 +114,12 @@ class SteeredDescent:
 
     def check(self, model: nn.Module) -> None:
         """Only features that need no training, and one linear layer with a bias."""
-        features, _ = _parts(model)
+        _, layer = _parts(model)
+        needed = COPIES * 8 * sum(self.steering.units.rows) * layer.in_features
         require(
-            self.noises.crosses is not None or not _crosses(features).pairs,
-            "too few rows at this ε to choose which columns to cross: set the option crossed of the model to 0",
+            needed <= memory(),
+            f"auto keeps all rows in memory, which takes about {needed / 1e9:.0f} GB here: take fewer rows or columns, "
+            "or another method, as asc",
         )
 
     def events(self) -> list[tuple[str, int, Gaussian]]:
@@ -127,7 +132,8 @@ class SteeredDescent:
         noise, facts = GaussianNoise(seed, secure=self.secure), problem.public
         used = {KNOTS: bool(_curves(features).numbers), CROSSES: bool(_crosses(features).pairs)}
         for purpose, count, event in self.events():
-            # What a model without knots or crosses does not need is paid by the plan, and never released.
+            # What a model without knots or crosses does not need is paid by the plan, and never released. Crosses that
+            # a plan has no release for stay as they are: zeros.
             if not used.get(purpose, True):
                 continue
             ledger.reserve(purpose, 0, count, dict.fromkeys(range(len(facts.cells)), event))
@@ -269,6 +275,14 @@ def _through(features: nn.Sequential, inputs: Tensor) -> Tensor:
     for part in features:
         rows = part(rows.double())
     return rows[: len(inputs)].double()
+
+
+def memory() -> float:
+    """The memory of this machine in bytes; no limit where it does not tell."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
 
 
 def finite(rows: Tensor) -> Tensor:
