@@ -101,7 +101,7 @@ def projection(features: int, dimensions: int) -> Tensor:
 
 def projected(rows: Tensor, matrix: Tensor) -> Tensor:
     """Flat rows at length 1, after the matrix if it is not empty."""
-    flat = rows.reshape(len(rows), -1)
+    flat = rows.flatten(1)
     flat = torch.where(torch.isfinite(flat).all(dim=1, keepdim=True), flat, 0.0)
     found: Tensor = unit(flat @ matrix.to(flat.dtype) if matrix.numel() else flat)
     return torch.where(torch.isfinite(found).all(dim=1, keepdim=True), found, 0.0)

@@ -119,6 +119,13 @@ def test_a_row_that_is_not_finite_poisons_nothing() -> None:
     assert all(torch.isfinite(value).all() for value in run.model.state_dict().values())
 
 
+@pytest.mark.parametrize("shape", [(6,), (1, 8, 8)])
+def test_the_last_row_can_be_removed(shape: tuple[int, ...]) -> None:
+    problem = Problem.from_arrays(torch.rand(1, *shape), [0], ["a"], classes=[0, 1])
+    run = fit_preset(problem.without(0), epsilon=1.0, delta=1e-4, steps=2, seed=1)
+    assert all(torch.isfinite(value).all() for value in run.model.state_dict().values())
+
+
 def test_huge_rows_become_zero_before_they_are_summed() -> None:
     layer = Whitening(features=600, dimensions=8)
     rows = torch.full((3, 600), 3e38)

@@ -66,7 +66,7 @@ class GroupDescent:
             # Sums over all rows in double precision: in single, rounding would move them by parts of a row's bound.
             layer.double()
             try:
-                rows = torch.cat([layer.project(features(inputs)) for inputs in inputs_of(problem, present)])
+                rows = torch.cat([layer.project(through(features, inputs)) for inputs in inputs_of(problem, present)])
                 self.whitening.make(layer, rows, problem.public.rows, noise)
                 white = layer.whiten(rows)
             finally:
@@ -132,6 +132,12 @@ def inputs_of(problem: Problem, rows: np.ndarray[tuple[int], np.dtype[np.int64]]
     """The inputs of some rows, a few thousand at a time."""
     for start in range(0, max(len(rows), 1), _ROWS_AT_ONCE):
         yield problem.batch(rows[start : start + _ROWS_AT_ONCE])[0]
+
+
+def through(features: nn.Module, inputs: Tensor) -> Tensor:
+    """Features of some rows or of none: some take no empty batch, so a row of zeros goes through in its place."""
+    rows: Tensor = features(inputs if len(inputs) else inputs.new_zeros(1, *inputs.shape[1:]))
+    return rows[: len(inputs)]
 
 
 def _parts(model: nn.Module) -> tuple[nn.Module, Whitening, nn.Linear]:

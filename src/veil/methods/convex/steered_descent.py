@@ -29,7 +29,7 @@ from veil.accounting import Gaussian, Ledger, Relation
 from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.methods.convex.cross_choice import CROSSES, CrossRelease, target_vectors
-from veil.methods.convex.group_descent import AVERAGED, GRADIENTS, bounded_slopes, inputs_of
+from veil.methods.convex.group_descent import AVERAGED, GRADIENTS, bounded_slopes, inputs_of, through
 from veil.methods.convex.knot_places import KNOTS, KnotRelease
 from veil.methods.convex.offsets import SENSITIVITY, OffsetChoice, counted
 from veil.methods.convex.steering import Steering
@@ -140,7 +140,7 @@ class SteeredDescent:
         with torch.no_grad():
             present = np.flatnonzero(problem.present)
             self._arrange(features, problem, present, noise)
-            rows = torch.cat([finite(_through(features, inputs)) for inputs in inputs_of(problem, present)])
+            rows = torch.cat([finite(_in_double(features, inputs)) for inputs in inputs_of(problem, present)])
             white = self._whiten(rows, facts.rows, noise)
             kind = _Classes if facts.task == "classification" else _Numbers
             work = kind(white.rows(rows), problem.targets[present], self._units(problem, present), facts)
@@ -268,13 +268,12 @@ class _Numbers:
         return off.abs().clamp(max=1.0).squeeze(1)
 
 
-def _through(features: nn.Sequential, inputs: Tensor) -> Tensor:
+def _in_double(features: nn.Sequential, inputs: Tensor) -> Tensor:
     """Features in double precision: in single, how a row is rounded would follow from how many others there are."""
-    # Some features take no empty batch: a row of zeros goes through in its place.
-    rows = inputs if len(inputs) else inputs.new_zeros(1, *inputs.shape[1:])
+    rows = inputs
     for part in features:
-        rows = part(rows.double())
-    return rows[: len(inputs)].double()
+        rows = through(part, rows.double())
+    return rows.double()
 
 
 def memory() -> float:
