@@ -173,7 +173,8 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             measures=[] if measured is None else self._measures(measured, seed),
         )
         run = execute(job, methods.planned(self._method(), training.public, settings))
-        self.model_ = run.model.eval()
+        # In double precision: in single, how a row is rounded follows from how many others are asked about with it.
+        self.model_ = run.model.eval().double()
         self.history_ = run.history
         self.certificate_ = run.certificate
         self.groups_ = training.public.groups
@@ -236,7 +237,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
         rows = torch.from_numpy(self.encoding_.encode(self._table(X, reset=False)))
-        return apply(self.model_, rows)
+        return apply(self.model_, rows.double() if rows.is_floating_point() else rows)
 
 
 class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc]

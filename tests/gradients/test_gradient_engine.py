@@ -421,7 +421,7 @@ def test_a_batch_whose_rows_are_not_its_slices_cannot_be_split():
 def test_indices_of_any_integer_type_are_looked_up():
     model = nn.Embedding(5, 2).double()
     norms = [
-        GradientEngine(model, lambda m, i: torch.sin(m(i)).sum((1, 2))).facts(
+        GradientEngine(model, lambda m, i: torch.sin(m(i)).sum((1, 2))).norms_and_losses(
             torch.tensor([[0, 1], [2, 2]], dtype=kind)
         )
         for kind in (torch.int32, torch.int64)

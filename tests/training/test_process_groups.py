@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from fcntl import LOCK_EX, flock
 from functools import cache
 from pathlib import Path
+from tempfile import gettempdir
 
 import numpy as np
 import pytest
@@ -32,14 +34,17 @@ def launched(
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     if processes == 1:
         command = [sys.executable]
-    return subprocess.run(
-        [*command, *WORKER, *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=ROOT,
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
+    # One group at a time: two that start at once may choose the same free port.
+    with (Path(gettempdir()) / "veil-process-groups.lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        return subprocess.run(
+            [*command, *WORKER, *words],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            capture_output=True,
+            timeout=240,
+            check=False,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +52,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     @cache
     def made(processes: int) -> Path:
         out: Path = tmp_path_factory.mktemp(f"of-{processes}")
-        assert launch(out, processes, METHODS) == 0
+        done = launched(out, processes, METHODS)
+        assert done.returncode == 0, done.stderr.decode()[-4000:]
         return out
 
     return {processes: made(processes) for processes in (1, 2, 4)}

@@ -187,7 +187,7 @@ def knots_for(facts: PublicFacts, settings: Settings) -> int:
     >>> from veil.problem import Cell
     >>> facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 30_000),), (1,))
     >>> knots_for(facts, Settings.checked(epsilon=1.0))
-    21
+    24
     """
     return 1 + min(MOST, max(FEWEST, round(KNOTS * math.sqrt(_standing_out(facts, settings)))))
 
