@@ -93,6 +93,12 @@ def test_the_bracket_is_upside_down_or_wide(noise: float, rate: float, times: in
             assert high - low <= 0.03 * high + 1e-3, event
 
 
+def test_a_lower_bound_gives_up_where_its_first_window_wraps() -> None:
+    items = [dp.Repeated(dp.PoissonGaussian(1.25, 0.015625, dp.Relation.REPLACE_ONE), 39)]
+    high, low = PLD.epsilon(items, 1e-8), PLD.lower_epsilon(items, 1e-8, gap=5e-3)
+    assert high * 0.97 <= low <= high
+
+
 def test_a_finer_grid_is_much_tighter_so_the_stated_looseness_is_wrong() -> None:
     for event in _events(1.2, 0.02):
         coarse, fine = (Pld(looseness).epsilon([dp.Repeated(event, 300)], 1e-6) for looseness in (2e-4, 4e-6))

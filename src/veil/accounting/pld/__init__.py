@@ -243,7 +243,13 @@ class Pld:
         parts = parts_of(events, realisable=True)
         if not parts or delta >= 1 or delta < _LEAST:
             return 0.0
-        return max(_lower_epsilon(side, delta, gap) for side in _directions(parts))
+        # A window that too much mass wraps around proves nothing. A little larger δ has another window, and a bound for it
+        # is one for δ too.
+        for more in (1.0, 1.02, 1.1):
+            found = max(_lower_epsilon(side, delta * more, gap) for side in _directions(parts))
+            if found > 0:
+                return found
+        return 0.0
 
     def delta(self, events: Iterable[Event | Repeated], epsilon: float) -> float:
         """The smallest δ in [0, 1] it can prove at this ε ≥ 0."""
