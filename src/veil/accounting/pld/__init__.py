@@ -135,19 +135,19 @@ def _lower_epsilon(parts: Sequence[Part], delta: float, gap: float) -> float:
         if size <= POINTS_AT_MOST:
             break
         step *= size / POINTS_AT_MOST
-    window = compose(law, chosen.tilt, first, size)
-    found = nodes(window, lowest, chosen.guess, upper=False, extra=0.0)
     ends = sum(item.times * float(item.mass[0] + item.mass[-1]) for item in law.factors)
     target = delta * 1.001 + infinite + ends * (1 + 1e-9)
-    # what wrapped is bounded a little below the answer, hence also at the answer
-    wrapped = wrap(law, window, max(found.epsilon(target) - 1 / chosen.tilt, lowest), chosen.milder)
-    epsilon = found.epsilon(target + wrapped)
-    if not np.all(np.isfinite(found.delta)) or not epsilon > max(
-        found.epsilon(target) - 1 / chosen.tilt, float(found.losses[0])
-    ):
-        return 0.0
     jumps = times * law.step**2 / 8 + law.step * spread
-    return max(epsilon * (1 - 1e-12) - jumps, 0.0)
+    # A window that too much mass wraps around proves nothing: then a wider one is taken.
+    for wider in (1, 2):
+        window = compose(law, chosen.tilt, first, wider * size)
+        found = nodes(window, lowest, chosen.guess, upper=False, extra=0.0)
+        # what wrapped is bounded a little below the answer, hence also at the answer
+        near = found.epsilon(target) - 1 / chosen.tilt
+        epsilon = found.epsilon(target + wrap(law, window, max(near, lowest), chosen.milder))
+        if np.all(np.isfinite(found.delta)) and epsilon > max(near, float(found.losses[0])):
+            return max(epsilon * (1 - 1e-12) - jumps, 0.0)
+    return 0.0
 
 
 def _around(parts: Sequence[Part], epsilon: float, looseness: float) -> Nodes:
@@ -243,13 +243,7 @@ class Pld:
         parts = parts_of(events, realisable=True)
         if not parts or delta >= 1 or delta < _LEAST:
             return 0.0
-        # A window that too much mass wraps around proves nothing. A little larger δ has another window, and a bound for it
-        # is one for δ too.
-        for more in (1.0, 1.02, 1.1):
-            found = max(_lower_epsilon(side, delta * more, gap) for side in _directions(parts))
-            if found > 0:
-                return found
-        return 0.0
+        return max(_lower_epsilon(side, delta, gap) for side in _directions(parts))
 
     def delta(self, events: Iterable[Event | Repeated], epsilon: float) -> float:
         """The smallest δ in [0, 1] it can prove at this ε ≥ 0."""
