@@ -33,6 +33,7 @@ def demo(
     from veil.foundation.randomness import Seed
     from veil.methods import plan
     from veil.report import write_report
+    from veil.tables.effects import Learned
     from veil.tables.opening import open_to_compare
     from veil.training.fitting import Job, execute
 
@@ -50,6 +51,7 @@ def demo(
             opened.test,
             callbacks=[ProgressBar(quiet=json or quiet)],
             not_covered=opened.not_covered,
+            measures=[] if opened.encoding is None else [Learned(opened.encoding)],
             config={
                 "command": "veil demo",
                 "data": "UCI Adult",
