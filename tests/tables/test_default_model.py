@@ -15,24 +15,17 @@ from veil.models.knots import Knots
 from veil.request import Request
 from veil.tables.opening import Opening, open_rows
 from veil.tables.preparing import columns_of, holdout_of, model_options
+from veil.tables.schema import Schema, SchemaColumn
 from veil.tables.splitting import Split
 
-SCHEMA = """
-[columns.age]
-kind = "numeric"
-low = 0
-high = 100
-[columns.town]
-kind = "category"
-values = ["A", "B"]
-[columns.sex]
-kind = "group"
-values = ["f", "m"]
-feature = true
-[columns.rich]
-kind = "target"
-values = ["no", "yes"]
-"""
+SCHEMA = Schema(
+    (
+        SchemaColumn("age", "numeric", 0, 100),
+        SchemaColumn("town", "category", values=("A", "B")),
+        SchemaColumn("sex", "group", values=("f", "m"), feature=True),
+        SchemaColumn("rich", "target", values=("no", "yes")),
+    )
+)
 
 
 def people(rows: int) -> pd.DataFrame:
@@ -47,7 +40,7 @@ def people(rows: int) -> pd.DataFrame:
 def test_knots_and_crosses_follow_from_rows_and_groups_are_crossed_first(
     rows: int, crossed: int, declared: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "schema.toml").write_text(SCHEMA)
+    (tmp_path / "schema.toml").write_text(SCHEMA.to_toml())
     roles = {"schema": tmp_path / "schema.toml"} if declared else {"target": "rich", "group": ("sex",)}
     request = Request.checked(data=tmp_path / "none", **roles)
     method, seed = create(request.method, request.options()), Seed.from_int(1)
