@@ -8,6 +8,7 @@ has the run's folder; no release can be made before it has reserved the cost, be
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from collections.abc import Callable
@@ -42,6 +43,8 @@ class ProcessGroup:
             if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or "RANK" not in os.environ:
                 return ALONE
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+            # Left while torch still stands: its threads may abort a process that ends with the group open.
+            atexit.register(_leave)
         return cls(dist.get_rank(), dist.get_world_size()) if dist.get_world_size() > 1 else ALONE
 
     @property
@@ -151,6 +154,11 @@ class OneProcess(ProcessGroup):
 
 
 ALONE = OneProcess(0, 1)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @dataclass
