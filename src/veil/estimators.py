@@ -32,6 +32,7 @@ from veil.accounting import Relation
 from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.methods import Method, relation_asked
+from veil.metrics.errors import ErrorMetrics
 from veil.models.applying import apply
 from veil.plans import Settings
 from veil.problem import Problem, PublicFacts, cross
@@ -40,7 +41,7 @@ from veil.tables.fitted_rows import Fitted, added_up, fitted_before, mark_of, re
 from veil.tables.guessing import fit_encoding
 from veil.tables.measuring import HeldOutFigures
 from veil.tables.opening import ModelFactory, parted
-from veil.tables.preparing import read_off_rows
+from veil.tables.preparing import TARGET_BOUNDS, read_off_rows
 from veil.tables.reading import refuse_twice
 from veil.tables.schema import Schema
 from veil.tables.splitting import Holdout, holdout_key, identities_for
@@ -48,7 +49,6 @@ from veil.tables.table import check_groups
 from veil.training import Run
 from veil.training.fitting import Job, Measure, execute
 
-TARGET_BOUNDS = "Bounds of the target: they were read off the training rows."
 SEARCH = "A search or cross-validation around this fit: its other fits on the same rows, and its scores."
 WRAPPED = "What {} does around this fit: its other fits on the same rows, and all that it reads off them besides."
 STEPS = "Steps of a pipeline around this fit: what they learned of the rows (scaling, selection of columns)."
@@ -127,8 +127,9 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         return methods.create(self.method, self.method_options)
 
     def _measures(self, held_out: Problem, seed: Seed) -> list[Measure]:
-        """What is measured on held-out rows: nothing, unless a class says what."""
-        return []
+        """What is measured on held-out rows."""
+        relation = relation_asked(self._method())
+        return [] if relation is None else [HeldOutFigures(held_out, seed, relation)]
 
     def _train(self, table: pd.DataFrame, targets: NDArray[Any], groups: Any, owners: Any, **facts: Any) -> Run:
         """Set rows apart, encode, train and measure."""
@@ -137,17 +138,18 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         seed, given = self._seed()
         apart = self._held_out(table, targets, crossed, owned, holdout_key(seed))
         self.encoding_ = fit_encoding(table[~apart], set()) if self.schema is None else self.schema.encoding()
-        rows = self.encoding_.encode(table)
+        rows, bounds = self.encoding_.encode(table), getattr(self, "target_bounds_", None)
 
         def problem(which: NDArray[np.bool_]) -> Problem:
-            return Problem.from_arrays(
+            made = Problem.from_arrays(
                 rows[which],
                 targets[which],
                 None if crossed is None else {name: labels[which] for name, labels in crossed.items()},
                 owners=None if owned is None else owned[which],
                 budgets=self.budgets,
                 **facts,
-            ).with_classes_read()
+            )
+            return made.with_classes_read() if bounds is None else made.with_target_range(*bounds)
 
         training, measured = parted(problem, apart)
         if crossed is not None:
@@ -277,10 +279,6 @@ class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc
         self.worst_group_accuracy_ = math.nan if figures is None else figures.worst_group_accuracy
         return self
 
-    def _measures(self, held_out: Problem, seed: Seed) -> list[Measure]:
-        relation = relation_asked(self._method())
-        return [] if relation is None else [HeldOutFigures(held_out, seed, relation)]
-
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, in the order of `classes_`."""
         scores = self._outputs(X).to(torch.float64)
@@ -297,6 +295,9 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
 
     `target_bounds` are the smallest and largest value a target may have: public knowledge. Without them they are read
     off the rows, and the certificate says that this is not covered. Predictions stay within the bounds.
+
+    `worst_group_error_` (a root mean squared error) comes from a noisy release on held-out rows, as the classifier's
+    figures do.
     """
 
     def __init__(
@@ -312,6 +313,7 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
         epochs: float = 20.0,
         batch_size: int = 256,
         learning_rate: float = 0.2,
+        holdout: float = 0.2,
         schema: Schema | None = None,
         budgets: Mapping[str, float] | None = None,
         accountant: str = "pld",
@@ -328,7 +330,7 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
             epochs=epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
-            holdout=0.0,
+            holdout=holdout,
             schema=schema,
             budgets=budgets,
             accountant=accountant,
@@ -350,7 +352,9 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
         require(low <= high, f"target_bounds are {low} and {high}: the first must not be above the second")
         self.target_bounds_ = (low, high)
         scaled = np.clip(2 * (values - low) / ((high - low) or 1.0) - 1, -1.0, 1.0)
-        self._train(table, scaled, sensitive_features, owners, task="regression")
+        run = self._train(table, scaled, sensitive_features, owners, task="regression")
+        self.group_metrics_ = figures = run.metrics
+        self.worst_group_error_ = figures.worst_group_error if isinstance(figures, ErrorMetrics) else math.nan
         return self
 
     def _not_covered(self) -> list[str]:

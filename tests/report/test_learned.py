@@ -69,8 +69,8 @@ def test_the_page_says_how_to_read_it(classes: tuple[str, ...], sentence: str) -
 def test_numbers_are_read_in_units_of_the_target() -> None:
     run = {**make_run("auto", effects=TWO), "effects": {**make_effects(TWO), "unit": "target", "curves": ["target"]}}
     twin = build_facts([run])
-    assert twin["learned"]["0"]["reading"].startswith("Up (+): the prediction is higher.")
-    assert twin["figures"]["effect-0-run0"]["y_label"] == "Predicted number, in units of [−1, 1]"
+    assert twin["learned"]["0"]["reading"].startswith("Up (+): the predicted number is higher.")
+    assert twin["figures"]["effect-0-run0"]["y_label"] == "Change of the predicted number"
 
 
 def test_of_several_classes_each_has_a_line_and_a_column() -> None:

@@ -223,7 +223,7 @@ WRONG_WORDS = {
     "no group": (["--target", "bought"], "no group is named"),
     "budgets without owner": (["--target", "bought", "--group", "region", "--budgets", "b.csv"], "--budgets needs"),
     "target of many values": (["--target", "height (cm)", "--group", "region"], "is missing"),
-    "quantity as target": (["--target", "id", "--group", "region"], "different values"),
+    "quantity as target": (["--target", "id", "--group", "region", "--task", "classification"], "different values"),
     "share above one": (
         ["--target", "bought", "--group", "region", "--private-preprocessing", "1.5"],
         "it must lie between 0 and 1",

@@ -22,6 +22,7 @@ from veil.auditing.lira import lira
 from veil.auditing.loss_attack import loss_scores
 from veil.auditing.lower_bounds import LowerBound, clopper_pearson, fdp_fit, gdp_fit, one_run
 from veil.auditing.shadow_models import BuildModel, ShadowTraining, train_shadows
+from veil.auditing.solver_canaries import play_solver
 from veil.errors import InputError, require
 from veil.foundation.parallel import Workers
 from veil.foundation.randomness import Seed
@@ -99,9 +100,12 @@ def _seed(settings: AuditSettings) -> Seed | None:
 
 
 def canary_audit(plan: Plan, settings: AuditSettings = DEFAULTS, make_loop: MakeLoop = Loop) -> Audit:
-    """One run of the plan's own loop over canaries, and lower bounds on ε for every group and owner."""
+    """One run of the plan's own loop (or many solutions) over canaries, and lower bounds on ε for groups and owners."""
     started, confidence = time.perf_counter(), settings.confidence
-    scores = play(plan, per_group=settings.canaries, seed=_seed(settings), make_loop=make_loop)
+    if plan.solver is None:
+        scores = play(plan, per_group=settings.canaries, seed=_seed(settings), make_loop=make_loop)
+    else:
+        scores = play_solver(plan, settings.canaries, _seed(settings) or Seed.from_system())
     facts, cells = plan.facts, scores.canaries.cells
     promised, tests = promises(plan), 4 * _parts(facts)
 

@@ -18,7 +18,7 @@ from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.plans import LossFunction, Plan
 from veil.problem import Problem
-from veil.training.fitting import row_losses
+from veil.training.fitting import carry_out, row_losses
 from veil.training.loop import Loop
 
 Floats = NDArray[np.float64]
@@ -67,11 +67,10 @@ def play_inputs(
     loss: LossFunction = row_losses,
 ) -> InputScores:
     """Train once with canaries among the rows and score them by what training did to each."""
-    require(plan.solver is None, f"{plan.method} is not trained in steps: input canaries are not supported for it")
     source = seed or Seed.from_system()
     changed, rows, coins = put_among(problem, per_group, source)
     trained = model(changed, source)
     before = score_rows(trained, changed, loss)[0][rows]
-    Loop(trained, changed, plan, loss, source, Ledger(plan.terms())).run()
+    carry_out(Loop(trained, changed, plan, loss, source, Ledger(plan.terms())))
     gained = score_rows(trained, changed, loss)[0][rows] - before
     return InputScores(problem.cell_of[rows], coins, gained - np.median(gained))

@@ -27,7 +27,7 @@ from veil.foundation.randomness import Seed
 from veil.models.applying import batches
 from veil.plans import LossFunction, Plan
 from veil.problem import Problem
-from veil.training.fitting import row_losses
+from veil.training.fitting import carry_out, row_losses
 from veil.training.loop import Loop
 
 Floats = NDArray[np.float64]
@@ -65,7 +65,7 @@ class ShadowTraining:
         inside = problem.present & (source.generator("shadow rows", 0).random(len(problem.cell_of)) < 0.5)
         trained = self.model(problem, source)
         ledger = Ledger(plan.terms()) if plan.private else None
-        Loop(trained, replace(problem, present=inside), plan, self.loss, source, ledger).run()
+        carry_out(Loop(trained, replace(problem, present=inside), plan, self.loss, source, ledger))
         scores, losses = score_rows(trained, problem, self.loss)
         target = _file(self.folder, index)
         partial = target.with_suffix(f".{os.getpid()}.part")
@@ -84,7 +84,6 @@ def train_shadows(
     """Train what is missing in the folder and read all of it back: a stopped audit goes on where it was."""
     plan, folder = training.plan, training.folder
     require(shadows >= 3, f"{shadows} shadow models: an attack needs at least 3")
-    require(plan.solver is None, f"{plan.method} is not trained in steps: shadow models are not supported for it")
     folder.mkdir(parents=True, exist_ok=True)
     _check_same(folder, _description(plan, training.problem, training.seed), _rows_mark(training.problem))
     missing = [index for index in range(shadows) if not _file(folder, index).exists()]

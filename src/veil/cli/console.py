@@ -34,14 +34,23 @@ def percent(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{100 * value:.1f}"
 
 
+def error(value: float | None) -> str:
+    """An error with three digits; a dash where there is none."""
+    return "–" if value is None or math.isnan(value) else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def epsilon(value: float | None) -> str:
     """An ε with three digits; ∞ where nothing is promised."""
     return "∞" if value is None else f"{value:.3g}"
 
 
 def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -> Table:
-    """Methods side by side: accuracy per group, worst, average, overall, ε."""
-    table = Table(title="Accuracy by group, %", title_justify="left", caption_justify="left")
+    """Methods side by side: accuracy per group, worst, average, overall, ε; errors where numbers are predicted."""
+    of_group = of_rows(summaries[0]["metrics"])
+    numbers = of_group != "accuracy"
+    shown = error if numbers else percent
+    title = "Root mean squared error by group, in the unit of the target" if numbers else "Accuracy by group, %"
+    table = Table(title=title, title_justify="left", caption_justify="left")
     table.add_column("group")
     table.add_column("training rows", justify="right")
     table.add_column("test rows", justify="right")
@@ -51,15 +60,19 @@ def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -
     # A group that only the test table has was never trained on: it has a line too.
     unseen = {name: 0 for m in metrics for name in m["by_group"] if name not in group_rows}
     for name, rows in {**group_rows, **unseen}.items():
-        scores = [m["by_group"].get(name, {"n": 0, "accuracy": None}) for m in metrics]
-        table.add_row(_escape(name), f"{rows:,}", f"{scores[0]['n']:,}", *(percent(s["accuracy"]) for s in scores))
+        scores = [m["by_group"].get(name, {"n": 0, of_group: None}) for m in metrics]
+        table.add_row(_escape(name), f"{rows:,}", f"{scores[0]['n']:,}", *(shown(s[of_group]) for s in scores))
     table.add_section()
+    word = "error" if numbers else "accuracy"
     for label, key in (
-        ("worst group", "worst_group_accuracy"),
-        ("average of groups", "average_group_accuracy"),
-        ("overall", "accuracy"),
+        ("worst group", f"worst_group_{word}"),
+        ("average of groups", f"average_group_{word}"),
+        ("overall", of_group),
     ):
-        table.add_row(label, "", "", *(percent(m[key]) for m in metrics), style="bold" if "worst" in label else "")
+        table.add_row(label, "", "", *(shown(m[key]) for m in metrics), style="bold" if "worst" in label else "")
+    if numbers:
+        table.add_row("always answering the mean", "", "", *(error(m["error_of_the_mean"]) for m in metrics))
+        table.add_row("variance explained, %", "", "", *(percent(m["r2"]) for m in metrics))
     table.add_section()
     promised = [_epsilon_range(summary["privacy"]) for summary in summaries]
     label = "ε (smallest to largest)" if any(" to " in shown for shown in promised) else "ε (every group)"
@@ -70,6 +83,11 @@ def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -
     return table
 
 
+def of_rows(metrics: dict[str, Any]) -> str:
+    """The figure that rows are judged by: accuracy, or the error of predicted numbers."""
+    return "root_mean_squared_error" if "root_mean_squared_error" in metrics else "accuracy"
+
+
 def _epsilon_range(privacy: dict[str, Any]) -> str:
     """The ε of all groups and owners: once where it is the same, else the smallest and the largest."""
     values = sorted([*privacy["by_group"].values(), *privacy["by_owner"].values()])
@@ -78,10 +96,10 @@ def _epsilon_range(privacy: dict[str, Any]) -> str:
 
 
 def not_measured(summaries: list[dict[str, Any]]) -> str | None:
-    """How many groups have too few rows for a figure; nothing where all have enough, or where targets are numbers."""
+    """How many groups have too few rows for a figure; nothing where all have enough, or nothing was measured at all."""
     from veil.report.verdict import unmeasured
 
-    judged = [summary for summary in summaries if summary["metrics"]["accuracy"] is not None]
+    judged = [one for one in summaries if one["metrics"][of_rows(one["metrics"])] is not None]
     missing, names = unmeasured(judged), {name for one in judged for name in one["metrics"]["by_group"]}
     if not missing:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -41,7 +42,8 @@ class ProgressBar(Callback):
         if report.spent:
             fields["budget"] = spent_text(report.spent, report.plan.facts.budgets or (report.plan.settings.epsilon,))
         if report.metrics is not None:
-            fields["figures"] = f"worst group {percent(report.metrics.worst_group_accuracy)} %"
+            worst = report.metrics.worst_group_accuracy
+            fields["figures"] = "" if math.isnan(worst) else f"worst group {percent(worst)} %"
         self._bar.update(self._task, completed=report.step + 1, **fields)  # type: ignore[arg-type]
 
     def on_end(self) -> None:

@@ -168,7 +168,8 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
             stdout.print(results_table([summary], sizes))
             if summary["metrics"].get("released"):
                 covered = ": it is covered by the certificate" if run.plan.private else ""
-                stdout.print(f"Accuracy is from held-out rows, released with noise{covered}.")
+                what = "Accuracy is" if run.plan.facts.task == "classification" else "Errors are"
+                stdout.print(f"{what} from held-out rows, released with noise{covered}.")
         if "Training rows" in run.findings:
             stdout.print("The folder also holds exact figures on private rows, not covered by the certificate.")
         stdout.print(f"\n{run.certificate.statement}", soft_wrap=True, highlight=False)

@@ -113,15 +113,15 @@ def evaluate(
     """Figures of a model per group on rows that were declared public; `groups` are listed even if they have no row.
 
     Of a group with fewer than `least` rows only the number of rows is said: its figures are NaN. Where targets are
-    numbers there is no accuracy.
+    numbers there are errors in the place of accuracies (`veil.metrics.errors`).
     """
+    if problem.targets.is_floating_point():
+        from veil.metrics.errors import error_metrics
+
+        return error_metrics(model, problem, groups, least)
     outputs = apply(model, problem.inputs)
     names = (*groups, *(name for name in group_columns(problem)[0] if name not in groups))
     memberships = membership_table(problem, names)
-    if problem.targets.is_floating_point():
-        return GroupMetrics(
-            {name: GroupScore(int(memberships[:, i].sum()), math.nan) for i, name in enumerate(names)}, math.nan
-        )
     outcomes = outcomes_of(outputs, problem.targets, memberships, names, least)
     found = measure(outcomes.predicted == outcomes.targets, memberships, names, least)
     return replace(found, outcomes=outcomes)

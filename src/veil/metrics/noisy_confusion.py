@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -62,12 +62,11 @@ class NoisyGroupMetrics(GroupMetrics):
 
 
 @dataclass(frozen=True, slots=True)
-class ConfusionRelease:
-    """Counts per group of (class, prediction) or, with `full=False`, of right and wrong; plus Gaussian noise."""
+class CountsRelease:
+    """Counts of rows plus Gaussian noise; a row is in one of them."""
 
     sigma: float
     relation: Relation
-    full: bool = True
 
     @property
     def distance(self) -> float:
@@ -77,6 +76,13 @@ class ConfusionRelease:
     def event(self) -> Gaussian:
         """The cost of the release, the same for every cell."""
         return Gaussian(self.sigma / self.distance, self.relation, one_sided=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfusionRelease(CountsRelease):
+    """Counts per group of (class, prediction) or, with `full=False`, of right and wrong; plus Gaussian noise."""
+
+    full: bool = True
 
     def make(self, model: nn.Module, problem: Problem, noise: GaussianNoise) -> NDArray[np.float64]:
         """Touch the rows: [group, class, prediction], or [group, wrong and right]. The event was reserved before."""
@@ -107,11 +113,17 @@ def noisy_metrics(
     of right and wrong answers only, because noise adds up over the counts that make a figure.
     """
     full = len(problem.public.classes) == 2
+    sigma = reserve_counts(problem, allowance, ConfusionRelease(1.0, allowance.relation, full), "confusion counts")
+    release = ConfusionRelease(sigma, allowance.relation, full)
+    return figures(release.make(model, problem, allowance.noise), problem.public.groups, groups, release.sigma)
+
+
+def reserve_counts(problem: Problem, allowance: Allowance, release: CountsRelease, name: str) -> float:
+    """The noise that a release of counts needs, with its cost reserved in a ledger of its own."""
     relation, delta, accountant = allowance.relation, allowance.delta, allowance.accountant
     budget = min((allowance.epsilon, *(problem.public.budgets or ())))
     kappa = noise_multiplier(lambda k: [Gaussian(k, relation, one_sided=True)], budget, delta, accountant)
-    distance = ConfusionRelease(1.0, relation, full).distance
-    release = ConfusionRelease(kappa * distance, relation, full)
+    release = replace(release, sigma=kappa * release.distance)
     event = release.event()
     accounts = tuple(
         Account(
@@ -122,10 +134,10 @@ def noisy_metrics(
         )
         for index, cell in enumerate(problem.public.cells)
     )
-    terms = Terms(relation, delta, accountant.name, accounts, {"method": "confusion counts", "steps": 1})
+    terms = Terms(relation, delta, accountant.name, accounts, {"method": name, "steps": 1})
     ledger = allowance.open_ledger(terms)
     ledger.reserve(PURPOSE, 0, 1, dict.fromkeys(range(len(accounts)), event))
-    return figures(release.make(model, problem, allowance.noise), problem.public.groups, groups, release.sigma)
+    return release.sigma
 
 
 def _from_counts(

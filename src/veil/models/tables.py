@@ -42,6 +42,15 @@ class Scale(nn.Module):
         return rows * self.factor
 
 
+class Head(nn.Linear):
+    """A linear layer that may know the noise in its weights: root·rootᵀ is the covariance of each output's weights.
+
+    It is public, like the weights, and not saved with them; None where the layer was not trained with noise.
+    """
+
+    noise_root: Tensor | None = None
+
+
 def additive(
     facts: PublicFacts,
     blocks: Sequence[int] | None = None,
@@ -68,7 +77,7 @@ def additive(
     if wide > MOST_NUMBERS:
         head = _zeros(nn.Linear(MOST_NUMBERS, facts.outputs))
         return nn.Sequential(nn.Flatten(), curves, crosses, Projection(wide, MOST_NUMBERS), head)
-    head = _zeros(nn.Linear(wide, facts.outputs))
+    head = _zeros(Head(wide, facts.outputs))
     return nn.Sequential(nn.Flatten(), curves, crosses, Scale(len(widths) ** -0.5), head)
 
 

@@ -1,7 +1,7 @@
 """Problem: rows with their groups, owners and budgets, checked, and the public facts that plans are made from."""
 
 from veil.problem.budgets import quantise
-from veil.problem.problem import CROSSED, EVERYBODY, Cell, Memberships, Problem, PublicFacts, cross
+from veil.problem.problem import CROSSED, EVERYBODY, Cell, Memberships, Problem, PublicFacts, Task, cross
 from veil.problem.strata import HOLE, Strata
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Problem",
     "PublicFacts",
     "Strata",
+    "Task",
     "cross",
     "quantise",
 ]

@@ -51,6 +51,8 @@ class PublicFacts:
     budgets: tuple[float, ...] | None = None
     sizes: Sizes = "counted"
     classes_declared: bool = False
+    # Numbers to predict lie between −1 and 1 where this says what they were before; None: they are as they were.
+    target_range: tuple[float, float] | None = None
 
     @property
     def rows(self) -> int:
@@ -192,6 +194,10 @@ class Problem:
     def with_sizes_released(self) -> Problem:
         """The same, for sizes that were given but come from a noisy release: the certificate says so."""
         return replace(self, public=replace(self.public, sizes="released"))
+
+    def with_target_range(self, low: float, high: float) -> Problem:
+        """The same, for targets between −1 and 1 that stand for numbers between `low` and `high`."""
+        return replace(self, public=replace(self.public, target_range=(low, high)))
 
     @property
     def group_of(self) -> NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -38,12 +38,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """A named line: a value at each x; `role` is "group" or "summary"."""
+    """A named line: a value at each x; `role` is "group" or "summary". `band` is drawn to both sides of the line."""
 
     name: str
     x: tuple[float, ...]
     y: tuple[Value, ...]
     role: str = "group"
+    band: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +75,19 @@ class Lines(Drawn):
     span: tuple[float, float] | None = None
     references: tuple[tuple[str, float], ...] = ()
     diagonal: str | None = None
+    band_label: str = "±"
 
     def table(self) -> Table:
-        """One row per x, one column per line."""
+        """One row per x, one column per line, and one for its band."""
         xs = sorted({x for series in self.series for x in series.x})
         at = FORMATS[self.x_format]
-        columns = [dict(zip(series.x, series.y, strict=True)) for series in self.series]
-        rows = tuple((Cell(at(x), x), *(self.cell(column.get(x)) for column in columns)) for x in xs)
-        return Table(self.title, (self.x_label, *(series.name for series in self.series)), rows, text_columns=0)
+        drawn: list[tuple[str, Mapping[float, Value]]] = []
+        for series in self.series:
+            drawn.append((series.name, dict(zip(series.x, series.y, strict=True))))
+            if series.band is not None:
+                drawn.append((f"{series.name}, {self.band_label}", dict(zip(series.x, series.band, strict=True))))
+        rows = tuple((Cell(at(x), x), *(self.cell(column.get(x)) for _, column in drawn)) for x in xs)
+        return Table(self.title, (self.x_label, *(name for name, _ in drawn)), rows, text_columns=0)
 
 
 @dataclass(frozen=True)
@@ -124,12 +130,13 @@ class Forest(Drawn):
 
 @dataclass(frozen=True)
 class Bar:
-    """A named bar with a mark (a budget) and an inner value (what was spent)."""
+    """A named bar with a mark (a budget), an inner value (what was spent), or a whisker to both sides of its end."""
 
     name: str
     value: Value
     mark: Value = None
     inner: Value = None
+    whisker: Value = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,12 +150,14 @@ class Bars(Drawn):
     value_label: str
     mark_label: str = ""
     inner_label: str = ""
+    whisker_label: str = ""
     format: str = "number"
     span: tuple[float, float] | None = None
 
     def table(self) -> Table:
         """One row per bar."""
         labels = [("value", self.value_label), ("mark", self.mark_label), ("inner", self.inner_label)]
+        labels.append(("whisker", self.whisker_label))
         used = [(key, label) for key, label in labels if label]
         rows = tuple(
             (Cell(bar.name, bar.name), *(self.cell(getattr(bar, key)) for key, _ in used)) for bar in self.bars

@@ -17,6 +17,11 @@ READ_OFF = (
     "the certificate does not cover them."
 )
 EFFECT = "Effect"
+NOISE = "noise, two standard deviations"
+BAND = (
+    "Bands and whiskers show the noise that privacy added, two standard deviations to each side, estimated. "
+    "They do not show how sure the rows make an effect."
+)
 
 
 def effect_figures(run: Facts) -> dict[str, Figure]:
@@ -43,17 +48,22 @@ def learned(run: Facts) -> dict[str, Any] | None:
     up = {
         "log-odds": f"Up (+): “{effects['curves'][0]}” is more likely. Down (−): less. +1 multiplies the odds by 2.7.",
         "scores": "Up (+): the class is more likely than others. Down (−): less. Each class has its own effects.",
-        "target": "Up (+): the prediction is higher. Down (−): lower. Effects are in units of the target in [−1, 1].",
+        "target": "Up (+): the predicted number is higher. Down (−): lower. Effects are in the target's own unit.",
     }[effects["unit"]]
     return {
         "reading": f"{up} The effects of a column are 0 on average over its knots or values. They follow from the "
-        "released model alone: no row was read for them, and they cost no ε. Part of each effect is noise. A missing "
+        "released model alone: no row was read for them, and they cost no ε. "
+        f"{BAND if _knows_noise(effects) else 'Part of each effect is noise.'} A missing "
         "number counts like the middle between the column's bounds, unless enough rows taught the model otherwise.",
         "not_covered": READ_OFF if effects["from_rows"] else None,
         "columns": len(effects["columns"]),
         "pairs": len(effects["pairs"]),
         "shown": {"columns": COLUMNS, "pairs": PAIRS},
     }
+
+
+def _knows_noise(effects: Facts) -> bool:
+    return any(column.get("noise") is not None for column in effects["columns"])
 
 
 def learned_table(run: Facts) -> Table | None:
@@ -138,23 +148,29 @@ def _drawn(column: Facts, effects: Facts, span: tuple[float, float]) -> Figure:
             x_label=column["column"],
             y_label=_label(effects),
             series=tuple(
-                Series(name, tuple(column["at"]), tuple(column["effects"][curve]))
+                Series(name, tuple(column["at"]), tuple(column["effects"][curve]), band=_band(column, curve))
                 for name, curve in zip(names, chosen, strict=True)
             ),
             format="signed",
             x_format="date" if column["kind"] == "date" else "value",
             span=span,
+            band_label=NOISE,
             note=note,
         )
     places = sorted(range(len(column["at"])), key=lambda at: -max(abs(line[at]) for line in column["effects"]))
     places = sorted(places[:VALUES], key=lambda at: -column["effects"][chosen[0]][at])
     if len(curves) == 1:
+        band = _band(column, 0)
         return Bars(
             title=column["column"],
-            bars=tuple(Bar(column["at"][place], column["effects"][0][place]) for place in places),
+            bars=tuple(
+                Bar(column["at"][place], column["effects"][0][place], whisker=band[place] if band else None)
+                for place in places
+            ),
             x_label=_label(effects),
             row_label="Value",
             value_label=EFFECT,
+            whisker_label=NOISE if band else "",
             format="signed",
             span=span,
             note=note,
@@ -172,6 +188,12 @@ def _drawn(column: Facts, effects: Facts, span: tuple[float, float]) -> Figure:
         middle=0.0,
         note=note,
     )
+
+
+def _band(column: Facts, curve: int) -> tuple[float, ...] | None:
+    """Two standard deviations of noise; None where a run does not know them."""
+    noise = column.get("noise")
+    return None if noise is None else tuple(2 * one for one in noise[curve])
 
 
 def _pair(pair: Facts, curves: Sequence[str]) -> Heat:
@@ -199,7 +221,7 @@ def _label(effects: Facts) -> str:
     return {
         "log-odds": f"Log-odds of {effects['curves'][0]}",
         "scores": "Score of a class, less the mean over classes",
-        "target": "Predicted number, in units of [−1, 1]",
+        "target": "Change of the predicted number",
     }[effects["unit"]]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from veil.report.cleaning import Facts
+from veil.report.errors import SHOWN
 from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
 from veil.report.variants import FIGURES
 from veil.report.wording import label, number
@@ -51,7 +52,8 @@ def _one_class_note(scores: Facts) -> str:
 def score_table(run: Facts) -> Table | None:
     """Every further number that `metrics.by_group` gives of each group, or None where there is none."""
     scores = (run.get("metrics") or {}).get("by_group") or {}
-    keys = dict.fromkeys(key for score in scores.values() for key in score if key not in ("n", "accuracy"))
+    elsewhere = ("n", "accuracy", *SHOWN)
+    keys = dict.fromkeys(key for score in scores.values() for key in score if key not in elsewhere)
     names = [key for key in keys if any(_is_number(score.get(key)) for score in scores.values())]
     if not names:
         return None
@@ -65,7 +67,7 @@ def score_table(run: Facts) -> Table | None:
 def further_figures(run: Facts) -> dict[str, float]:
     """Numbers of `metrics` that stand nowhere else on the page, by their label."""
     metrics = run.get("metrics") or {}
-    elsewhere = (*FIGURES, "epsilon")
+    elsewhere = (*FIGURES, *SHOWN, "epsilon")
     return {label(key): value for key, value in metrics.items() if _is_number(value) and key not in elsewhere}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from veil.errors import require
 from veil.report.cleaning import Facts, clean, clean_runs
+from veil.report.errors import error_figure, error_table
 from veil.report.figures import Figure, Table, as_json
 from veil.report.intervals import CONFIDENCE
 from veil.report.learned import effect_figures, learned, learned_table
@@ -53,10 +54,13 @@ def build(
         cleaned[index]["effects"] = None
     figures: dict[str, Figure] = {
         **_shared_figures(variants, subject, baselines, groups),
+        **_error_figures(cleaned[subject.members[0]]),
         **audit_figures(clean(audits)),
         **_own_figures(cleaned, detailed),
     }
     tables = {name: figure.table() for name, figure in figures.items()}
+    if (errors := error_table(cleaned[subject.members[0]])) is not None:
+        tables["groups"] = errors
     for name, make in (("scores", score_table), ("learned", learned_table)):
         tables.update({f"{name}-run{i}": table for i in detailed if (table := make(cleaned[i])) is not None})
     twin = {
@@ -105,6 +109,11 @@ def _shared_figures(
         "heat": heat_figure(groups),
     }
     return {name: figure for name, figure in wanted.items() if figure is not None}
+
+
+def _error_figures(run: Facts) -> dict[str, Figure]:
+    found = error_figure(run)
+    return {} if found is None else {"errors": found}
 
 
 def _own_figures(runs: Sequence[Facts], detailed: Sequence[int]) -> dict[str, Figure]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from veil.metrics.definitions import ACROSS, PRIVACY_COST_GAP
 from veil.report.cleaning import Facts
+from veil.report.errors import error_headline, errors_of
 from veil.report.intervals import spread
 from veil.report.learned import unheard
 from veil.report.requirements import SIGNS, from_mapping
@@ -34,13 +35,14 @@ def make_verdict(
         "delta": privacy.get("delta") if subject.private else None,
         "even_odds_become": even_odds(subject.epsilon),
         "owners": _owners(privacy.get("by_owner") or {}),
+        "errors": errors_of(run),
         "expected_excess_risk": _excess_risk(run),
         "tiny_groups": (run.get("metrics") or {}).get("tiny_groups") or {},
         "unheard": unheard(run),
         "private_rows": any((run.get("metrics") or {}).get("private") is True for run in runs),
         "requirements": checks,
         "met": all(check["met"] for check in checks) if checks else None,
-        "headline": _headline(subject, worst, baselines, _rivals(runs, subject)),
+        "headline": _headline(subject, worst, baselines, _rivals(runs, subject), errors_of(run)),
     }
 
 
@@ -77,13 +79,18 @@ def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Fact
 
 
 def unmeasured(runs: Sequence[Facts]) -> list[str]:
-    """The groups that a run lists and has no accuracy of, each once.
+    """The groups that a run lists and has no accuracy (or error) of, each once.
 
     >>> unmeasured([{"metrics": {"by_group": {"a": {"n": 9, "accuracy": 0.5}, "b": {"n": 2, "accuracy": None}}}}])
     ['b']
     """
     scores = [(run.get("metrics") or {}).get("by_group") or {} for run in runs]
-    found = (name for own in scores for name, score in own.items() if score.get("accuracy") is None)
+    found = (
+        name
+        for own in scores
+        for name, score in own.items()
+        if score.get("root_mean_squared_error", score.get("accuracy")) is None
+    )
     return list(dict.fromkeys(found))
 
 
@@ -127,8 +134,12 @@ def _rivals(runs: Sequence[Facts], subject: Variant) -> int:
     return sum(variant.private == subject.private for variant in find_variants(runs))
 
 
-def _headline(subject: Variant, worst: str | None, baselines: Sequence[Variant], rivals: int) -> str:
+def _headline(
+    subject: Variant, worst: str | None, baselines: Sequence[Variant], rivals: int, errors: Facts | None
+) -> str:
     privacy = f"at ε\u00a0=\u00a0{number(subject.epsilon)}" if subject.epsilon is not None else "without privacy"
+    if errors is not None:
+        return error_headline(errors, privacy)
     if subject.worst is None or worst is None:
         return f"{subject.name} was trained {privacy}. No row was declared public for evaluation: no accuracy is shown."
     others = [f"{percent(b.worst)} with {b.name}{_unprotected(b)}" for b in baselines if b.worst is not None]

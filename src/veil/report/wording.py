@@ -35,6 +35,7 @@ FIGURE_NAMES = {
     **TITLES,
     "accuracy": "Overall accuracy",
     "epsilon": "ε",
+    "r2": "Variance explained (R²)",
     "noise": "Noise in each released count (std)",
 }
 STATE_NAMES = {

@@ -41,6 +41,12 @@ class TableRequest(Asked):
 
     data: Path = Argument(..., description="A CSV, Parquet or Arrow file, or a folder of Parquet files or of images.")
     target: str | None = Field(None, description="Column to predict.")
+    task: Literal["classification", "regression"] | None = Field(
+        None, description="classification or regression. [default: regression if the target has over 20 numbers]"
+    )
+    target_bounds: str | None = Field(
+        None, description="Regression: smallest and largest possible target, as LOW,HIGH: public knowledge."
+    )
     group: Names = Field((), description="Group columns, comma-separated.")
     model: str = Field(
         "", description="A built-in model, or my_module:factory. [default: what suits the method]", repr=False

@@ -8,16 +8,17 @@ and columns of the table are 0 on average. Every f_j is 0 on average over its kn
 same: how common a value is stays private. Knots are placed by noisy quantiles, so for numbers this is about the average
 over rows.
 
-No row is read: effects are post-processing of the released model and cost no ε. How much of an effect may be noise is
-not given: noise reaches the weights through the whitening matrix, which the trained model does not keep.
+No row is read: effects are post-processing of the released model and cost no ε. `noise` estimates the standard
+deviation that the noise of the gradients gives an effect, from released and public values alone; it is not known for
+numbers to predict. Noise in where knots stand and in which columns are crossed is not in it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from veil.models.crosses import LEVELS, Crosses
 from veil.models.knots import Knots
-from veil.models.tables import Scale
+from veil.models.tables import Head, Scale
 from veil.plans import Plan
 from veil.tables.encoding import Category, Codes, Date, Encoding, HashedCategory, Numeric, Text
 from veil.training.fitting import Measured
@@ -52,7 +53,7 @@ class ColumnEffect:
     values of a category. Of two knots in one place the last counts. `missing` is the effect of a missing number, where
     it has a flag; `unknown` that of a value of a category that is missing or not listed. A text has one effect for each
     hashed token, which counts by the token's share; it is not centred. `spread` is the standard deviation over `at`,
-    each counting the same.
+    each counting the same. `noise` is None where the model does not know it.
     """
 
     column: str
@@ -63,6 +64,7 @@ class ColumnEffect:
     unknown: tuple[float, ...] | None
     spread: float
     levels: Levels | None
+    noise: tuple[tuple[float, ...], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class PairEffect:
     levels: tuple[tuple[str, ...], tuple[str, ...]]
     effects: tuple[tuple[tuple[float, ...], ...], ...]
     spread: float
+    noise: tuple[tuple[tuple[float, ...], ...], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Effects:
     """All that an additive model adds up; columns and pairs that matter most stand first.
 
     Of two classes there is one curve, the log-odds of the second; of more, one each: its score less the mean over
-    classes. Numbers to predict have one curve, in units of the target in [−1, 1]. `from_rows` says whether knots and
+    classes. Numbers to predict have one curve, in the target's own unit. `from_rows` says whether knots and
     values stand on bounds and categories that were read off rows.
     """
 
@@ -107,7 +110,7 @@ class Learned:
 
     def __call__(self, model: nn.Module, plan: Plan) -> Measured:
         """The effects, for the run's record."""
-        found = effects_of(model, self.encoding, plan.facts.classes)
+        found = effects_of(model, self.encoding, plan.facts.classes, plan.facts.target_range)
         return Measured(effects=None if found is None else found.as_json())
 
 
@@ -120,13 +123,16 @@ class _Crossed:
     maps: Tensor
 
 
-def effects_of(model: nn.Module, encoding: Encoding, classes: Sequence[str]) -> Effects | None:
+def effects_of(
+    model: nn.Module, encoding: Encoding, classes: Sequence[str], target_range: tuple[float, float] | None = None
+) -> Effects | None:
     """The effects of a trained model `additive`; None where the model is another one, or projects its rows.
 
     Args:
         model: what `veil train` made, or a predictor's `model`.
         encoding: how the columns of the table became numbers.
         classes: their names; empty for numbers to predict.
+        target_range: the numbers that −1 and 1 stand for, where numbers are predicted.
 
     >>> from veil.models.tables import additive
     >>> from veil.problem import PublicFacts
@@ -144,47 +150,86 @@ def effects_of(model: nn.Module, encoding: Encoding, classes: Sequence[str]) -> 
     if not _fits(curves, crosses, encoding) or not all(bool(value.isfinite().all()) for value in head.parameters()):
         return None
     unit, names, contrast = _curves(classes)
+    low, high = target_range or (-1.0, 1.0)
+    contrast = contrast * (high - low) / 2
     weights = contrast @ head.weight.detach().double() * scale.factor
-    constant = contrast @ head.bias.detach().double()
-    plain, tables = weights[:, : len(crosses.levels)].clone(), weights[:, len(crosses.levels) :]
-    tables = tables.reshape(len(names), len(crosses.pairs), LEVELS, LEVELS)
-    crossed, pairs = _crossed(crosses), []
-    for (a, b), table in zip(crosses.pairs, tables.unbind(1), strict=True):
-        first, second = crossed[a], crossed[b]
-        if first is None or second is None:
-            continue
-        own = table[:, first.used][:, :, second.used]
-        # All crosses together are as long as all columns.
-        pure, rest = _purified(own * (len(crosses.blocks) / len(crosses.pairs)) ** 0.5)
-        for side, alone in zip((first, second), rest, strict=True):
-            # The share of the last level is 1 less those of the others.
-            plain[:, crosses.blocks[side.column]] += (alone[:, :-1] - alone[:, -1:]) @ side.maps.T
-            constant = constant + alone[:, -1]
-        pairs.append(((first, second), pure))
-    levels = {one.column: one for one in crossed if one is not None}
-    columns, numbers = [], iter(curves.places)
-    for index, column in enumerate(encoding.columns):
-        own, level = plain[:, crosses.blocks[index]], levels.get(index)
-        match column:
-            case Numeric() | Date():
-                found, moved = _number(column, own, next(numbers), level)
-            case Category() | HashedCategory():
-                found, moved = _category(column, own, level)
-            case Text():
-                found, moved = _text(column, own, level)
-            case Codes():
-                return None
-        columns.append(found)
-        constant = constant + moved
-    together = [_pair(pair, pure, columns) for pair, pure in pairs]
+    constant = contrast @ head.bias.detach().double() + (low + high) / 2
+    made = _Additive(curves, crosses, encoding)
+    found = made.parts(weights, constant)
+    if found is None:
+        return None
+    columns, pairs, constant = found
+    root = head.noise_root if isinstance(head, Head) else None
+    if root is not None:
+        # Effects are linear in the weights, so that what noise does to them is what they are of the noise.
+        noise = made.parts(root.T.double() * scale.factor, torch.zeros(root.shape[1], dtype=torch.float64))
+        assert noise is not None
+        lengths = torch.linalg.vector_norm(contrast, dim=1)
+        columns = [_with_noise(own, other, lengths) for own, other in zip(columns, noise[0], strict=True)]
+        pairs = [_with_noise(own, other, lengths) for own, other in zip(pairs, noise[1], strict=True)]
     return Effects(
         unit,
         names,
         encoding.from_rows,
         _listed(constant),
         tuple(sorted(columns, key=lambda one: -one.spread)),
-        tuple(sorted(together, key=lambda one: -one.spread)),
+        tuple(sorted(pairs, key=lambda one: -one.spread)),
     )
+
+
+E = TypeVar("E", ColumnEffect, PairEffect)
+
+
+def _with_noise(effect: E, of_noise: E, lengths: Tensor) -> E:
+    """An effect with its standard deviation: over independent directions of noise, squares add up."""
+    spread = torch.tensor(of_noise.effects, dtype=torch.float64).square().sum(dim=0).sqrt()
+    curves = lengths.reshape(-1, *[1] * spread.ndim) * spread
+    noise: Any = tuple(tuple(_listed(line) for line in one) if one.ndim == 2 else _listed(one) for one in curves)
+    return replace(effect, noise=noise)
+
+
+@dataclass(frozen=True)
+class _Additive:
+    """How weights become effects: linear in them, for any number of curves."""
+
+    knots: Knots
+    crosses: Crosses
+    encoding: Encoding
+
+    def parts(self, weights: Tensor, constant: Tensor) -> tuple[list[ColumnEffect], list[PairEffect], Tensor] | None:
+        """Effects of columns and of pairs in the order of the table, and the constant; None for a sequence's codes."""
+        plain, tables = weights[:, : len(self.crosses.levels)].clone(), weights[:, len(self.crosses.levels) :]
+        tables = tables.reshape(len(weights), len(self.crosses.pairs), LEVELS, LEVELS)
+        crossed, pairs = _crossed(self.crosses), []
+        for (a, b), table in zip(self.crosses.pairs, tables.unbind(1), strict=True):
+            first, second = crossed[a], crossed[b]
+            if first is None or second is None:
+                continue
+            own = table[:, first.used][:, :, second.used]
+            # All crosses together are as long as all columns.
+            pure, rest = _purified(own * (len(self.crosses.blocks) / len(self.crosses.pairs)) ** 0.5)
+            for side, alone in zip((first, second), rest, strict=True):
+                # The share of the last level is 1 less those of the others.
+                plain[:, self.crosses.blocks[side.column]] += (alone[:, :-1] - alone[:, -1:]) @ side.maps.T
+                constant = constant + alone[:, -1]
+            pairs.append(((first, second), pure))
+        levels = {one.column: one for one in crossed if one is not None}
+        columns, numbers = [], iter(self.knots.places)
+        for index, column in enumerate(self.encoding.columns):
+            own, level = plain[:, self.crosses.blocks[index]], levels.get(index)
+            match column:
+                case Numeric() | Date():
+                    found, moved = _number(column, own, next(numbers), level)
+                case Category() | HashedCategory():
+                    found, moved = _category(column, own, level)
+                case Text():
+                    found, moved = _text(column, own, level)
+                case Codes():
+                    return None
+            columns.append(found)
+            constant = constant + moved
+        together = [_pair(pair, pure, columns) for pair, pure in pairs]
+        return columns, together, constant
 
 
 def _fits(curves: Knots, crosses: Crosses, encoding: Encoding) -> bool:

@@ -13,6 +13,7 @@ from veil.accounting import AccountingError, Ledger, Relation
 from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.metrics import evaluate
+from veil.metrics.errors import noisy_errors
 from veil.metrics.noisy_confusion import DISJOINT, noisy_metrics
 from veil.noise import GaussianNoise
 from veil.plans import Plan
@@ -73,7 +74,8 @@ class HeldOutFigures:
             noise=GaussianNoise(self.seed, secure=plan.settings.secure_noise),
             open_ledger=Ledger if folder is None else partial(folder.ledger, name=EVALUATION),
         )
-        metrics = noisy_metrics(model, self.rows, allowance, plan.facts.groups)
+        release = noisy_errors if self.rows.targets.is_floating_point() else noisy_metrics
+        metrics = release(model, self.rows, allowance, plan.facts.groups)
         return Measured(metrics, assumptions=() if plan.relation is None else (DISJOINT[Relation(plan.relation)],))
 
 
@@ -89,7 +91,10 @@ class ExactFigures:
     def __call__(self, model: nn.Module, plan: Plan) -> Measured:
         """Measure the model on rows that it was trained on."""
         shown = evaluate(model, self.rows, plan.facts.groups).as_json()
-        names = ("worst_group_accuracy", "average_group_accuracy", "accuracy", "loss")
-        found = {"private": True, **{name: shown.get(name) for name in names}}
-        found |= {f"accuracy of {name}": score["accuracy"] for name, score in shown["by_group"].items()}
+        numbers = self.rows.targets.is_floating_point()
+        of_classes = ("worst_group_accuracy", "average_group_accuracy", "accuracy", "loss")
+        of_numbers = ("worst_group_error", "average_group_error", "root_mean_squared_error", "r2")
+        found = {"private": True, **{name: shown.get(name) for name in (of_numbers if numbers else of_classes)}}
+        figure, word = ("root_mean_squared_error", "error") if numbers else ("accuracy", "accuracy")
+        found |= {f"{word} of {name}": score[figure] for name, score in shown["by_group"].items()}
         return Measured(findings={"Training rows": found}, not_covered=(SHOWN,))

@@ -36,6 +36,7 @@ from veil.tables.images import read_image_folder
 from veil.tables.mapped import first_rows, is_large, parquet_problem, table_rows
 from veil.tables.measuring import held_out_problem
 from veil.tables.preparing import (
+    TARGET_BOUNDS,
     budget_levels,
     check_ignored,
     check_tables,
@@ -45,12 +46,14 @@ from veil.tables.preparing import (
     make_model,
     open_schema,
     plain_encoding,
-    read_and_check,
     read_off_rows,
     read_public,
     set_rows_apart,
+    stated_bounds,
     with_budgets,
+    with_number,
 )
+from veil.tables.reading import read_table
 from veil.tables.splitting import Holdout, Split, image_identities
 from veil.tables.table import Columns, check_trained, labels_of, table_problem
 from veil.training.run_folder import PREPROCESSING, RunFolder
@@ -150,9 +153,9 @@ def parted(problem: Callable[[NDArray[np.bool_]], Problem], apart: NDArray[np.bo
 def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     """A table that fits into memory, by the public, the private or the plain way of preprocessing."""
     split, method, settings = by.split, by.method, by.settings
-    table, public = by.tables or read_and_check(request, columns)
-    if by.tables is not None:
-        check_tables(request, columns, table, public)
+    table, public = by.tables or (read_table(request.data), read_public(request))
+    columns = with_number(request, columns, table)
+    check_tables(request, columns, table, public)
     names, _ = group_names(table, columns)
     groups = names if _releases_sizes(request, columns, names, method) else None
     apart = set_rows_apart(split.holdout, columns, table, split.relation, sizes_public=groups is None)
@@ -170,6 +173,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         found = _privately(request, columns, training, replace(by, settings=settings), budgets, groups)
         encoding = found.encoding
         method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
+    _say_task(by.say, request, columns)
     _say_columns(by.say, encoding, training, columns, request.ignore)
     problem = table_problem(
         training,
@@ -189,13 +193,17 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         encoding,
         method,
         settings,
-        (*read_off_rows(columns.schema, encoding, by.rare), *([LEVELS] if request.row_budgets else [])),
+        tuple(_not_covered(request, columns, encoding, by.rare)),
         _least_budget(request, columns, held, budgets),
     )
 
 
 def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
     """A folder of Parquet files that is larger than memory: converted once, then read through a memory map."""
+    require(
+        request.task != "regression" and request.target_bounds is None,
+        "a table larger than memory takes classes alone: cut the target into ranges, or train on fewer rows",
+    )
     require(
         columns.owner is None and request.private_preprocessing is None,
         "a table larger than memory takes neither owners nor private preprocessing: give a schema",
@@ -232,6 +240,14 @@ def _open_images(request: Request, by: Opening) -> Opened:
         test_images, test_labels = read_image_folder(request.test)
         test = problem(normalise(torch.from_numpy(test_images), "per-row"), test_labels)
     return Opened(request, training, test, held, None, by.method, by.settings)
+
+
+def _not_covered(request: Request, columns: Columns, encoding: Encoding, rare: int) -> list[str]:
+    """What was read off rows without noise."""
+    found = read_off_rows(columns.schema, encoding, rare)
+    if columns.number is not None and stated_bounds(request, columns) is None:
+        found.append(TARGET_BOUNDS)
+    return [*found, LEVELS] if request.row_budgets else found
 
 
 def _least_budget(request: Request, columns: Columns, held: pd.DataFrame, budgets: Mapping[str, float] | None) -> float:
@@ -322,6 +338,16 @@ def _privately(
         groups=names,
         group_of=None if groups is None else group_of,
     )
+
+
+def _say_task(say: Say | None, request: Request, columns: Columns) -> None:
+    """Tell that the target is learned as a number where nobody asked for that."""
+    number = columns.number
+    if say is not None and number is not None and request.task is None:
+        say(
+            f"Target {number.name} is learned as a number between {number.low:g} and {number.high:g}. If its numbers "
+            "are codes of classes, add --task classification."
+        )
 
 
 def _say_columns(

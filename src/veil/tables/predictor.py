@@ -12,14 +12,14 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from veil.errors import InputError, require
 from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.randomness import Seed
 from veil.models import build_model
 from veil.models.applying import apply
-from veil.problem import PublicFacts
+from veil.problem import PublicFacts, Task
 from veil.tables.encoding import Category, Codes, Column, Date, Encoding, HashedCategory, Numeric, Text
 
 FILE = "preprocessing.json"
@@ -33,16 +33,22 @@ class Predictor:
     model: nn.Module
     encoding: Encoding
     classes: tuple[str, ...]
+    target_range: tuple[float, float] | None = None
 
     def predict_proba(self, table: pd.DataFrame) -> NDArray[np.float64]:
         """The probability of each class, in the order of `classes`."""
-        rows = torch.from_numpy(self.encoding.encode(table))
-        scores = apply(self.model, rows).to(torch.float64)
-        return np.asarray(torch.softmax(scores, dim=1).numpy())
+        require(len(self.classes) > 0, "this model predicts a number: it has no probabilities, use predict")
+        return np.asarray(torch.softmax(self._outputs(table), dim=1).numpy())
 
-    def predict(self, table: pd.DataFrame) -> NDArray[np.str_]:
-        """The most likely class of each row."""
-        return np.asarray(np.array(self.classes)[self.predict_proba(table).argmax(axis=1)])
+    def predict(self, table: pd.DataFrame) -> NDArray[np.str_] | NDArray[np.float64]:
+        """The most likely class of each row, or its expected number, which lies within the bounds of the target."""
+        if self.classes:
+            return np.asarray(np.array(self.classes)[self.predict_proba(table).argmax(axis=1)])
+        low, high = self.target_range or (-1.0, 1.0)
+        return np.asarray(low + (self._outputs(table).reshape(-1).clip(-1.0, 1.0).numpy() + 1) / 2 * (high - low))
+
+    def _outputs(self, table: pd.DataFrame) -> Tensor:
+        return apply(self.model, torch.from_numpy(self.encoding.encode(table))).to(torch.float64)
 
 
 def save_preprocessing(
@@ -54,6 +60,7 @@ def save_preprocessing(
         "from_rows": encoding.from_rows,
         "columns": columns,
         "classes": list(facts.classes),
+        "target_range": facts.target_range,
         "input_shape": list(facts.input_shape),
         "model": model,
         "model_options": model_options,
@@ -69,12 +76,15 @@ def load_predictor(folder: Path | str) -> Predictor:
         record = json.loads((folder / FILE).read_text(encoding="utf-8"))
         columns = tuple(_column(entry) for entry in record["columns"])
         classes = tuple(str(name) for name in record["classes"])
-        facts = PublicFacts(("all",), ("all",), (), tuple(record["input_shape"]), classes=classes)
+        task: Task = "classification" if classes else "regression"
+        facts = PublicFacts(("all",), ("all",), (), tuple(record["input_shape"]), task, classes)
+        bounds = record.get("target_range")
         model = build_model(str(record["model"]), facts, Seed.from_int(0), **record["model_options"])
         model.load_state_dict(load_file(folder / "model.safetensors"))
     except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
         raise InputError(f"{folder} is not a run that can be read: {error}") from error
-    return Predictor(model.eval(), Encoding(columns, bool(record["from_rows"])), classes)
+    encoding = Encoding(columns, bool(record["from_rows"]))
+    return Predictor(model.eval(), encoding, classes, None if bounds is None else (bounds[0], bounds[1]))
 
 
 def _column(entry: dict[str, Any]) -> Column:

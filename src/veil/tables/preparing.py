@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from torch import nn
 from veil.accounting import Relation
 from veil.errors import InputError, about, require
 from veil.foundation.randomness import Seed
+from veil.foundation.words import numbers as numbers_typed
 from veil.methods.auto import crossed_for, knots_for
 from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
 from veil.problem import PublicFacts, cross
 from veil.problem.budgets import Levels, quantise, read_budgets
 from veil.request import Request
-from veil.tables.encoding import Codes, Encoding, day_comes_first
+from veil.tables.encoding import Codes, Encoding, Numeric, day_comes_first, numbers
 from veil.tables.guessing import RARE, fit_encoding, guess_kind
 from veil.tables.reading import looks_like_row, read_table
 from veil.tables.schema import PRIVATE_NOTE, Schema, SchemaColumn, read_schema
@@ -29,6 +31,9 @@ from veil.tables.table import Columns, check_classes, check_groups, labels_of, n
 from veil.tables.text import vocabulary_of
 
 HOLDOUT = 0.2
+# A target of more different numbers than this is a quantity, unless someone says otherwise.
+MOST_CODES = 20
+TARGET_BOUNDS = "Bounds of the target: they were read off the training rows."
 DRAFTED = (
     "Kinds, bounds and categories of the columns: they were read off the rows into a draft of the schema. Where the "
     f'schema still says "{PRIVATE_NOTE}", put what everybody may know and delete the mark: then they are covered.'
@@ -56,11 +61,45 @@ def columns_of(request: Request) -> Columns:
     return Columns(str(target), groups, owner, schema)
 
 
-def read_and_check(request: Request, columns: Columns) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """The table and the public test table, with the columns that are needed and nothing missing in them."""
-    table, public = read_table(request.data), read_public(request)
-    check_tables(request, columns, table, public)
-    return table, public
+def with_number(request: Request, columns: Columns, table: pd.DataFrame) -> Columns:
+    """The same where the target is a class; else with the target as a number within its bounds.
+
+    Bounds that nobody states are read off the rows, and the certificate says so (`TARGET_BOUNDS`).
+    """
+    name, stated = columns.target, stated_bounds(request, columns)
+    if request.task == "classification":
+        require(request.target_bounds is None, "--target-bounds is for numbers: leave it out, or --task classification")
+        return columns
+    require_columns(table, (name,))
+    asked = request.task == "regression" or stated is not None
+    if not asked and (columns.known(name) is not None or not _is_quantity(table[name])):
+        return columns
+    if stated is None:
+        require(
+            request.private_preprocessing is None,
+            "the bounds of the target are not released by --private-preprocessing: give --target-bounds LOW,HIGH",
+        )
+        values = numbers(table[name], name)
+        require(bool(np.isfinite(values).any()), f'target "{name}" has no number in it')
+        stated = (float(np.nanmin(values)), float(np.nanmax(values)))
+        require(stated[0] < stated[1], "the target has a single value: there is nothing to learn")
+    return replace(columns, number=Numeric(name, *stated, missing="refuse"))
+
+
+def stated_bounds(request: Request, columns: Columns) -> tuple[float, float] | None:
+    """The smallest and the largest possible target, as someone who may know them said."""
+    if request.target_bounds is None:
+        return None if columns.schema is None else columns.schema.target_bounds()
+    given = numbers_typed(request.target_bounds, "--target-bounds")
+    two = len(given) == 2 and bool(np.isfinite(given).all()) and given[0] < given[1]
+    require(two, f"--target-bounds is {request.target_bounds}: give two numbers, the smaller one first: 0,100")
+    return given[0], given[1]
+
+
+def _is_quantity(column: pd.Series) -> bool:
+    """Whether a target looks like a number rather than a code of a class."""
+    kinds = pd.api.types
+    return kinds.is_numeric_dtype(column) and not kinds.is_bool_dtype(column) and column.nunique() > MOST_CODES
 
 
 def check_tables(request: Request, columns: Columns, table: pd.DataFrame, public: pd.DataFrame | None) -> None:
@@ -106,8 +145,10 @@ def budget_levels(column: str, rows: pd.DataFrame) -> Levels:
 def check_columns(table: pd.DataFrame, columns: Columns) -> None:
     """Target, groups and owner are there, complete, and of known values."""
     require_columns(table, (columns.target, *columns.groups, *([columns.owner] if columns.owner else [])))
-    labels = labels_of(table, columns.target, "target", columns.known(columns.target))
-    check_classes(labels, columns.target)
+    if columns.number is not None:
+        columns.number.encode(table[columns.target])
+    else:
+        check_classes(labels_of(table, columns.target, "target", columns.known(columns.target)), columns.target)
     for name in columns.groups:
         labels_of(table, name, "group", columns.known(name))
     if columns.owner:
@@ -126,7 +167,9 @@ def check_ignored(table: pd.DataFrame, ignore: Collection[str]) -> None:
 
 
 def classes_of(table: pd.DataFrame, columns: Columns) -> list[str]:
-    """The classes that occur in a table, in the order of their words."""
+    """The classes that occur in a table, in the order of their words; none where the target is a number."""
+    if columns.number is not None:
+        return []
     return sorted(set(labels_of(table, columns.target, "target").tolist()))
 
 

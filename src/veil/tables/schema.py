@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -131,6 +131,11 @@ class Schema:
         """The values that a column may have, where they are stated."""
         return next((column.values for column in self.columns if column.name == name), None)
 
+    def target_bounds(self) -> tuple[float, float] | None:
+        """The smallest and the largest number that the target may be, where they are stated."""
+        stated = (column for column in self.columns if column.kind == "target" and column.low is not None)
+        return next((column.bounds() for column in stated), None)
+
     def encoding(self, sequence: bool = False) -> Encoding:
         """How features become numbers, from what the schema says alone."""
         if sequence:
@@ -180,6 +185,8 @@ class Schema:
 
 
 def _as_kind(column: SchemaColumn, kind: str) -> SchemaColumn:
+    if column.kind == "numeric" and kind == "target":
+        return replace(column, kind=kind, missing="refuse")
     return column if column.kind == kind else SchemaColumn(column.name, kind, values=column.values)
 
 

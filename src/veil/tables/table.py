@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from veil.errors import InputError, require
 from veil.problem import Problem, PublicFacts
-from veil.tables.encoding import Encoding, words
+from veil.tables.encoding import Encoding, Numeric, words
 from veil.tables.reading import ROW_AS_NAMES, looks_like_row
 from veil.tables.schema import Schema
 
@@ -60,6 +61,8 @@ class Columns:
     groups: tuple[str, ...]
     owner: str | None = None
     schema: Schema | None = None
+    number: Numeric | None = None
+    """The target as a number within its bounds; None where it is a class."""
 
     def left_out(self) -> set[str]:
         """Columns that the model does not see when there is no schema: the target and the owner."""
@@ -86,25 +89,29 @@ def table_problem(
     """
     target, groups, owner = columns.target, columns.groups, columns.owner if like is None else None
     require_columns(table, (target, *groups, *([owner] if owner else [])))
-    declared = columns.known(target)
-    known = like.classes if like else declared or classes
-    labels = labels_of(table, target, "target", known)
-    if like is None:
-        check_classes(labels, target)
-    problem = Problem.from_arrays(
+    make = partial(
+        Problem.from_arrays,
         encoding.encode(table),
-        labels,
-        {name: labels_of(table, name, "group", columns.known(name)) for name in groups} or None,
+        groups={name: labels_of(table, name, "group", columns.known(name)) for name in groups} or None,
         owners=labels_of(table, owner, "owner") if owner else None,
         budgets=budgets,
-        classes=known,
         group_sizes=group_sizes,
     )
+    declared, number = columns.known(target), columns.number
+    if number is not None:
+        values = number.encode(table[target])[:, 0]
+        problem = make(targets=values, task="regression").with_target_range(number.low, number.high)
+    else:
+        known = like.classes if like else declared or classes
+        labels = labels_of(table, target, "target", known)
+        if like is None:
+            check_classes(labels, target)
+        problem = make(targets=labels, classes=known)
     if like is not None:
         return problem
     check_groups(len(problem.public.groups), len(table), groups)
     public = declared is not None and columns.schema is not None and not columns.schema.from_rows
-    return problem if public else problem.with_classes_read()
+    return problem if public or number is not None else problem.with_classes_read()
 
 
 def check_classes(labels: NDArray[np.object_], target: str) -> None:
@@ -114,7 +121,7 @@ def check_classes(labels: NDArray[np.object_], target: str) -> None:
     require(
         not many,
         f'target "{target}" has {distinct:,} different values in {len(labels):,} rows: choose a column of classes, '
-        "or learn a number with veil.estimators.FairPrivateRegressor",
+        "or learn a number with --task regression",
     )
 
 

@@ -107,11 +107,11 @@ class Job:
 def execute(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Run:
     """Carry out a plan: check and set up, train, measure, certify, save."""
     with prepare(job, plan, out, resume) as preparation:
-        _train(preparation.loop)
+        carry_out(preparation.loop)
         return preparation.finish()
 
 
-def _train(loop: Loop) -> None:
+def carry_out(loop: Loop) -> None:
     """Go through the steps, or let the plan's solver train the model as a whole."""
     solver = loop.plan.solver
     ledger = loop.reservations.ledger

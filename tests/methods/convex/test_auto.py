@@ -212,7 +212,7 @@ def test_wrong_options_are_one_sentence(options: dict[str, Any], said: str) -> N
 def test_folded_weights_give_the_scores_of_whitened_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     rows, mean = torch.randn(9, 5, generator=generator).double(), torch.randn(5, generator=generator).double()
-    white = steered_descent.Whitened(mean, torch.randn(5, 5, generator=generator).double())
+    white = steered_descent.Whitened(mean, torch.randn(5, 5, generator=generator).double(), torch.ones(5).double())
     weights = torch.randn(3, 6, generator=generator).double()
     weight, bias = white.folded(weights)
     torch.testing.assert_close(rows @ weight.T + bias, white.rows(rows) @ weights.T)

@@ -56,8 +56,14 @@ class GroupDescent:
 
     def solve(self, model: nn.Module, problem: Problem, seed: Seed, ledger: Ledger, report: Report) -> None:
         """Whiten once, then descend; every cost is on the ledger before a row is read."""
+        self.solve_with(GaussianNoise(seed, secure=self.secure), model, problem, ledger, report)
+
+    def solve_with(
+        self, noise: GaussianNoise, model: nn.Module, problem: Problem, ledger: Ledger, report: Report
+    ) -> None:
+        """The same with this noise: rows are read by what it is added to, and by nothing else."""
         features, layer, head = _parts(model)
-        noise, cells = GaussianNoise(seed, secure=self.secure), range(len(self.events))
+        cells = range(len(self.events))
         for purpose, event in zip((MEAN, MOMENTS), self.whitening.events(), strict=True):
             ledger.reserve(purpose, 0, 1, dict.fromkeys(cells, event))
         ledger.reserve(GRADIENTS, 0, self.steps, dict(enumerate(self.events)))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,7 @@ from veil.methods.convex.steering import Steering
 from veil.methods.convex.whitening import MEAN, MOMENTS, WhiteningRelease
 from veil.models.crosses import Crosses
 from veil.models.knots import Knots
-from veil.models.tables import Scale
+from veil.models.tables import Head, Scale
 from veil.models.whitened import ImageFeatures, Projection
 from veil.noise import GaussianNoise
 from veil.plans.controllers.solver import Report
@@ -84,11 +84,17 @@ class Whitened:
 
     mean: Tensor
     matrix: Tensor
+    energy: Tensor
+    """The released mean square of each coordinate."""
 
     def rows(self, rows: Tensor) -> Tensor:
         """Rows in these coordinates, the constant behind them."""
         behind = torch.full((len(rows), 1), CONSTANT, dtype=rows.dtype)
         return finite(torch.cat([(rows - self.mean) @ self.matrix, behind], dim=1) / math.hypot(1.0, CONSTANT))
+
+    def root(self, noise: Tensor) -> Tensor:
+        """What becomes of independent noise in every coordinate: root·rootᵀ is the layer's covariance."""
+        return self.matrix * noise / math.hypot(1.0, CONSTANT)
 
     def folded(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weight and bias of a layer that takes rows as they were."""
@@ -128,8 +134,14 @@ class SteeredDescent:
 
     def solve(self, model: nn.Module, problem: Problem, seed: Seed, ledger: Ledger, report: Report) -> None:
         """Whiten once, then descend; every cost is on the ledger before a row is read."""
+        self.solve_with(GaussianNoise(seed, secure=self.secure), model, problem, ledger, report)
+
+    def solve_with(
+        self, noise: GaussianNoise, model: nn.Module, problem: Problem, ledger: Ledger, report: Report
+    ) -> None:
+        """The same with this noise: rows are read by what it is added to, and by nothing else."""
         features, layer = _parts(model)
-        noise, facts = GaussianNoise(seed, secure=self.secure), problem.public
+        facts = problem.public
         used = {KNOTS: bool(_curves(features).numbers), CROSSES: bool(_crosses(features).pairs)}
         for purpose, count, event in self.events():
             # What a model without knots or crosses does not need is paid by the plan, and never released. Crosses that
@@ -146,12 +158,30 @@ class SteeredDescent:
             work = kind(white.rows(rows), problem.targets[present], self._units(problem, present), facts)
             # Features of images take longer than all steps: their model is measured at the end only.
             slow = any(isinstance(part, ImageFeatures) for part in features)
+            loudest = []
             for step, weights, loudness in self._descend(work, noise):
+                loudest.append(float(self.steering.weights(loudness)[0].max()))
                 weight, bias = white.folded(weights)
                 layer.weight.copy_(weight)
                 layer.bias.copy_(bias)
                 if not slow or step == self.steps - 1:
                     report(step, {"weights": self._by_group(loudness)})
+            if isinstance(layer, Head) and work.curvature is not None:
+                curvature = work.curvature * white.energy / math.hypot(1.0, CONSTANT) ** 2
+                layer.noise_root = white.root(self._weight_noise(loudest, facts.rows, curvature))
+
+    def _weight_noise(self, loudest: Sequence[float], size: int, curvature: Tensor) -> Tensor:
+        """The noise in each coordinate of the released weights; later steps correct it as this curvature lets them."""
+        later, found = self.steps - math.ceil(AVERAGED * self.steps), torch.zeros_like(curvature)
+        for first in range(self.steps):
+            # What becomes of one unit of noise in this step.
+            weights, speed, total = (torch.zeros_like(curvature) for _ in range(3))
+            for step in range(first, self.steps):
+                speed = self.momentum * speed + (1 - self.momentum) * (curvature * weights + float(step == first))
+                weights = weights - self.travel / self.steps * speed
+                total += weights if step >= later else 0.0
+            found += (loudest[first] * total / (self.steps - later)) ** 2
+        return self.noises.gradients / size * found.sqrt()
 
     def _arrange(
         self, features: nn.Sequential, problem: Problem, present: NDArray[np.int64], noise: GaussianNoise
@@ -175,7 +205,9 @@ class SteeredDescent:
         floor = release.floor + release.moment_noise * math.sqrt(rows.shape[1] / 2) / size
         scales = (values + floor) ** -release.power
         length = float(torch.sqrt((values * scales**2).sum()).clamp_min(1e-9))
-        return Whitened(mean, directions * scales / length)
+        # Below that noise single values are 0 or noise, and their mean is right.
+        real = torch.where(values > floor, values, values[values <= floor].mean() if (values <= floor).any() else 0.0)
+        return Whitened(mean, directions * scales / length, real * scales**2 / length**2)
 
     def _units(self, problem: Problem, present: NDArray[np.int64]) -> Tensor:
         of_cell = np.array([self.steering.units.of_group[cell.group] for cell in problem.public.cells])
@@ -230,6 +262,9 @@ class SteeredDescent:
 class _Classes:
     """Rows in whitened coordinates with their classes and units: what is wrong with each, and which way it pulls."""
 
+    # How fast slopes fall as scores rise, on average: many lie at their bound and do not fall at all.
+    curvature: float | None = 0.1
+
     def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, facts: PublicFacts) -> None:
         self.rows, self.targets, self.units = rows, targets.long(), units
         self.size, self.outputs = facts.rows, facts.outputs
@@ -249,6 +284,9 @@ class _Classes:
 
 class _Numbers:
     """Rows in whitened coordinates with numbers in [−1, 1] to predict; a margin means nothing here."""
+
+    # Directions that rows never take have none; for numbers that makes an estimate five times too large.
+    curvature: float | None = None
 
     def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, facts: PublicFacts) -> None:
         self.rows, self.units = rows, units

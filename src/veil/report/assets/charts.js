@@ -133,6 +133,10 @@ const charts = (() => {
         if (value === null) return;
         path += `${path && series.y[position - 1] !== null ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
       });
+      if (series.band) {
+        const edge = (side) => series.x.map((at, position) => `${x(at).toFixed(1)} ${y(Math.min(high, Math.max(low, series.y[position] + side * series.band[position]))).toFixed(1)}`);
+        make("path", { d: `M${[...edge(1), ...edge(-1).reverse()].join("L")}Z`, fill: colour(index), opacity: 0.16, "data-band": series.name }, svg);
+      }
       const summary = series.role === "summary";
       const style = summary ? {} : { stroke: colour(index), "stroke-dasharray": dash(index) };
       make("path", { class: summary ? "line summary" : "line", d: path, "data-series": series.name, ...style }, svg);
@@ -222,14 +226,17 @@ const charts = (() => {
       const below = value < 0;
       make("rect", { x: Math.min(x(value), x(0)), y: at - 8, width: Math.abs(x(value) - x(0)), height: 16, rx: 4, fill: colour(below ? 1 : 0) }, svg);
       if (bar.inner !== null) make("rect", { x: left, y: at - 2, width: Math.max(0, x(bar.inner) - left), height: 4, rx: 2, fill: "var(--card)", opacity: 0.75 }, svg);
+      if (bar.whisker !== null) make("line", { x1: x(Math.max(low, value - bar.whisker)), x2: x(Math.min(high, value + bar.whisker)), y1: at, y2: at, stroke: "var(--ink)", "stroke-width": 1.5, "data-whisker": bar.name }, svg);
       if (bar.mark !== null) make("line", { x1: x(bar.mark), x2: x(bar.mark), y1: at - 13, y2: at + 13, stroke: "var(--bad)", "stroke-width": 2.5 }, svg);
       const text = formats[spec.format](bar.value);
+      const reach = bar.whisker === null ? 0 : Math.abs(x(bar.whisker) - x(0));
       const fits = bar.mark === null || x(bar.mark) < x(value) - 4 || x(bar.mark) - x(value) > textWidth(text) + 18;
-      const end = (fits ? x(value) : x(bar.mark)) + (below ? -9 : 9);
+      const end = (fits ? x(value) : x(bar.mark)) + (below ? -9 - reach : 9 + reach);
       make("text", { class: "label strong", x: end, y: at + 4, "text-anchor": below ? "end" : "start" }, svg, text);
       const rows = [[spec.value_label, formats[spec.format](bar.value)]];
       if (bar.mark !== null) rows.push([spec.mark_label, formats[spec.format](bar.mark)]);
       if (bar.inner !== null) rows.push([spec.inner_label, formats[spec.format](bar.inner)]);
+      if (bar.whisker !== null) rows.push([spec.whisker_label, `± ${formats.value(bar.whisker)}`]);
       stops.push({ x: x(value), y: at, title: bar.name, rows });
     });
     return { height: layout.bottom + 46, stops };
