@@ -57,7 +57,7 @@ def reproduce(spec: Spec, asked: Asked, told: Told = print) -> dict[str, str]:
 def rewrite_page(spec: Spec | Study, asked: Asked) -> None:
     """The page and its figures from what is stored; nothing is run."""
     path = asked.folder / f"{spec.name}.json"
-    require(path.exists(), f"there is no file {path}: run the experiment first")
+    require(path.exists(), f"file not found: {path}: run the experiment first")
     if isinstance(spec, Study):
         runner_of(spec).rewrite(spec.name, asked.folder)
     else:
@@ -130,7 +130,7 @@ def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _run_and_store(task: Task, asked: Asked, figures: Sequence[str]) -> str:
-    """One run into the file; returns the sentence of what went wrong, "" if nothing."""
+    """One run into the file; returns the error message, "" if there is none."""
     path = asked.folder / f"{asked.name}.json"
     if find(read_store(path, asked.name, asked.scale)["runs"], task, figures) is not None:
         return ""

@@ -48,12 +48,12 @@ from veil.tables.table import check_groups
 from veil.training import Run
 from veil.training.fitting import Job, Measure, execute
 
-TARGET_BOUNDS = "Bounds of the target: they were read off the training rows."
+TARGET_BOUNDS = "Bounds of the target: they were taken from the training rows."
 SEARCH = "A search or cross-validation around this fit: its other fits on the same rows, and its scores."
-WRAPPED = "What {} does around this fit: its other fits on the same rows, and all that it reads off them besides."
-STEPS = "Steps of a pipeline around this fit: what they learned of the rows (scaling, selection of columns)."
-COPIES = "Copies: one row stands up to {0} times among these, and {0} copies lose up to {0} times the ε of one row."
-WORKER = "Other fits on the same rows by other worker processes: this fit ran in one, where they are not seen."
+WRAPPED = "What {} does around this fit: its other fits on the same rows, and anything else it computes from them."
+STEPS = "Steps of a pipeline around this fit: what they learned from the rows (scaling, column selection)."
+COPIES = "Copies: one row appears up to {0} times among these, and {0} copies lose up to {0} times the ε of one row."
+WORKER = "Other fits on the same rows by other worker processes: this fit ran in one, which cannot see them."
 
 
 class NotCoveredWarning(UserWarning):
@@ -266,7 +266,7 @@ class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc
         if labels.dtype.kind == "f":
             assert_all_finite(labels, input_name="y")
         missing = pd.isna(labels)
-        require(not missing.any(), f"Input y contains NaN in row {missing.argmax()}: fill it in or leave the row out")
+        require(not missing.any(), f"Input y contains NaN in row {missing.argmax()}: fill it in or remove the row")
         _check_length(len(table), len(labels), "y")
         check_classification_targets(labels)
         self.classes_ = np.unique(labels)
@@ -395,7 +395,7 @@ def _not_quoting(what: str) -> Iterator[None]:
     except ValueError as error:
         if "could not convert" not in str(error):
             raise
-        raise InputError(f"{what} holds a word among numbers: give numbers, or a table with named columns") from None
+        raise InputError(f"{what} contains text among numbers: give numbers, or a table with named columns") from None
 
 
 def _check_length(rows: int, found: int, what: str) -> None:
@@ -420,7 +420,7 @@ def _around(fitting: Fitted) -> list[str]:
     if found:
         said = " ".join((found[0][0].lower() + found[0][1:], *found[1:]))
         warnings.warn(
-            f"not covered by the certificate: {said} Each fit has a guarantee of its own.",
+            f"not covered by the certificate: {said} Each fit has its own guarantee.",
             NotCoveredWarning,
             stacklevel=4,
         )

@@ -170,6 +170,6 @@ def test_a_run_that_was_alone_says_that_more_may_follow_and_that_its_noise_is_kn
 
 def test_a_method_that_stands_twice_with_other_options_is_refused(tmp_path: Path) -> None:
     """Their runs would share a folder, and the second would be taken for the first."""
-    with pytest.raises(InputError, match="dp-sgd stands twice"):
+    with pytest.raises(InputError, match="dp-sgd is given twice"):
         compared(tmp_path, methods=["dp-sgd", veil.method("dp-sgd", clip=2.0)])
     assert len(compared(tmp_path, methods=["dp-sgd", veil.method("dp-sgd")]).rows) == 2

@@ -62,7 +62,7 @@ def test_the_page_says_how_to_read_it(classes: tuple[str, ...], sentence: str) -
     run = make_run("auto", effects=classes)
     text = texts(render_page([run]), "learned-0")
     assert sentence in text
-    assert "no row was read for them" in text
+    assert "they read no rows" in text
     assert (READ_OFF in text) == run["effects"]["from_rows"]
 
 
@@ -124,7 +124,7 @@ def small_groups(**details: Any) -> dict[str, Any]:
 def test_groups_that_are_too_small_to_be_heard_are_named_with_their_kin() -> None:
     run = small_groups(heard_together={"f × c": "f × a"})
     sentence = (
-        "Too few rows to be heard alone at this ε: 'f × c' (3 rows), steered together with 'f × a'. "
+        "Too few rows to be treated separately at this ε: 'f × c' (3 rows), treated together with 'f × a'. "
         "About 66 rows would be needed."
     )
     assert build_facts([run])["verdict"]["unheard"] == sentence
@@ -135,12 +135,12 @@ def test_groups_that_are_too_small_to_be_heard_are_named_with_their_kin() -> Non
 def test_groups_with_other_kin_stand_apart() -> None:
     run = small_groups(heard_together={"f × b": "m × a", "f × c": "other small groups"})
     said = build_facts([run])["verdict"]["unheard"]
-    assert "'f × b' (1 row), steered together with 'm × a'; " in said
-    assert "'f × c' (3 rows), steered together with other small groups." in said
+    assert "'f × b' (1 row), treated together with 'm × a'; " in said
+    assert "'f × c' (3 rows), treated together with other small groups." in said
 
 
 @pytest.mark.parametrize("details", [{"heard_together": {}}, {"heard_together": {"f × c": "f × a"}, "aim": "overall"}])
 def test_nothing_is_said_where_all_are_heard_or_nobody_is_asked(details: dict[str, Any]) -> None:
     run = small_groups(**details)
     assert build_facts([run])["verdict"]["unheard"] is None
-    assert "Too few rows to be heard" not in render_card(run)
+    assert "Too few rows to be treated" not in render_card(run)

@@ -60,7 +60,7 @@ def test_hostile_names_stay_text_in_the_card() -> None:
 
 def test_a_run_without_figures_or_privacy_still_has_a_card() -> None:
     assert "not private" in render_card(make_run("erm"))
-    assert "No row was there to measure on" in render_card(make_run("dp-sgd", evaluated=False))
+    assert "There were no rows to measure on" in render_card(make_run("dp-sgd", evaluated=False))
     assert render_card({"method": "dp-sgd"}).startswith("# Model card")
 
 
@@ -104,7 +104,7 @@ def test_audits_of_the_folder_are_on_the_page(run: veil.Run, tmp_path: Path) -> 
     try:
         assert "audit-0" in json.loads(run.report(tmp_path / "a.html").with_suffix(".json").read_text())["figures"]
         audits = read_audits([run.folder])
-        assert "What the attack canary could show" in render_page([run.as_json()], audits=audits)
+        assert "What the attack canary found" in render_page([run.as_json()], audits=audits)
         assert read_audits([run.folder, tmp_path])[0]["run"] == "run"
         (run.folder / "audit.json").write_text("{")
         with pytest.raises(InputError, match="not a JSON file"):
@@ -156,7 +156,7 @@ def test_a_tiny_group_is_named_with_its_rows() -> None:
     facts["metrics"]["by_group"][SEX_INCOME[3]] = {"n": 3, "accuracy": None}
     facts["metrics"]["tiny_groups"] = {SEX_INCOME[3]: 3}
     page = render_page([facts])
-    assert "Too few evaluation rows to say anything of: Male × &gt;50K (3)" in page
+    assert "Too few evaluation rows for a reliable figure: Male × &gt;50K (3)" in page
 
 
 def test_the_folder_of_a_comparison_stands_for_its_runs(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_model_that_cannot_be_evaluated_is_refused_before_anything_is_spent(
 ) -> None:
     problem = generate(GROUPS)
     monkeypatch.setattr(Problem, "batch", lambda self, rows: pytest.fail("a row was read"))
-    with pytest.raises(InputError, match=f"{said}.*leave evaluation out"):
+    with pytest.raises(InputError, match=f"{said}.*omit evaluation"):
         veil.fit(model, problem, loss=one_logit, evaluation=problem, out=tmp_path / "run", **SETTINGS)
     assert not (tmp_path / "run").exists()
 

@@ -52,7 +52,7 @@ def _checked(extra: Events, epsilon: float, delta: float, accountant: Accountant
     cost = judge.epsilon(extra, delta) if extra else 0.0
     if cost >= epsilon:
         raise AccountingError(
-            f"the other releases alone cost epsilon {cost:.6g} at delta {delta:g}, which leaves nothing of {epsilon:g}"
+            f"the other releases alone cost epsilon {cost:.6g} at delta {delta:g}, so nothing is left of {epsilon:g}"
         )
     return judge
 
@@ -280,7 +280,7 @@ def kappa(
     orders = np.array([order], dtype=np.float64)
     check_orders(orders)
     if not np.all((rates > 0) & (rates <= 1)):
-        raise AccountingError(f"rates are {rates.tolist()}: each must lie above 0 and at most at 1")
+        raise AccountingError(f"rates are {rates.tolist()}: each must be above 0 and at most 1")
     if not np.all(np.isfinite(budgets) & (budgets > 0)):
         raise AccountingError(f"Rényi costs per step are {budgets.tolist()}: each must be finite and above 0")
     cost, divisor = _costs(sampling, relation, 1 if one_sided else 2)

@@ -86,7 +86,7 @@ class Certificate:
 def _check_kinds(record: Any) -> None:
     """Every value that was read is of its field's kind, so that whoever uses the certificate can rely on it."""
     if not isinstance(record, dict):
-        raise AccountingError("it holds no table of names and values")
+        raise AccountingError("it must be a JSON object")
     for name in ("by_group", "by_owner", "budgets", "spent_by_group"):
         values = record[name]
         if not isinstance(values, dict) or not all(_is_number(value) for value in values.values()):
@@ -96,15 +96,15 @@ def _check_kinds(record: Any) -> None:
             raise AccountingError(f"`{name}` must be a number")
     for name in ("method", "statement", "ledger_check"):
         if not isinstance(record[name], str):
-            raise AccountingError(f"`{name}` must be a text")
+            raise AccountingError(f"`{name}` must be a string")
     for name in ("relation", "accountant"):
         if record[name] is not None and not isinstance(record[name], str):
-            raise AccountingError(f"`{name}` must be a text")
+            raise AccountingError(f"`{name}` must be a string")
     for name in ("assumptions", "not_covered"):
         if not isinstance(record[name], list) or not all(isinstance(item, str) for item in record[name]):
             raise AccountingError(f"`{name}` must be a list of sentences")
     if not isinstance(record["private"], bool) or not isinstance(record["facts"], dict):
-        raise AccountingError("`private` must be true or false, and `facts` a table")
+        raise AccountingError("`private` must be true or false, and `facts` an object")
 
 
 def _is_number(value: Any) -> bool:
@@ -117,7 +117,7 @@ def certify(
     """The certificate of a private run. An approximate accountant is refused."""
     terms = ledger.terms
     if accountant.approximate:
-        raise AccountingError(f"{accountant.name} is an approximation and may lie below the truth: it cannot certify")
+        raise AccountingError(f"{accountant.name} is an approximation and may underestimate ε: it cannot certify")
     guarantees = guarantees_by_account(ledger, accountant)
     readings = _readings(ledger, accountant)
     worst = max(guarantees, default=0.0)

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 def check_delta(delta: float) -> None:
     """Refuse a δ that no (ε, δ) statement can have."""
     if not 0.0 < delta < 1.0:
-        raise AccountingError(f"delta is {delta}: it must lie strictly between 0 and 1")
+        raise AccountingError(f"delta is {delta}: it must be strictly between 0 and 1")
 
 
 def check_epsilon(epsilon: float) -> None:
@@ -107,8 +107,8 @@ def rho_for_budget(epsilon: float, delta: float, order: float) -> float:
     overhead = float((_terms(orders)[0] - math.log(delta)) / (order - 1))
     if overhead >= epsilon:
         raise AccountingError(
-            f"at order {order:g} and delta {delta:g} the conversion alone costs epsilon {overhead:.4g}, which leaves "
-            f"nothing of {epsilon:g}: choose a higher order"
+            f"at order {order:g} and delta {delta:g} the conversion alone costs epsilon {overhead:.4g}, so nothing is "
+            f"left of {epsilon:g}: choose a higher order"
         )
     rho = epsilon - overhead
     while float(epsilon_at_order(rho, order, delta)) > epsilon:

@@ -39,7 +39,7 @@ def _check_noise(value: float) -> None:
 
 
 def _check_probability(name: str, value: float) -> None:
-    _require(0.0 <= value <= 1.0, f"{name} is {value}: it must lie between 0 and 1")
+    _require(0.0 <= value <= 1.0, f"{name} is {value}: it must be between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class Selection:
             _require(self.mean is not None and self.mean > 0, "a Poisson number of runs needs a mean above 0")
         else:
             _require(self.shape > -1, f"shape is {self.shape}: it must be above -1")
-            _require(self.gamma is not None and 0 < self.gamma < 1, "gamma must lie between 0 and 1")
+            _require(self.gamma is not None and 0 < self.gamma < 1, "gamma must be between 0 and 1")
         relation_of(self.events)
 
     @property
@@ -272,7 +272,7 @@ def relation_of(events: Iterable[Event | Repeated]) -> Relation:
     veil.accounting.events.AccountingError: events of add-remove and replace-one cannot be composed
     """
     relations = {(item.event if isinstance(item, Repeated) else item).relation for item in events}
-    _require(len(relations) > 0, "there is no event, hence no relation")
+    _require(len(relations) > 0, "no event was given, so the relation is unknown")
     _require(len(relations) == 1, f"events of {' and '.join(sorted(relations))} cannot be composed")
     return relations.pop()
 
@@ -319,7 +319,7 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 def from_json(record: Any) -> Event:
     """Read back what `to_json` wrote; anything else raises `AccountingError`."""
     if not isinstance(record, dict):
-        raise AccountingError("an event is written as a table of names and values")
+        raise AccountingError("an event must be an object of names and values")
     fields = dict(record)
     kind = _KINDS.get(str(fields.pop("kind", None)))
     if kind is None:
@@ -345,7 +345,7 @@ def from_json(record: Any) -> Event:
 def repeated_from_json(record: Any) -> Repeated:
     """Read back `{"event": …, "times": …}`."""
     if not isinstance(record, dict):
-        raise AccountingError("a repeated event is written as a table of event and times")
+        raise AccountingError("a repeated event must be an object with event and times")
     return Repeated(from_json(record["event"]), whole_number(record["times"], "times"))
 
 
@@ -377,4 +377,4 @@ def _check_kinds(kind: type[Any], fields: Mapping[str, Any]) -> None:
         elif name in ("one_sided", "monotone"):
             _require(isinstance(value, bool), f"{name} is neither true nor false")
     inside = fields.get("events", (fields["event"],) if "event" in fields else ())
-    _require(all(isinstance(item, _INSIDE.get(kind, Repeated)) for item in inside), "it holds an event of another kind")
+    _require(all(isinstance(item, _INSIDE.get(kind, Repeated)) for item in inside), "it contains a wrong kind of event")

@@ -127,7 +127,7 @@ def rule_from_json(record: Any) -> SpendingRule:
         if record["rule"] == "renyi-filter":
             order, rho = float(record["order"]), float(record["rho"])
             if not (1 < order < math.inf and 0 <= rho < math.inf):
-                raise AccountingError("a Rényi filter has a finite order above 1 and a finite cost")
+                raise AccountingError("a Rényi filter needs a finite order above 1 and a finite cost")
             return RenyiFilter(order, rho)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise AccountingError(f"not a valid spending rule: {str(error)[:200]}") from error

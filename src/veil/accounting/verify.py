@@ -124,17 +124,17 @@ def _opened(path: Path) -> Ledger:
 def _faults_of_folder(folder: Path) -> Iterable[str]:
     """The seed of a run that is under way, or was cut short: with it anybody can subtract the noise."""
     if (folder / "seed.key").exists():
-        yield "seed.key is still there: the run is not finished, and must not be published; resume it first"
+        yield "seed.key still exists, so the run is not finished and must not be published: resume it first"
 
 
 def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
     terms = ledger.terms
     if certificate.ledger_check != ledger.check:
-        yield "the certificate was made from another state of the ledger"
+        yield "the ledger has changed since the certificate was made"
     if certificate.delta != terms.delta or certificate.relation != terms.relation.value:
-        yield "the certificate's δ or relation is not the ledger's"
+        yield "δ or relation differ between certificate and ledger"
     if set(certificate.by_group) != {account.group for account in terms.accounts}:
-        yield "the certificate's groups are not the ledger's"
+        yield "groups differ between certificate and ledger"
     if certificate.epsilon != max(certificate.by_group.values(), default=None):
         yield "the certificate's ε is not the largest of its groups' ε"
     yield from _overspent(ledger)
@@ -144,7 +144,7 @@ def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
     found, remade = certificate.as_json(), certify(ledger, ACCOUNTANTS[terms.accountant]()).as_json()
     for name in REMADE:
         if not _same(found[name], remade[name]):
-            yield f"{name} is not what the ledger gives: {_short(found[name])} instead of {_short(remade[name])}"
+            yield f"{name} does not follow from the ledger: {_short(found[name])} instead of {_short(remade[name])}"
 
 
 def _faults_of_words(certificate: Certificate, ledger: Ledger, record_path: Path) -> Iterable[str]:
@@ -154,7 +154,7 @@ def _faults_of_words(certificate: Certificate, ledger: Ledger, record_path: Path
     kept = _certificate_in(record_path)
     for name in IN_WORDS:
         if planned and not found[name]:
-            yield f"{name} is empty: the guarantee of every plan has some"
+            yield f"{name} is empty, but every guarantee has some"
         elif kept is not None and list(kept.get(name) or ()) != list(found[name]):
             yield f"{name} is not what {record_path.name} says"
 
@@ -186,7 +186,7 @@ def _faults_before(ledger: Ledger, path: Path) -> Iterable[str]:
             spent for spent, account in zip(paid, ledger.terms.accounts, strict=True) if account.group == early.group
         ]
         if any(spent.get(item.event, 0) < item.times for item in before.spent(cell) for spent in own):
-            yield f'{path.name}: the ledger of the run does not pay for what group "{early.group}" was charged before'
+            yield f'{path.name}: the ledger of the run does not include what group "{early.group}" was charged before'
 
 
 def _faults_after(certificate: Certificate, path: Path) -> Iterable[str]:
@@ -202,7 +202,7 @@ def _faults_after(certificate: Certificate, path: Path) -> Iterable[str]:
         return
     yield from (f"{path.name}: {fault}" for fault in _overspent(after))
     if terms.delta != certificate.delta or terms.relation.value != certificate.relation:
-        yield f"{path.name}: its δ or relation is not the certificate's"
+        yield f"{path.name}: its δ or relation differs from the certificate's"
     if max((a.budget for a in terms.accounts), default=0.0) > min(certificate.budgets.values(), default=math.inf):
         yield f"{path.name}: held-out rows were charged more than the smallest budget"
 
@@ -212,7 +212,7 @@ def _overspent(ledger: Ledger) -> Iterable[str]:
         for item in ledger.spent(cell):
             others = {other.event: other.times for other in ledger.spent(cell) if other.event != item.event}
             if account.rule.refusal(others, item) is not None:
-                yield f'group "{account.group}", owner "{account.owner}" was charged more than its rule admits'
+                yield f'group "{account.group}", owner "{account.owner}" was charged more than its spending rule allows'
                 break
 
 
@@ -243,8 +243,8 @@ def _second_epsilon(account: Account, ledger: Ledger) -> tuple[float | None, str
                 peer.compose(_translate(item.event, rdp=True), item.times)
             return float(peer.get_epsilon(terms.delta)), f"RDP at the fixed order {rule.order:g} of what was spent"
     except (_NoTranslationError, dp_accounting.UnsupportedEventError) as error:
-        return None, f"no second opinion: dp-accounting has no {error}"
-    return None, "no second opinion: this kind of rule is unknown to dp-accounting"
+        return None, f"no independent check: dp-accounting does not support {error}"
+    return None, "no independent check: dp-accounting does not support this kind of rule"
 
 
 def _by_tokens(tokens: tuple[Repeated, ...], terms: Terms) -> tuple[float, str]:

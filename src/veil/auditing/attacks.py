@@ -48,7 +48,7 @@ def audit(
     out: Path | str | None = None,
     **asked: Any,
 ) -> Audit:
-    """What an attacker can really learn about the rows of each group and owner.
+    """Attack a run or a plan, and report what leaks about the rows of each group and owner.
 
     `target` is a run, or the plan of one (`veil.plan`). `asked` are the fields of `veil.request.AuditSettings`: attack,
     canaries, shadows, mode, confidence, seed. Attacks: "canary" and "one-run" run the plan once over `canaries` made-up
@@ -67,7 +67,7 @@ def audit(
     """
     settings = AuditSettings.checked(**asked)
     if not isinstance(target, Plan | Run):
-        raise InputError('an audit needs a run, or a plan as veil.plan(problem, "dp-sgd", epsilon=1.0) makes it')
+        raise InputError('an audit needs a run or a plan, such as veil.plan(problem, "dp-sgd", epsilon=1.0)')
     plan, attack = target if isinstance(target, Plan) else target.plan, settings.attack
     if isinstance(target, Run) and model is None:
         model = target.model
@@ -77,7 +77,7 @@ def audit(
     assert problem is not None
     if attack == "loss":
         require(isinstance(model, nn.Module), 'the attack "loss" needs the trained model: give model')
-        require(others is not None, 'the attack "loss" needs rows that took no part in training: give others')
+        require(others is not None, 'the attack "loss" needs rows that were not used in training: give others')
         assert isinstance(model, nn.Module)
         assert others is not None
         return loss_audit(plan, model, problem, others, settings, loss)

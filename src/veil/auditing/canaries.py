@@ -77,8 +77,8 @@ def make_canaries(plan: Plan, per_group: int, seed: Seed) -> Canaries:
     Where rows are drawn independently there may be as many canaries as one likes, as every row plays alone. Batches
     without replacement need exactly the declared rows: there some are canaries and the others have a gradient of 0.
     """
-    require(plan.relation is not None, f"{plan.method} is not private: there is no promise that an audit could test")
-    require(plan.solver is None, f"{plan.method} does not train in steps that canaries could go through")
+    require(plan.relation is not None, f"{plan.method} is not private: there is no guarantee to audit")
+    require(plan.solver is None, f"{plan.method} does not train in steps, so canaries cannot be added")
     require(per_group >= 2, f"{per_group} canaries per group: an audit needs at least 2")
     cells = plan.facts.cells
     free = drawn_alone(first_release(plan.controller))
@@ -174,7 +174,7 @@ def _rates(release: GradientRelease, sampler: Sampler, loop: Loop, step: int) ->
 
 
 def rate_of(event: Event | None) -> float:
-    """The chance to take part that an event speaks of.
+    """The sampling rate of an event.
 
     >>> from veil.accounting import Gaussian, PoissonGaussian
     >>> rate_of(PoissonGaussian(1.0, 0.25)), rate_of(Gaussian(1.0)), rate_of(None)

@@ -83,16 +83,14 @@ class Audit:
     def verdict(self) -> str:
         """What follows from all bounds together, in words."""
         if not self.overall.bounds:
-            return "This attack gives no bound on ε: there is no verdict."
+            return "This attack gives no bound on ε, so there is no verdict."
         above = sum(len(finding.above) for finding in self.findings)
         alone = sum(bound.epsilon > finding.epsilon for finding in self.findings for bound in finding.bounds)
-        found = (
-            f"{above} of {self.tests} bounds lie ABOVE their promise" if above else "No bound lies above its promise"
-        )
+        found = f"{above} of {self.tests} bounds EXCEED their guarantee" if above else "No bound exceeds its guarantee"
         each = f"{100 * shared_confidence(self.confidence, self.tests):.6g} %"
-        text = f"{found}: each was tested at {each}, so that the verdict holds at {100 * self.confidence:g} % together."
+        text = f"{found}: each was tested at {each}, so that the overall verdict holds at {100 * self.confidence:g} %."
         if alone > above:
-            text += f" On their own, at {100 * self.confidence:g} % each, {alone} lie above it."
+            text += f" On their own, at {100 * self.confidence:g} % each, {alone} exceed it."
         return text
 
     @property
@@ -149,7 +147,7 @@ def read_audits(folder: Path | str) -> Sequence[dict[str, Any]]:
     try:
         return list(json.loads(path.read_text(encoding="utf-8"))["audits"])
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a file of audits: remove it and audit again") from error
+        raise InputError(f"{path} is not a valid audits file: delete it and run the audit again") from error
 
 
 def _plain(value: Any) -> Any:

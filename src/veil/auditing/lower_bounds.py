@@ -35,9 +35,9 @@ Coins = NDArray[np.bool_]
 
 LARGEST_EPSILON = 200.0
 ASSUMPTIONS = {
-    "one-run": "The coins of the canaries are fair and independent; nothing is assumed of the mechanism.",
-    "clopper-pearson": "The coins are fair and canaries do not influence each other's scores.",
-    "gdp-fit": "Canaries do not influence each other, and the trade-off between errors is a Gaussian one.",
+    "one-run": "Each canary was included by a fair, independent coin flip; nothing is assumed about the mechanism.",
+    "clopper-pearson": "The coin flips are fair, and canaries do not influence each other's scores.",
+    "gdp-fit": "Canaries do not influence each other, and the trade-off curve is Gaussian.",
     "fdp-fit": "Canaries do not influence each other, and the releases are those of the ledger except for the noise.",
 }
 
@@ -169,7 +169,7 @@ def _scaled(event: Event, factor: float) -> Event:
     if isinstance(event, Envelope):
         return Envelope(tuple(_scaled(one, factor) for one in event.events))  # type: ignore[misc]
     if isinstance(event, Selection):
-        raise AccountingError(f"{type(event).__name__} has no noise that could be larger or smaller")
+        raise AccountingError(f"{type(event).__name__} has no noise level that can be varied")
     return replace(event, noise_multiplier=event.noise_multiplier * factor)
 
 
@@ -232,7 +232,7 @@ def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, confi
     >>> round(one_run_epsilon(1000, 1000, 750, 1e-5, 0.95), 2)
     0.98
     """
-    require(0 <= right <= guesses <= canaries, "there cannot be more right guesses than guesses, nor than canaries")
+    require(0 <= right <= guesses <= canaries, "correct guesses cannot exceed guesses, nor guesses canaries")
 
     def rare(epsilon: float) -> bool:
         return one_run_p_value(canaries, guesses, right, epsilon, delta) < 1.0 - confidence

@@ -155,7 +155,7 @@ def _distance(release: GradientRelease, one: Released, other: Released) -> tuple
 
 
 def charged_noise(event: Event | None) -> float:
-    """The noise multiplier that an event speaks of; infinite where nothing is charged.
+    """The noise multiplier of an event; infinite where nothing is charged.
 
     >>> from veil.accounting import PoissonGaussian
     >>> charged_noise(PoissonGaussian(2.0, 0.1)), charged_noise(None)

@@ -141,13 +141,13 @@ def check_row_local(bound: Bound, cells: int) -> None:
     if not bound.row_local:
         require(
             type(bound).__module__.startswith("veil."),
-            f"the bound {type(bound).__name__} says that it looks at other rows, and Veil has no proof of its limits",
+            f"the bound {type(bound).__name__} depends on other rows, and Veil has no proof of its sensitivity",
         )
         return
     require(
         looks_at_one_row(bound.weights, cells),
-        f"the bound {type(bound).__name__} weighs a row by looking at other rows, so one row can move more than "
-        "its own limit: make the weight of a row depend on that row alone",
+        f"the bound {type(bound).__name__} computes a row's weight from other rows, so one row can change the sum "
+        "by more than its bound: make the weight of a row depend on that row alone",
     )
 
 

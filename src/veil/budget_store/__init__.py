@@ -1,7 +1,7 @@
-"""The budget store: a privacy budget that lives longer than a run and is shared by everybody who uses the same rows.
+"""The budget store: a privacy budget across runs, shared by everybody who uses the same rows.
 
 A data set has a total (ε, δ) and, where wanted, tighter limits for groups and owners. A run reserves its cost before it
-reads a row; what would overrun any limit is refused. `docs/budgets.md` says what is promised and why it holds.
+reads a row; a run that would exceed a limit is rejected. `docs/budgets.md` states the guarantee and why it holds.
 
 >>> import tempfile
 >>> folder = tempfile.TemporaryDirectory()

@@ -110,7 +110,7 @@ def overrun(limit: Limit, before: Sequence[Charge], asked: Charge, dataset: Data
         what = f"δ would be {after.spent_delta:.3g} of {limit.delta:g}, and {now.left_delta:.3g} is left"
     else:
         return None
-    return f'the budget of "{dataset.name}" does not allow it for {limit.name()}: {what}'
+    return f'the budget of "{dataset.name}" does not allow this for {limit.name()}: {what}'
 
 
 def check_limit(limit: Limit, dataset: DataSet) -> None:

@@ -26,7 +26,7 @@ NAME_LENGTH = 500
 def checked_name(name: str, what: str) -> str:
     """A name that every store can hold; anything else raises `InputError`."""
     require(0 < len(name) <= NAME_LENGTH, f"{what} must have between 1 and {NAME_LENGTH} characters")
-    require(name.isprintable(), f"{what} holds a character that cannot be printed: choose another name")
+    require(name.isprintable(), f"{what} contains an unprintable character: choose another name")
     return name
 
 
@@ -65,12 +65,12 @@ class DataSet:
             checked_name(column, "the name of a column")
         require(
             self.composition in get_args(Composition),
-            f'composition is "{self.composition}": it is {" or ".join(get_args(Composition))}',
+            f'composition is "{self.composition}": it must be {" or ".join(get_args(Composition))}',
         )
 
 
 def order_for(epsilon: float, delta: float) -> float:
-    """The order at which (ε, δ) has room for the most Gaussian noise: their Rényi cost grows in proportion to it.
+    """The order at which (ε, δ) allows the most Gaussian releases, whose Rényi cost is linear in the order.
 
     >>> order_for(1.0, 1e-5) > order_for(8.0, 1e-5)
     True
@@ -83,7 +83,7 @@ def order_for(epsilon: float, delta: float) -> float:
             continue
         if found > room:
             best, room = order, found
-    require(best > 0, f"no order leaves room for ε = {epsilon:g} at δ = {delta:g}: compose by sum instead")
+    require(best > 0, f"no Rényi order allows ε = {epsilon:g} at δ = {delta:g}: compose by sum instead")
     return best
 
 
@@ -103,7 +103,7 @@ def amount(epsilon: float, delta: float, dataset: DataSet, relation: Relation | 
     _require_same(relation or dataset.relation, dataset)
     require(
         delta == 0,
-        f'the budget of "{dataset.name}" adds Rényi costs: an amount with δ above 0 has none, so only δ = 0 is taken',
+        f'the budget of "{dataset.name}" adds Rényi costs, which an amount with δ above 0 does not have: use δ = 0',
     )
     # Pure ε is at most ε, and at most αε²/2, at any order.
     return Cost(epsilon, 0.0, min(epsilon, dataset.order * epsilon**2 / 2))
@@ -127,10 +127,10 @@ def renyi_cost(rule: SpendingRule, order: float) -> float:
         # A Rényi cost at one order bounds the cost at every smaller one.
         require(
             rule.order >= order,
-            f"the run keeps its costs at order {rule.order:g}, below the budget's {order:g}: it cannot be added up",
+            f"the run keeps its costs at order {rule.order:g}, below the budget's {order:g}: the costs cannot be added",
         )
         return rule.rho
-    raise InputError(f"a {type(rule).__name__} has no Rényi cost: keep this budget by sum")
+    raise InputError(f"a {type(rule).__name__} has no Rényi cost: use a budget with composition by sum")
 
 
 def events_cost(events: Sequence[Repeated], order: float) -> float:
@@ -154,5 +154,5 @@ def _require_same(relation: Relation, dataset: DataSet) -> None:
     require(
         relation is dataset.relation,
         f'the budget of "{dataset.name}" is kept for {dataset.relation} and the run is {relation}: '
-        "make the budget with --relation replace-one and composition by sum, which takes both",
+        "make the budget with --relation replace-one and composition by sum, which accepts both",
     )

@@ -124,7 +124,7 @@ def reserve_amount(
 def _costs(plan: Plan, terms: DataSet, held_out: bool) -> dict[tuple[str, str], Cost]:
     """The cost of each cell; equal rules are worked out once."""
     if plan.rules is None or plan.relation is None:
-        raise InputError(f"{plan.method} is not private: no budget is large enough for it")
+        raise InputError(f"{plan.method} is not private: its privacy loss is unlimited, so no budget allows it")
     accountant, facts = plan.settings.accountant_for(), plan.facts
     besides = [_measurement(plan, terms, accountant)] if held_out else []
     known: dict[Any, Cost] = {}
@@ -166,9 +166,9 @@ def _mark(folder: Path, run: str) -> tuple[str, str]:
             record = json.loads(path.read_text(encoding="utf-8"))
             claim, name, state = record["claim"], record["run"], record["state"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"{path} is damaged: the run cannot show what it has reserved") from error
+            raise InputError(f"{path} is damaged: what the run has reserved is unknown") from error
         text = all(isinstance(value, str) and 0 < len(value) <= NAME_LENGTH for value in (claim, name))
-        require(text and len(claim) <= 64, f"{path} is damaged: it has no mark of the run")
+        require(text and len(claim) <= 64, f"{path} is damaged: it does not identify the run")
         if state != "cancelled":
             return str(claim), str(name)
     folder.mkdir(parents=True, exist_ok=True)

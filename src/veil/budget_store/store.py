@@ -49,7 +49,7 @@ class BudgetStore:
     def open(cls, place: str | Path, *, patience: float = PATIENCE) -> BudgetStore:
         """A store that is there already. `patience` is for how many seconds a broken connection is tried again."""
         url = store_url(place)
-        missing = f"there is no budget store at {shown(url)}: make one by veil budget create"
+        missing = f"there is no budget store at {shown(url)}: create one with veil budget create"
         require(url.get_backend_name() != "sqlite" or Path(str(url.database)).exists(), missing)
         engine = engine_for(url, patience)
         with in_words(url), reading(engine).connect() as connection:
@@ -86,7 +86,7 @@ class BudgetStore:
 
         def act(connection: Connection) -> None:
             found = connection.execute(select(datasets.c.id).where(datasets.c.name == dataset.name)).scalar()
-            require(found is None, f'data set "{dataset.name}" has a budget already: see veil budget show')
+            require(found is None, f'data set "{dataset.name}" already has a budget: see veil budget show')
             made = connection.execute(
                 insert(datasets).values(
                     name=dataset.name,
@@ -115,8 +115,8 @@ class BudgetStore:
                 if (known.group, known.owner) == (limit.group, limit.owner):
                     require(
                         limit.epsilon <= known.epsilon and limit.delta <= known.delta,
-                        f"the limit for {limit.name()} is ε = {known.epsilon:g}, δ = {known.delta:g}: a limit that was "
-                        "promised is never raised",
+                        f"the limit for {limit.name()} is ε = {known.epsilon:g}, δ = {known.delta:g}: a limit can be "
+                        "lowered but not raised",
                     )
                     lower = update(limits).where(limits.c.id == number)
                     connection.execute(lower.values(epsilon=limit.epsilon, delta=limit.delta))
@@ -152,7 +152,7 @@ class BudgetStore:
             taken = select(func.count()).where(same_name)
             require(
                 connection.execute(taken).scalar() == 0,
-                f'a run "{request.run}" has reserved from "{dataset}" already: give this one another name',
+                f'a run "{request.run}" has already reserved from "{dataset}": use another name',
             )
             known, asked = _charges(connection, row.id), Charge(request.most, request.cells)
             for _, limit in _limits(connection, row.id):
@@ -236,7 +236,7 @@ def _refusal(run: Row[Any], to: State) -> str:
     if to == "cancelled":
         return f'run "{run.name}" is {run.state}: rows may have been read, so it stays charged'
     if run.state == "cancelled":
-        return f'the reservation of run "{run.name}" was cancelled: reserve anew under another name'
+        return f'the reservation of run "{run.name}" was cancelled: make a new reservation under another name'
     return f'run "{run.name}" is {run.state} and cannot become {to}'
 
 
@@ -254,14 +254,14 @@ def _make_tables(engine: Engine) -> None:
 def _number(made: CursorResult[Any]) -> int:
     """The number that the database gave a new row."""
     key = made.inserted_primary_key
-    require(key is not None, "the budget store gave a new row no number")
+    require(key is not None, "the budget store returned no id for a new row")
     return int(key[0]) if key is not None else 0
 
 
 def _found(connection: Connection, name: str) -> Row[Any]:
     row = connection.execute(select(datasets).where(datasets.c.name == name)).one_or_none()
     if row is None:
-        raise InputError(f'data set "{name}" has no budget here: make one by veil budget create')
+        raise InputError(f'data set "{name}" has no budget here: create one with veil budget create')
     return row
 
 
@@ -331,7 +331,7 @@ def _require_same(connection: Connection, earlier: Row[Any], dataset: Row[Any], 
     same = earlier.dataset == dataset.id and earlier.name == request.run and known == dict(request.cells)
     require(
         same and Cost(earlier.epsilon, earlier.delta, earlier.rho) == request.most,
-        f'run "{earlier.name}" has reserved another amount before: resume with the original plan, or use a new run',
+        f'run "{earlier.name}" has already reserved a different amount: resume the original plan, or start a new run',
     )
     require(earlier.state != "cancelled", _refusal(earlier, "running"))
 

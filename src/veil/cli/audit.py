@@ -28,12 +28,12 @@ def audit(context: typer.Context, json: Json = False) -> None:
         _self_test(request.self_test, request.option, request.seed, json)
         return
     run = request.run
-    require(run is not None, "name the folder of a run, or a method with --self-test")
+    require(run is not None, "give the folder of a run, or a method with --self-test")
     assert run is not None
     require(
         request.show_private or not request.reads_rows,
-        f"the attack {request.attack} reads private rows and its figures are not covered by the certificate: "
-        "say --show-private if that is meant",
+        f"the attack {request.attack} reads private rows, and the certificate does not cover its figures: add "
+        "--show-private to allow this",
     )
     found = _attack(run, request, json)
     page = _keep(run, found)
@@ -62,11 +62,11 @@ def _attack(folder: Path, request: AuditRequest, json: bool) -> Audit:
     if rows is None or not request.reads_rows:
         return run_audit(plan, **settings)
     if request.attack == "loss":
-        require(rows.others is not None, "the run set no rows apart: the attack needs rows that took no part")
+        require(rows.others is not None, "the run held out no rows: the attack needs rows outside of training")
         return run_audit(plan, problem=rows.problem, others=rows.others, model=rows.trained(loaded), **settings)
     place = request.shadow_folder or folder.with_name(folder.name + "-shadows")
     if request.attack == "lira" and not json:
-        stderr.print(f"Shadow models are kept in {place}: they know private rows.", soft_wrap=True, highlight=False)
+        stderr.print(f"Shadow models are kept in {place}: they reveal private rows.", soft_wrap=True, highlight=False)
     return run_audit(plan, problem=rows.problem, model=rows.build, workers=workers, out=place, **settings)
 
 

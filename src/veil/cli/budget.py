@@ -45,10 +45,10 @@ def create(context: typer.Context, store: Store = STORE, json: Json = False) -> 
 @budget_app.command("limit")
 def limit(
     dataset: Name,
-    epsilon: Annotated[float, typer.Option(help="ε in all runs together.")],
-    delta: Annotated[float, typer.Option(help="δ in all runs together.")],
-    group: Annotated[str | None, typer.Option(help="The group whose rows may lose no more than this.")] = None,
-    owner: Annotated[str | None, typer.Option(help="The owner whose rows may lose no more than this.")] = None,
+    epsilon: Annotated[float, typer.Option(help="ε for all runs together.")],
+    delta: Annotated[float, typer.Option(help="δ for all runs together.")],
+    group: Annotated[str | None, typer.Option(help="The group that this limit applies to.")] = None,
+    owner: Annotated[str | None, typer.Option(help="The owner that this limit applies to.")] = None,
     store: Store = STORE,
     json: Json = False,
 ) -> None:
@@ -76,10 +76,10 @@ def show(
 @budget_app.command("reserve")
 def reserve(
     dataset: Name,
-    run: Annotated[str, typer.Option(help="A name for what will read the rows; each name is used once.")],
-    epsilon: Annotated[float, typer.Option(help="ε that it may cost any row.")],
-    delta: Annotated[float, typer.Option(help="δ of it.")] = 0.0,
-    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    run: Annotated[str, typer.Option(help="A unique name for what will read the rows.")],
+    epsilon: Annotated[float, typer.Option(help="Maximum ε per row.")],
+    delta: Annotated[float, typer.Option(help="Maximum δ per row.")] = 0.0,
+    note: Annotated[str, typer.Option(help="Purpose, for the history.")] = "",
     store: Store = STORE,
     json: Json = False,
 ) -> None:
@@ -99,9 +99,9 @@ def reserve(
 @budget_app.command("cancel")
 def cancel(
     dataset: Name,
-    run: Annotated[str, typer.Option(help="The run whose reservation is given back.")],
+    run: Annotated[str, typer.Option(help="The run whose reservation to cancel.")],
     no_row_was_read: Annotated[
-        bool, typer.Option("--no-row-was-read", help="Say that it is so; needed for what `reserve` charged.")
+        bool, typer.Option("--no-row-was-read", help="Confirm it; needed for what `reserve` charged.")
     ] = False,
     store: Store = STORE,
     json: Json = False,
@@ -113,7 +113,7 @@ def cancel(
     entry = _entry(place, dataset, run)
     require(
         bool(entry.method) or no_row_was_read,
-        f'run "{run}" is not a run of Veil, so only you know: if no row was read, add --no-row-was-read',
+        f'run "{run}" was not trained by Veil, so only you know: if no row was read, add --no-row-was-read',
     )
     place.cancel(dataset, run)
     if json:
@@ -160,10 +160,10 @@ def _show(store: BudgetStore, names: list[str], json: bool) -> None:
         stdout.print(_table(dataset, balances))
         if more:
             runs = "1 run" if len(more) == 1 else f"{len(more)} runs"
-            line = f"{runs} also read something off the rows that no ε covers (veil budget history says what)."
+            line = f"{runs} also read something from the rows that no ε covers (details: veil budget history)."
             stdout.print(Text(line), soft_wrap=True)
     if not found:
-        stdout.print("There is no data set yet: veil budget create makes one.")
+        stdout.print("No data set yet: create one with veil budget create.")
 
 
 def _reading_more(store: BudgetStore, dataset: str) -> list[str]:

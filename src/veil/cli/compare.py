@@ -93,7 +93,7 @@ def _opened(request: CompareRequest) -> Opened:
 
     bundled = request.data == BUNDLED
     _require_data(str(request.data))
-    require(bundled or request.test is not None, "comparing needs rows to judge by: give public ones with --test")
+    require(bundled or request.test is not None, "a comparison needs public rows to evaluate on: give --test")
     return open_to_compare(request.of_table(), load_adult() if bundled else None)
 
 

@@ -13,7 +13,7 @@ def complete_method(incomplete: str) -> list[str]:
 
 
 def complete_methods(incomplete: str) -> list[str]:
-    """A list by commas: what is there, with each way to go on.
+    """A comma-separated list: the text so far, with each possible completion.
 
     >>> complete_methods("erm,dp-sg")
     ['erm,dp-sgd']

@@ -25,7 +25,7 @@ def read_config_file(context: typer.Context, path: Path | None) -> Path | None:
         return None
     record = read_toml(path)
     settings = record.pop("settings", {})
-    require(isinstance(settings, dict), f"{path}: settings is a table, as in [settings]")
+    require(isinstance(settings, dict), f"{path}: settings must be a table, as in [settings]")
     known: dict[str, Any] = {str(parameter.name): parameter for parameter in context.command.params}
     given: dict[str, object] = {}
     further: dict[str, object] = {}
@@ -38,7 +38,7 @@ def read_config_file(context: typer.Context, path: Path | None) -> Path | None:
             further[name] = value
         else:
             command = context.command.name
-            require(name in _NOT_OPTIONS, f'{path}: "{key}" is neither an option of veil {command} nor a setting')
+            require(name in _NOT_OPTIONS, f'{path}: "{key}" is not an option or setting of veil {command}')
     context.default_map = {name: value for name, value in given.items() if name not in NOT_KEPT}
     context.meta[FURTHER] = further
     return path
@@ -58,7 +58,7 @@ def config_text(context: typer.Context) -> str:
     """Every option with its value and help as TOML; what is not set stands as a comment."""
     from veil.plans import Settings
 
-    lines = [f"# veil {context.command.name} --config THIS_FILE; what stands on the command line wins.", ""]
+    lines = [f"# veil {context.command.name} --config THIS_FILE; options on the command line take precedence.", ""]
     for parameter in context.command.params:
         name = str(parameter.name)
         if name in NOT_KEPT or name == "help":

@@ -85,7 +85,7 @@ def not_measured(summaries: list[dict[str, Any]]) -> str | None:
     missing, names = unmeasured(judged), {name for one in judged for name in one["metrics"]["by_group"]}
     if not missing:
         return None
-    return f"– {len(missing)} of {len(names)} groups: too few rows to be measured; worst and average leave them out"
+    return f"– {len(missing)} of {len(names)} groups: too few rows to measure; excluded from worst and average"
 
 
 def _escape(text: str) -> str:

@@ -32,7 +32,7 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Show the plan per group (rates, clips, noise, cost) and stop. It reads the table, like training.",
+        help="Show the plan per group (rates, clips, noise, cost) and exit. Like training, it reads the table.",
     ),
 ]
 
@@ -68,12 +68,12 @@ def train(
 def _request(context: typer.Context) -> Request:
     """What was asked for, with the preset's method and model where one is named."""
     asked = values_of(Request, context)
-    require("data" in asked, "no data are named: give a table, as in veil train people.csv --target …")
+    require("data" in asked, "no data given: name a table, as in veil train people.csv --target …")
     if "preset" in asked:
         from veil.training.presets import preset
 
         typed = _typed(context, "method", "model")
-        require(not typed, f"--preset {asked['preset']} brings its own method and model: leave {typed} out")
+        require(not typed, f"--preset {asked['preset']} sets method and model: omit {typed}")
         chosen = preset(asked["preset"])
         asked |= {"method": chosen.method, "model": chosen.model}
     elif not _given(context, "method") and (_given(context, "model") or _given(context, *LOOP)):
@@ -104,16 +104,16 @@ def _check(context: typer.Context, request: Request, method: Method, wanted: lis
         typed = _typed(context, *LOOP)
         require(
             not typed,
-            f"{method.name} is solved as a whole, with steps of its own: leave {typed} out, or name another --method",
+            f"{method.name} is not trained in steps that you set: omit {typed}, or choose another --method",
         )
     if request.budgets is not None or request.row_budgets is not None:
         given = "--budgets" if request.budgets is not None else "--row-budgets"
-        require(not _typed(context, "epsilon"), f"{given} says everybody's own ε: leave --epsilon out")
+        require(not _typed(context, "epsilon"), f"{given} sets the ε of every owner or row: omit --epsilon")
     measured = request.test is not None or request.holdout != 0
-    require(measured or not wanted, "--require has nothing to judge: give --test, or hold rows out by --holdout")
+    require(measured or not wanted, "--require needs rows to evaluate on: give --test, or hold out rows with --holdout")
     require(
         not dry_run or request.private_preprocessing is None,
-        "a dry run releases nothing: leave --private-preprocessing out",
+        "a dry run releases nothing: omit --private-preprocessing",
     )
 
 
@@ -167,7 +167,7 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
             summary = run.summary()
             stdout.print(results_table([summary], sizes))
             if summary["metrics"].get("released"):
-                covered = ": it is covered by the certificate" if run.plan.private else ""
+                covered = ", which the certificate covers" if run.plan.private else ""
                 stdout.print(f"Accuracy is from held-out rows, released with noise{covered}.")
         if "Training rows" in run.findings:
             stdout.print("The folder also holds exact figures on private rows, not covered by the certificate.")

@@ -61,4 +61,4 @@ class _ArraysOnly(pickle.Unpickler):
             return super().find_class(module.replace("numpy.core", "numpy._core"), name)
         if (module, name) == ("_codecs", "encode"):
             return super().find_class(module, name)
-        raise InputError(f"the pickle asks for {module}.{name}: it is not the official file")
+        raise InputError(f"the pickle imports {module}.{name}, so it is not the official file")

@@ -69,7 +69,7 @@ _ALL = (
         "dutch",
         "Dutch census 2001: 60,420 people, prestigious occupation",
         "sex",
-        "asks for registration: not passed on",
+        "requires registration: not redistributed",
         "veil.datasets.dutch:load_dutch",
     ),
     Dataset(
@@ -144,7 +144,7 @@ _ALL = (
     ),
     Dataset(
         "multinli",
-        "433,000 pairs of sentences: does one follow from the other?",
+        "433,000 pairs of sentences: does the second follow from the first?",
         "label × negation",
         "several, see its paper",
         "veil.datasets.texts:load_multinli",

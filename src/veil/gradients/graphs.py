@@ -161,7 +161,7 @@ def reject_checkpoints(kinds: Collection[Kind]) -> None:
     if any(kind.name.endswith("CheckpointFunctionBackward") for kind in kinds):
         raise GradientError(
             "the model recomputes activations by reentrant checkpointing, which hides its parameters: "
-            "remove torch.utils.checkpoint and bound memory with micro_batch or max_memory instead"
+            "remove torch.utils.checkpoint and limit memory with micro_batch or max_memory instead"
         )
 
 

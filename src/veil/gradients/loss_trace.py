@@ -109,9 +109,9 @@ class LossTrace(TorchFunctionMode):
                 held.clear()
 
     def _check(self, losses: Tensor) -> None:
-        ends = [(losses, "the losses mix rows", "compute the loss of each row from that row alone, in its place")]
-        fix = "give the model the rows of the batch as they are and in their order (no mixup)"
-        ends += [(tensor, "the model is given rows that are mixed", fix) for tensor in self._given]
+        ends = [(losses, "the losses mix rows", "compute each row's loss from that row alone, in the same order")]
+        fix = "pass the rows of the batch to the model unchanged and in order (no mixup)"
+        ends += [(tensor, "the model's inputs mix rows", fix) for tensor in self._given]
         made = {id(tensor) for step in self._steps for tensor in tensors((step.args[:1], step.result))}
         plain = self._again(None, "") if made else {}
         # Calls that give something else each time (random numbers) show nothing, nor does what was not seen.
@@ -125,7 +125,7 @@ class LossTrace(TorchFunctionMode):
             for end, what, fix in ends:
                 one, two = plain[id(end)], other.get(id(end))
                 if two is not None and not _same(two, one, ~changed):
-                    raise GradientError(f"{what}: changing some rows of the batch changes others: {fix}")
+                    raise GradientError(f"{what} (changing some rows of the batch changes others): {fix}")
 
     def _again(self, changed: Tensor | None, kind: str) -> dict[int, Tensor]:
         """Every value of the pass with some rows replaced at every start; as far as the calls take such values."""

@@ -55,7 +55,7 @@ class OpenPass:
             self._recorder.close()
         if left:
             raise GradientError(
-                f"no layer rule covers how the model uses {', '.join(left)}: give the step its loss as a function, "
+                f"no layer rule covers how the model uses {', '.join(left)}: pass the loss as a function, "
                 "step(lambda model, batch: …), so that the pass can be repeated"
             )
         return outcome

@@ -247,12 +247,12 @@ def in_words(error: RuntimeError) -> GradientError | None:
     """What torch says of a pass, as a sentence with the fix; None for what needs none."""
     if isinstance(error, CheckpointError):
         return GradientError(
-            "the model recomputes activations (gradient checkpointing), which cannot be watched: switch it off, and "
-            "bound memory with micro_batch or max_memory"
+            "the model recomputes activations (gradient checkpointing), which is not supported: turn it off, and "
+            "limit memory with micro_batch or max_memory"
         )
     if "modified by an inplace operation" in str(error):
         return GradientError(
-            "the model changes a tensor in place that its backward pass needs: change a copy (x = x.clone())"
+            "the model modifies in place a tensor that its backward pass needs: modify a copy (x = x.clone())"
         )
     return None
 
@@ -296,7 +296,7 @@ def _outcome(losses: Tensor, found: dict[str, Tensor], parts: dict[str, Contribu
             if found[name].dtype not in PRECISE:
                 kind = str(found[name].dtype).removeprefix("torch.")
                 raise GradientError(
-                    f"the gradients of {name} are in {kind}, too coarse to bound one row among many: train in float32, "
+                    f"the gradients of {name} are in {kind}, too imprecise to bound single rows: train in float32, "
                     "without autocast"
                 )
             squares = found[name] if squares is None else squares + found[name]

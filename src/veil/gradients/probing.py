@@ -36,7 +36,7 @@ DOUBTFUL = 1e-2
 
 _APART = "make each row's output depend on that row alone (reduce over features and positions, never over rows)"
 _NO_STATE = "keep nothing between passes and draw random numbers from torch's own generator"
-_NO_WRITES = "return or pass on what it holds instead of storing it in forward"
+_NO_WRITES = "return or pass it on instead of storing it in forward"
 _WRITTEN = "the forward pass writes to it, so it would hold private rows without noise"
 
 
@@ -286,7 +286,7 @@ def _variants(batch: Batch, sizes: bool) -> list[_Variant]:
 
     others = "the output of other rows"
     of_one = "the output of a row"
-    found = [_Variant("the same rows give another output a second time", batch, every, every, True)]
+    found = [_Variant("the same rows give a different output the second time", batch, every, every, True)]
     found.append(_Variant(f"changing row 0 of the batch changes {others}", changed(0), every[1:], every[1:], True))
     if sizes:
         few = every[:last]

@@ -118,7 +118,7 @@ class LossDrivenMethod(PrivateAndFair):
         return min(settings.steps_for(facts), max(1, passes))
 
 
-@known_as("asc", "draw groups that do badly more often and bound them more: same ε for every group")
+@known_as("asc", "draw groups with a high loss more often and bound them more: same ε for every group")
 class Asc(LossDrivenMethod):
     """Adaptively sampled and clipped worst-group optimisation."""
 

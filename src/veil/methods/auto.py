@@ -59,7 +59,7 @@ _SHARES = ("knot_share", "cross_share", "mean_share", "moment_share", "error_sha
 HEARD = 0.15
 
 
-@known_as("auto", "an additive model for tables that needs no tuning: whiten, full-batch steps, group errors")
+@known_as("auto", "an additive model for tables without tuning: whitening, full-batch steps, group errors")
 class Auto(PrivateAndFair):
     """Whiten, then descend with all rows, listening to released errors."""
 
@@ -156,9 +156,9 @@ class Auto(PrivateAndFair):
         )
 
     def _check(self, facts: PublicFacts, settings: Settings) -> None:
-        require(self.aim in AIMS, f'aim is "{self.aim}": it is {", ".join(AIMS)}')
-        require(settings.ema == 0, f"{self.name} averages by itself: leave ema at 0")
-        require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
+        require(self.aim in AIMS, f'aim is "{self.aim}": it must be one of {", ".join(AIMS)}')
+        require(settings.ema == 0, f"{self.name} already averages the weights: leave ema at 0")
+        require(settings.noise_filter == "none", f"{self.name} does not support a noise filter")
         require_above_zero(self, "clip", "floor", *_SHARES)
         for name in ("whitening", "pace", "slower"):
             value = getattr(self, name)
@@ -168,7 +168,7 @@ class Auto(PrivateAndFair):
         require(self.cap >= 1, f"cap is {self.cap}: it must be at least 1")
         require(
             sum(getattr(self, name) for name in _SHARES) < 1,
-            "the shares together must leave a part of the budget for training: below 1",
+            "the shares must sum to less than 1, to leave budget for training",
         )
 
 
@@ -182,7 +182,7 @@ def _start(units: Units, aim: Aim) -> tuple[float, ...]:
 
 
 def knots_for(facts: PublicFacts, settings: Settings) -> int:
-    """How many knots a column of numbers gets, from public facts: more rows and a larger ε carry more.
+    """How many knots a column of numbers gets, from public facts: more with more rows and a larger ε.
 
     >>> from veil.problem import Cell
     >>> facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 30_000),), (1,))

@@ -23,12 +23,12 @@ def batch_of(facts: PublicFacts, settings: Settings) -> int:
 
 def relation_for(sampling: str, neighbours: str | None) -> Relation:
     """The relation asked for, or the one that fits the sampling: subsets are proved for replace-one only."""
-    require(sampling in ("poisson", "wor"), f'sampling is "{sampling}": it is poisson or wor')
+    require(sampling in ("poisson", "wor"), f'sampling is "{sampling}": it must be poisson or wor')
     known = [relation.value for relation in Relation]
-    require(neighbours is None or neighbours in known, f'neighbours is "{neighbours}": it is {" or ".join(known)}')
+    require(neighbours is None or neighbours in known, f'neighbours is "{neighbours}": it must be {" or ".join(known)}')
     require(
         not (sampling == "wor" and neighbours == "add-remove"),
-        "sampling without replacement is proved for replace-one only: leave neighbours out or choose poisson",
+        "sampling without replacement is proved for replace-one only: omit neighbours or choose poisson",
     )
     return Relation(neighbours or ("replace-one" if sampling == "wor" else "add-remove"))
 

@@ -60,7 +60,7 @@ class OrderedAdaptiveClip(AdaptiveClip):
         return replace(super().release(state, step), bound=_ordered(inner, self.tail, self.order, self.ranks))
 
 
-@known_as("ino-sgd", "own budgets, and rows with a low loss weigh less: careful owners are heard better")
+@known_as("ino-sgd", "individual budgets, and rows with a low loss weigh less: owners with small budgets count more")
 class InoSgd(Individualised):
     """IDP-SGD in which the rows that already do well weigh less."""
 
@@ -120,9 +120,9 @@ class InoSgd(Individualised):
         require(0 <= self.tail <= 1000, f"tail is {self.tail}: it is a percentage, 0 (no tail) to 1000")
         require(
             self.bound in ("clip", "adaptive-clip", "normalise"),
-            f'bound is "{self.bound}": it is clip, adaptive-clip or normalise',
+            f'bound is "{self.bound}": it must be clip, adaptive-clip or normalise',
         )
-        require(0 < self.quantile < 1, f"quantile is {self.quantile}: it must lie between 0 and 1")
+        require(0 < self.quantile < 1, f"quantile is {self.quantile}: it must be between 0 and 1")
         require(self.count_noise > 1, f"count_noise is {self.count_noise}: it must be above 1")
 
     def _tail(self, line: float) -> Tail | None:
@@ -135,7 +135,7 @@ class InoSgd(Individualised):
                 return BetaTail(length, self.alpha, self.beta)
             if self.importance == "steps":
                 return StepTail(length)
-            raise InputError(f'importance is "{self.importance}": it is beta, steps, levels that fall, or a function')
+            raise InputError(f'importance is "{self.importance}": use beta, steps, decreasing levels or a function')
         if callable(self.importance):
             return tail_from(self.importance, length)
         return StepTail(length, tuple(float(level) for level in self.importance))

@@ -83,7 +83,7 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Method:
 
 
 def method(name: str, /, **options: Any) -> Method:
-    """A method with its options, for `veil.fit` and all that takes a method by its name.
+    """A method with its options, for `veil.fit` and every function that takes a method.
 
     >>> method("asc", step_size=0.5).step_size
     0.5
@@ -92,7 +92,7 @@ def method(name: str, /, **options: Any) -> Method:
 
 
 def plan(problem: Problem | PublicFacts, method: str | Method, **settings: Any) -> Plan:
-    """What a method would do with a problem: every public constant, before a row is read.
+    """Plan a method for a problem: every public constant of the run, before a row is read.
 
     `settings` are the fields of `veil.plans.Settings`.
 

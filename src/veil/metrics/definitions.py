@@ -177,8 +177,8 @@ def ece(right: NDArray[np.int64], confidence: Floats) -> float:
 
 
 BY_COUNTS = (
-    GroupFigure("accuracy", "share of rows predicted right", accuracy, overall=True),
-    GroupFigure("balanced_accuracy", "mean over classes of the share predicted right", balanced_accuracy, overall=True),
+    GroupFigure("accuracy", "share of rows predicted correctly", accuracy, overall=True),
+    GroupFigure("balanced_accuracy", "mean over classes of the correct share", balanced_accuracy, overall=True),
     GroupFigure("selection_rate", "share given the positive class", selection_rate, two_classes=True),
     GroupFigure(
         "tpr",
@@ -211,7 +211,7 @@ ACROSS = (
     ),
     AcrossGroups(
         "average_group_accuracy",
-        "mean over groups, each alike",
+        "mean over groups, equally weighted",
         ("accuracy",),
         mean_of_known,
         "higher",
@@ -248,7 +248,7 @@ ACROSS = (
 )
 PRIVACY_COST_GAP = AcrossGroups(
     "privacy_cost_gap",
-    "difference in what privacy costs a group against erm",
+    "difference between groups in the accuracy lost against erm",
     ("privacy_cost",),
     difference,
     "lower",

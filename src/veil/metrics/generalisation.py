@@ -117,5 +117,5 @@ def _batches(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _mean(of: Property, model: nn.Module, problem: Problem) -> float:
     values = torch.cat([of(model, batch) for batch in _batches(problem)]).double()
-    require(bool(((values >= 0) & (values <= 1)).all()), "a property of a row must lie between 0 and 1")
+    require(bool(((values >= 0) & (values <= 1)).all()), "a property of a row must be between 0 and 1")
     return float(values.mean())

@@ -92,7 +92,7 @@ def measure(
 ) -> GroupMetrics:
     """Accuracy per group from one truth value per row; a row counts towards every group it is in.
 
-    Of a group with fewer than `least` rows only the number of rows is said.
+    For a group with fewer than `least` rows only the number of rows is given.
 
     >>> measure(np.array([True, False]), np.array([[True, False], [True, True]]), ["all", "some"]).worst_group
     'some'

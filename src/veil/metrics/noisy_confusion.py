@@ -30,11 +30,11 @@ from veil.releases import Allowance
 
 PURPOSE = "evaluation"
 _PAYS = (
-    "and took no part in training; their confusion counts are a release of their own at the same (ε, δ), so every row "
-    "pays for one of the two."
+    "and were not used in training; their confusion counts are a separate release at the same (ε, δ), so every row is "
+    "charged for one of the two."
 )
 DISJOINT = {
-    Relation.ADD_REMOVE: "Held-out rows were chosen by a coin on what each row says (and, of equal rows, on its number "
+    Relation.ADD_REMOVE: "Held-out rows were chosen by a coin on each row's values (and, of equal rows, on its number "
     f"among them) {_PAYS} When a row is removed, all others stay in their part.",
     Relation.REPLACE_ONE: f"Held-out rows were chosen by a coin on each row's place {_PAYS} A row that replaces "
     "another takes its place, and so its part.",
@@ -155,7 +155,7 @@ def _from_counts(
 
 
 def fewest_rows(sigma: float, counts: int) -> float:
-    """The noisy total of some counts below which nothing is said: a few rows, or what noise alone could be.
+    """The smallest noisy total for which a figure is given: above a few rows and above the noise.
 
     >>> fewest_rows(0.0, 4), fewest_rows(4.0, 4)
     (5.0, 16.0)
@@ -168,7 +168,7 @@ def figures(
 ) -> NoisyGroupMetrics:
     """Figures from noisy counts: sums are taken before anything is rounded, so that noise cancels as far as it can.
 
-    Of a group whose rows noise alone could have made, only the (noisy) number of rows is said.
+    For a group whose count is within the noise, only the (noisy) number of rows is given.
 
     >>> counts = np.array([[3.2, 7.1], [0.4, -0.9]])
     >>> figures(counts, ["a", "b"], [], 1.0).by_group

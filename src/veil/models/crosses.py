@@ -14,7 +14,7 @@ class Crosses(nn.Module):
     """Rows with, behind them, the products of levels of every two chosen columns.
 
     A level is a linear map of a row: the share of a few knots of a number, or membership in a few values of a category.
-    Which columns are chosen, and their levels, is nothing until a method releases it (`auto` does).
+    Columns and levels are empty until a method releases them (`auto` does).
 
     `blocks` are the columns of a row: the places of each one's numbers. `first` are columns to choose in any case.
 

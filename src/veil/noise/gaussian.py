@@ -209,7 +209,7 @@ class GaussianNoise:
 def _check_single(name: str, std: float) -> None:
     if not _LEAST_STD <= std <= _LARGEST_STD:
         raise ValueError(
-            f'standard deviation of the noise on "{name}" is {std}: in single precision it must lie between '
+            f'standard deviation of the noise on "{name}" is {std}: in single precision it must be between '
             f"{_LEAST_STD:g} and {_LARGEST_STD:g}; scale the values or use float64"
         )
 

@@ -154,7 +154,7 @@ def add_on_grid(
         raise ValueError(f"the scale of the noise is {scale}: it must be finite and above 0")
     exponent = math.frexp(scale)[1] - 1
     if not -900 < exponent < 900:
-        raise ValueError(f"the scale of the noise is {scale}: its grid would leave the range of doubles")
+        raise ValueError(f"the scale of the noise is {scale}: its grid would exceed the range of doubles")
     limit = math.ldexp(1.0, exponent + _LIMIT_BITS)
     bounded = np.clip(np.nan_to_num(values, nan=0.0), -limit, limit)
     sums = np.rint(np.ldexp(bounded, _FINE_BITS - exponent)).astype(np.int64)

@@ -24,11 +24,11 @@ class LevelRow:
 
 def level_table(plan: Plan) -> list[LevelRow]:
     """What every owner gets under a plan: rate, clip, expected uses of one row over the run, and the exact ε."""
-    require(plan.rules is not None, f"{plan.method} is not private: its owners have no budget to spend")
+    require(plan.rules is not None, f"{plan.method} is not private: its owners have no budgets")
     release = first_release(plan.controller)
     rates = getattr(release.draw, "rates", None)
     if rates is None or plan.rules is None:
-        raise InputError(f"{plan.method} does not draw rows with a rate of their own: there is no table of levels")
+        raise InputError(f"{plan.method} does not draw rows at individual rates: it has no table of levels")
     accountant, rows = plan.settings.accountant_for(), []
     for owner, name in enumerate(plan.facts.owners):
         cells = [index for index, cell in enumerate(plan.facts.cells) if cell.owner == owner]

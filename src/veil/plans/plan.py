@@ -24,46 +24,48 @@ LossTransform = Callable[[LossFunction], LossFunction]
 
 
 NAMES_PUBLIC = (
-    "The names of the groups and owners that have rows are public knowledge and stay as they are: that a row is the "
-    "only one of its group or owner is not hidden."
+    "The names of the groups and owners that have rows are public knowledge and do not change: it is not hidden that "
+    "a row is the only one of its group or owner."
 )
 SIZES = {
     "counted": "Group sizes were counted in the rows and are treated as public; they were not released with noise.",
-    "declared": "Group sizes were declared as public knowledge, and the true number of rows decides nothing that is "
+    "declared": "Group sizes were declared as public knowledge, and the true number of rows does not affect anything "
     "published.",
-    "released": "Group sizes were released with noise, at a cost that ε includes, and the true number of rows decides "
-    "nothing that is published.",
+    "released": "Group sizes were released with noise, at a cost that ε includes, and the true number of rows does not "
+    "affect anything published.",
 }
 EMPTY_PLACE = (
-    "A row that is removed leaves its place empty: the size of its group, and what follows from sizes (rates, bounds, "
-    "margins, steps, a δ that was not given), stays as it is. A table that is really one row shorter is not covered: "
+    "A removed row leaves its place empty: the size of its group, and what follows from sizes (rates, bounds, margins, "
+    "steps, a δ that was not given), stays the same. A table that is really one row shorter is not covered: "
     "declare group sizes, or let private preprocessing release them."
 )
-CLASSES_READ = "Which classes there are was read off the rows and is treated as public."
+CLASSES_READ = "The set of classes was taken from the rows and is treated as public."
 WITHIN_CELL = "A row is replaced by a row of the same group and owner."
 SEED_GIVEN = (
-    "The seed was given by a person: whoever knows it can subtract the noise, and so can whoever sees two runs with "
-    "the same seed. Use it for tests only."
+    "The seed was given by a person: anybody who knows it, or sees two runs with the same seed, can subtract the "
+    "noise. Use it for tests only."
 )
-START = "The weights that training began with owe nothing to these rows, except by releases that this ledger records."
+START = "The starting weights do not depend on these rows, except through releases that this ledger records."
 ROW_BY_ROW = (
-    "The guarantee takes every row's numbers as made from that row alone, by public rules. What was computed over "
-    "several rows before (scaling, filling in, selecting columns or rows) is not covered, unless the ledger records it."
+    "The guarantee assumes that every row's numbers were computed from that row alone, by public rules. What was "
+    "computed over several rows before (scaling, filling in, selecting columns or rows) is not covered, unless the "
+    "ledger records it."
 )
 FAST_NOISE = (
     "Noise is Gaussian up to the rounding of floating-point numbers: secure_noise protects against attacks on that."
 )
 METRICS = "Figures on evaluation rows: those rows were declared public."
-UNTRIED = "Whether model and loss keep rows apart: they take no made-up rows, so it could not be tried."
+UNTRIED = "Whether model and loss keep rows separate: they do not accept synthetic rows, so this could not be tested."
 OWN_LOOP = (
-    "Whether the losses of the session's own loop keep rows apart: its torch calls outside of the model were tried "
-    "again with other rows; numbers taken out of torch (.item(), numpy) and anything kept from step to step were not."
+    "Whether the losses of the session's own loop keep rows separate: its torch calls outside the model were "
+    "repeated with other rows; numbers taken out of torch (.item(), numpy) and anything kept from step to step were "
+    "not."
 )
 TRAINED = (
-    "What the starting weights were trained on: another training of this process left the model with them. If it read "
-    "these rows too, the ε of both add up: begin with a fresh model, or continue a run by raise_budgets."
+    "What the starting weights were trained on: they come from another training in this process. If it read these rows "
+    "too, the ε of both add up: start with a fresh model, or continue a run with raise_budgets."
 )
-TUNING = "The choice of method, model and settings, if it looked at these rows before."
+TUNING = "The choice of method, model and settings, if it was based on these rows."
 
 
 @dataclass(frozen=True)

@@ -95,14 +95,14 @@ class GradientRelease:
         for statistic in self.statistics:
             require(
                 looks_at_one_row(statistic.measure, cells),
-                f'the statistic "{statistic.name}" measures a row by looking at other rows, so one row can move more '
-                "than its limit: make the measure of a row depend on that row alone",
+                f'the statistic "{statistic.name}" computes the value of a row from other rows, so one row can exceed '
+                "its bound: make the value of a row depend on that row alone",
             )
 
     def events(self, facts: PublicFacts) -> dict[int, Event]:
         """What each cell is charged for this step, computed from what `make` applies."""
         if self.relation is None:
-            raise AccountingError("this release belongs to a method that is not private: it has no cost to reserve")
+            raise AccountingError("this release belongs to a method that is not private, which has no cost to reserve")
         charges: dict[int, Event] = {}
         for cell in range(len(facts.cells)):
             multiplier = self.noise_multiplier(cell)
@@ -160,7 +160,7 @@ class GradientRelease:
     def _divisor(self, sampler: Sampler, seed: Seed, step: int) -> float:
         if self.divisor is not None:
             return self.divisor
-        assert isinstance(sampler, OneGroupSampler), "only a lottery leaves the divisor open"
+        assert isinstance(sampler, OneGroupSampler), "only a lottery has an undetermined divisor"
         return sampler.expected_of(sampler.chosen(seed, step))
 
     def _statistic(

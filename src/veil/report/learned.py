@@ -13,7 +13,7 @@ COLUMNS, PAIRS, VALUES, CURVES = 10, 4, 10, 8
 TOGETHER = "other small groups"
 UNKNOWN = "unknown value"
 READ_OFF = (
-    "The ends of the curves and the values listed stand on bounds and categories that were read off the training rows: "
+    "The ends of the curves and the values listed depend on bounds and categories taken from the training rows: "
     "the certificate does not cover them."
 )
 EFFECT = "Effect"
@@ -47,8 +47,8 @@ def learned(run: Facts) -> dict[str, Any] | None:
     }[effects["unit"]]
     return {
         "reading": f"{up} The effects of a column are 0 on average over its knots or values. They follow from the "
-        "released model alone: no row was read for them, and they cost no ε. Part of each effect is noise. A missing "
-        "number counts like the middle between the column's bounds, unless enough rows taught the model otherwise.",
+        "released model alone: they read no rows and cost no ε. Part of each effect is noise. A missing "
+        "number counts as the middle between the column's bounds, unless the model learned otherwise.",
         "not_covered": READ_OFF if effects["from_rows"] else None,
         "columns": len(effects["columns"]),
         "pairs": len(effects["pairs"]),
@@ -90,10 +90,10 @@ def unheard(run: Facts) -> str | None:
     for other in dict.fromkeys(together.values()):
         own = [f"'{name}' ({_rows(rows.get(name))})" for name, kin in together.items() if kin == other]
         whom = other if other == TOGETHER else f"'{other}'"
-        parts.append(f"{some_of(own)}, steered together with {whom}")
+        parts.append(f"{some_of(own)}, treated together with {whom}")
     needed = details.get("rows_to_be_heard")
     more = "" if needed is None else f" About {number(needed)} rows would be needed."
-    return f"Too few rows to be heard alone at this ε: {'; '.join(parts)}.{more}"
+    return f"Too few rows to be treated separately at this ε: {'; '.join(parts)}.{more}"
 
 
 def _rows(count: int | None) -> str:

@@ -33,7 +33,7 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
             value_label="Guaranteed ε",
             mark_label="Budget" if common is not None else "",
             inner_label="Spent by the ledger" if spent else "",
-            note="" if common is not None else "Budgets belong to owners: a group shows the largest ε among its rows.",
+            note="" if common is not None else "Owners set budgets: a group shows the largest ε among its rows.",
         )
     if len(by_owner) > 1:
         figures["epsilon-owners"] = Bars(
@@ -54,7 +54,7 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
             row_label="Rows",
             value_label="Charged ε",
             mark_label="Budget",
-            note="As it stood when this run was saved; `veil budget show` tells how it stands now.",
+            note="As of when this run was saved; `veil budget show` shows the current state.",
         )
     history = run.get("history") or {}
     spending = _points(history, "epsilon")
@@ -67,7 +67,7 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
             series=(_series("ε reserved", spending, "summary"),),
             format="number",
             references=(("largest budget" if common is None else "budget", budget),) if budget is not None else (),
-            note="A reading of the ledger, the largest over all groups; the promise is the guaranteed ε.",
+            note="Read from the ledger: the largest over all groups. The guarantee is the certified ε.",
         )
     return figures
 
@@ -186,7 +186,7 @@ def heat_figure(groups: Sequence[Mapping[str, Any]]) -> Heat | None:
         value_label="Accuracy",
         count_label="Evaluation rows",
         diverging=True,
-        note="Orange lies below the middle of these values, blue above it.",
+        note="Orange is below the middle of these values, blue above.",
     )
 
 

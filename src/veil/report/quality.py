@@ -27,7 +27,7 @@ def quality_figures(run: Facts) -> dict[str, Figure]:
             note=_one_class_note(scores),
         )
     if calibration := _lines(scores, "calibration", "confidence", "accuracy"):
-        said = ("Calibration of each group", "Confidence of the model", "Share that was right", "as sure as right")
+        said = ("Calibration of each group", "Confidence of the model", "Share predicted correctly", "perfect")
         figures["calibration"] = _unit_square(*said, calibration)
     if roc := _lines(scores, "roc", "fpr", "tpr"):
         said = ("ROC curve of each group", "False positive rate", "True positive rate", "chance")
@@ -43,7 +43,7 @@ def _one_class_note(scores: Facts) -> str:
     if not tables or not all(sum(sum(row) > 0 for row in table) == 1 for table in tables):
         return ""
     return (
-        "Groups here hold rows of one class only: selection rates differ because the classes do, and equal opportunity "
+        "Each group has rows of one class only: selection rates differ because the classes do, and equal opportunity "
         "compares the groups of positive rows."
     )
 
@@ -128,7 +128,7 @@ def audit_figures(audits: Sequence[Facts]) -> dict[str, Figure]:
             bars = (Bar("all rows", audit["epsilon_lower"], audit.get("epsilon")), *bars)
         if any(bar.value is not None for bar in bars):
             figures[f"audit-{index}"] = Bars(
-                title=f"What the attack {audit.get('attack', 'audit')} could show",
+                title=f"What the attack {audit.get('attack', 'audit')} found",
                 bars=bars,
                 x_label="ε",
                 row_label="Rows",

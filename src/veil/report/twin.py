@@ -88,7 +88,7 @@ def judge_requirements(
 ) -> tuple[str, list[dict[str, Any]]]:
     """Which method is judged, and every requirement with what was measured and whether it is met."""
     cleaned = clean_runs(_unpacked(runs))
-    require(len(cleaned) > 0, "there is no run to judge")
+    require(len(cleaned) > 0, "there is no run to check")
     subject = choose_subject(find_variants(cleaned))
     verdict = make_verdict(cleaned, subject, [], requirements)
     return subject.name, verdict["requirements"]

@@ -77,7 +77,7 @@ def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Fact
 
 
 def unmeasured(runs: Sequence[Facts]) -> list[str]:
-    """The groups that a run lists and has no accuracy of, each once.
+    """The groups of the runs without an accuracy, each once.
 
     >>> unmeasured([{"metrics": {"by_group": {"a": {"n": 9, "accuracy": 0.5}, "b": {"n": 2, "accuracy": None}}}}])
     ['b']
@@ -114,7 +114,7 @@ def _excess_risk(run: Facts) -> dict[str, Any] | None:
 
 
 def even_odds(epsilon: float | None) -> float | None:
-    """How sure someone can become who gave even odds: e^ε / (1 + e^ε).
+    """How sure someone can become who had even odds before: e^ε / (1 + e^ε).
 
     >>> round(even_odds(1.0), 3)
     0.731
@@ -134,12 +134,10 @@ def _headline(subject: Variant, worst: str | None, baselines: Sequence[Variant],
     others = [f"{percent(b.worst)} with {b.name}{_unprotected(b)}" for b in baselines if b.worst is not None]
     against = f", against {' and '.join(others)}" if others else ""
     if rivals == 1:
-        return (
-            f"The worst-off group, {worst}, is predicted right {percent(subject.worst)} of the time {privacy}{against}."
-        )
+        return f"The worst group, {worst}, has an accuracy of {percent(subject.worst)} {privacy}{against}."
     kind = "private methods" if subject.private else "methods"
     return (
-        f"Of {rivals} {kind}, {subject.name} serves the worst-off group best: "
+        f"Of {rivals} {kind}, {subject.name} has the best worst-group accuracy: "
         f"{percent(subject.worst)} {privacy}{against}."
     )
 

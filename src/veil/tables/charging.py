@@ -54,7 +54,7 @@ class Charge(Callback):
 
     def reserve(self, plan: Plan) -> None:
         """What a plan may spend, unless everything was reserved before."""
-        require(plan.private, f"{plan.method} is not private: no budget is large enough for it")
+        require(plan.private, f"{plan.method} is not private: its privacy loss is unlimited, so no budget allows it")
         if self._reservation is None:
             found = reserve_for(
                 plan,
@@ -72,7 +72,7 @@ class Charge(Callback):
         """A run that is resumed repeats its releases; any other makes new ones, which an old charge does not pay."""
         require(
             self._resumed or found.state == "reserved",
-            f"{self._folder / SNAPSHOT} is the charge of another run, which has read rows: use a new --out.",
+            f"{self._folder / SNAPSHOT} belongs to another run that has read rows. Use a new --out.",
         )
         self._reservation = found
 

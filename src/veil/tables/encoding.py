@@ -155,7 +155,7 @@ class Encoding:
         sequences = [column for column in self.columns if isinstance(column, Codes)]
         require(
             not sequences or len(self.columns) == 1,
-            "a model that reads a sequence takes one text column and no other: set the other columns to ignore",
+            "a sequence model takes exactly one text column: set the other columns to ignore",
         )
 
     def encode(self, table: pd.DataFrame) -> Array:
@@ -245,7 +245,7 @@ _DAY_AND_MONTH = r"^\s*(\d{1,2})([./-])(\d{1,2})[./-](\d{4}|\d{2})(?!\d)(.*)$"
 
 
 def day_comes_first(column: pd.Series) -> bool | None:
-    """Whether dates have the day before the month, by the values that leave no doubt; None where all leave doubt.
+    """Whether dates have the day before the month, from unambiguous values; None where all are ambiguous.
 
     >>> day_comes_first(pd.Series(["3/4/2020", "31/4/2020"])), day_comes_first(pd.Series(["3/4/2020"]))
     (True, None)

@@ -110,7 +110,7 @@ def fit_encoding(table: pd.DataFrame, leave_out: set[str], sequence: bool = Fals
     columns = tuple(column for column in fitted if column is not None and column.width() > 0)
     require(
         len(columns) > 0,
-        "no column is left to learn from: the table has only target, group, ignored and identifier columns",
+        "no feature columns: the table has only target, group, ignored and identifier columns",
     )
     return Encoding(columns, from_rows=True)
 
@@ -124,10 +124,10 @@ def _text_column(table: pd.DataFrame, kinds: dict[str, Kind]) -> str:
         if kind in ("category", "ignore") and pd.api.types.is_string_dtype(table[name].dropna())
     ]
     found = texts or word_columns
-    require(len(found) > 0, "no text column is left for a model that reads a sequence")
+    require(len(found) > 0, "a sequence model needs a text column, and there is none")
     require(
         len(found) == 1,
-        f"a model that reads a sequence takes one text column, and {', '.join(found)} could be it: ignore the others",
+        f"a sequence model takes one text column, but {', '.join(found)} are text: ignore all but one",
     )
     return found[0]
 

@@ -59,8 +59,8 @@ class HeldOutFigures:
             raise AccountingError(f"rows were held out for {self.relation}, but {plan.method} has {plan.relation}")
         require(
             not set(DISJOINT.values()) & set(plan.assumptions),
-            "Cannot measure: held-out rows were measured before, for this run or the one that it continues, and pay "
-            "once.",
+            "Cannot measure: the held-out rows were already measured, for this run or the one it continues, and their "
+            "budget is spent.",
         )
         folder = self.folder
         if folder is not None:
@@ -77,7 +77,7 @@ class HeldOutFigures:
         return Measured(metrics, assumptions=() if plan.relation is None else (DISJOINT[Relation(plan.relation)],))
 
 
-SHOWN = "Exact figures on the training rows: someone asked for them by --show-private. Do not publish this folder."
+SHOWN = "Exact figures on the training rows, requested with --show-private. Do not publish this folder."
 
 
 @dataclass(frozen=True)

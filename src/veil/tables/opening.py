@@ -58,8 +58,8 @@ from veil.training.run_folder import PREPROCESSING, RunFolder
 Say = Callable[[str], None]
 
 MEASURED_ROWS = 100_000
-LEVELS = "The levels of ε among the rows' own budgets: they were read off the rows and stand on this certificate."
-PREPARED = "Kinds, bounds and categories of the columns: they were read off the first rows of the table."
+LEVELS = "The levels of the per-row budgets: they were taken from the rows and appear on this certificate."
+PREPARED = "Kinds, bounds and categories of the columns: they were taken from the first rows of the table."
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
     """A folder of Parquet files that is larger than memory: converted once, then read through a memory map."""
     require(
         columns.owner is None and request.private_preprocessing is None,
-        "a table larger than memory takes neither owners nor private preprocessing: give a schema",
+        "a table larger than memory supports neither owners nor private preprocessing: give a schema",
     )
     head = first_rows(request.data)
     check_ignored(head, request.ignore)
@@ -242,7 +242,7 @@ def _least_budget(request: Request, columns: Columns, held: pd.DataFrame, budget
         return min(budget_levels(request.row_budgets, held).budgets.values())
     owners = set(labels_of(held, columns.owner, "owner").tolist())
     unknown = sorted(owners - set(budgets))
-    require(not unknown, f'owner "{unknown[0] if unknown else ""}" has no budget: add a line for them')
+    require(not unknown, f'owner "{unknown[0] if unknown else ""}" has no budget: add a line for it')
     return min(budgets[owner] for owner in owners)
 
 
@@ -293,7 +293,7 @@ def _privately(
     """Bounds and categories by noisy releases, and the sizes of the named groups where `groups` is given."""
     require(
         request.model not in SEQUENCE_MODELS,
-        f"{request.model} reads one text column by fixed public rules: leave out --private-preprocessing",
+        f"{request.model} reads one text column by fixed public rules: omit --private-preprocessing",
     )
     settings, seed, folder = by.settings, by.split.seed, by.folder
     names, group_of = group_names(table, columns)
@@ -337,4 +337,4 @@ def _say_columns(
         if name not in used
     }
     if reasons:
-        say(f"Not learned from: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")
+        say(f"Not used as features: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")

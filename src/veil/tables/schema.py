@@ -60,9 +60,9 @@ class SchemaColumn:
 
     def __post_init__(self) -> None:
         here = f'schema, column "{self.name}": '
-        require(self.kind in KINDS, f'{here}kind is "{self.kind}": it is {", ".join(KINDS)}')
-        require(self.missing in MISSING_RULES, f'{here}missing is "{self.missing}": it is {", ".join(MISSING_RULES)}')
-        require(self.form in get_args(TextForm), f'{here}form is "{self.form}": it is characters or tokens')
+        require(self.kind in KINDS, f'{here}kind is "{self.kind}": it must be one of {", ".join(KINDS)}')
+        require(self.missing in MISSING_RULES, f'{here}missing is "{self.missing}": use {" or ".join(MISSING_RULES)}')
+        require(self.form in get_args(TextForm), f'{here}form is "{self.form}": it must be characters or tokens')
         both = (self.low is None) == (self.high is None)
         require(both, f"{here}give both low and high, or neither")
         if self.low is not None and self.high is not None:
@@ -70,9 +70,9 @@ class SchemaColumn:
             require(low < high and math.isfinite(high - low), f"{here}low must be below high, and both finite")
         for size in (self.buckets, self.length):
             whole = isinstance(size, int) and not isinstance(size, bool)
-            require(whole and 0 < size <= _MOST, f"{here}buckets and length are whole numbers from 1 to {_MOST:,}")
-        require(isinstance(self.feature, bool), f"{here}feature is true or false")
-        require(self.day_first is None or isinstance(self.day_first, bool), f"{here}day_first is true or false")
+            require(whole and 0 < size <= _MOST, f"{here}buckets and length must be whole numbers from 1 to {_MOST:,}")
+        require(isinstance(self.feature, bool), f"{here}feature must be true or false")
+        require(self.day_first is None or isinstance(self.day_first, bool), f"{here}day_first must be true or false")
         require(self.values is None or len(set(self.values)) == len(self.values), f"{here}a value is listed twice")
 
     def bounds(self) -> tuple[float, float]:
@@ -135,9 +135,7 @@ class Schema:
         """How features become numbers, from what the schema says alone."""
         if sequence:
             texts = [c for c in self.columns if c.kind == "text"]
-            require(
-                len(texts) == 1, f"a model that reads a sequence needs one text column, the schema has {len(texts)}"
-            )
+            require(len(texts) == 1, f"a sequence model needs one text column, the schema has {len(texts)}")
             return Encoding((Codes(texts[0].name, texts[0].form, texts[0].length),), self.from_rows)
         unstated = [column.name for column in self.columns if column.open]
         require(
@@ -146,7 +144,7 @@ class Schema:
             "let --private-preprocessing find them",
         )
         found = tuple(column for facts in self.columns if (column := facts.column()) is not None)
-        require(len(found) > 0, "the schema has no column to learn from")
+        require(len(found) > 0, "the schema has no feature columns")
         return Encoding(found, self.from_rows)
 
     def with_roles(self, target: str | None, groups: list[str], owner: str | None, ignore: set[str]) -> Schema:

@@ -38,9 +38,7 @@ def labels_of(table: pd.DataFrame, name: str, role: str, known: Sequence[str] | 
     listed = words(table[name])
     missing = [row for row, word in zip(table.index, listed, strict=True) if word == ""]
     if missing:
-        raise InputError(
-            f'the {role} of row {missing[0]} is missing (column "{name}"): fill it in or leave the row out'
-        )
+        raise InputError(f'the {role} of row {missing[0]} is missing (column "{name}"): fill it in or remove the row')
     if known is not None:
         allowed = set(known)
         unknown = [row for row, word in zip(table.index, listed, strict=True) if word not in allowed]
@@ -124,7 +122,7 @@ def check_groups(groups: int, rows: int, columns: Sequence[str]) -> None:
     require(
         not many,
         f'group "{" × ".join(columns)}" has {groups:,} different values in {rows:,} rows: choose a column of few '
-        "values, or cut its numbers into ranges first",
+        "values, or bin its numbers first",
     )
 
 
@@ -134,5 +132,5 @@ def check_trained(trained: Sequence[str], measured: Sequence[str]) -> None:
     require(
         not alone,
         f'group "{alone[0] if alone else ""}" has no row to train on, because all its rows are held out: merge it with '
-        "another group, leave its rows out, or hold no rows out (holdout 0)",
+        "another group, remove its rows, or do not hold out rows (holdout 0)",
     )

@@ -139,8 +139,8 @@ def _reads_more(request: Request, columns: Columns | None) -> list[str]:
     """What a run reads off the rows without noise, so that no ε covers it."""
     schema = None if columns is None else columns.schema
     open_ = columns is not None and (schema is None or schema.from_rows)
-    found = ["bounds and categories read off the rows"] if open_ and request.private_preprocessing is None else []
-    found += ["levels of the rows' own budgets"] if request.row_budgets else []
+    found = ["bounds and categories taken from the rows"] if open_ and request.private_preprocessing is None else []
+    found += ["levels of the per-row budgets"] if request.row_budgets else []
     return found + (["exact figures on training rows"] if request.show_private else [])
 
 

@@ -30,7 +30,7 @@ from veil.training.run_folder import CHECKPOINT, finished_in, reserved_in
 
 Finished = Callable[[str, int, int], None]
 BuildModel = Callable[[Problem, Seed], nn.Module]
-SEEDS_PUBLIC = "The noise: the seeds 1, 2, … are public, so that anybody can subtract it. Train anew what you publish."
+SEEDS_PUBLIC = "The noise: the seeds 1, 2, … are public, so anybody can subtract it. To publish, train a new run."
 OTHER_RUNS = "The other runs of the comparison on the same rows: each has its own ε, and their ε add up."
 
 
@@ -149,12 +149,12 @@ def compare(
 
 def trials_of(methods: Sequence[str | registry.Method], seeds: int, epsilons: Sequence[float]) -> list[Trial]:
     """Every method with every seed at every budget. A method stands once: its name is that of its folders."""
-    require(len(methods) > 0, "name at least one method to compare")
+    require(len(methods) > 0, "give at least one method to compare")
     require(seeds >= 1, f"seeds is {seeds}: it must be at least 1")
     chosen = dict[str, registry.Method]()
     for given in methods:
         method = registry.create(given) if isinstance(given, str) else given
-        require(chosen.setdefault(method.name, method) == method, f"{method.name} stands twice, with other options")
+        require(chosen.setdefault(method.name, method) == method, f"{method.name} is given twice with other options")
     return [
         Trial(method, float(epsilon), seed)
         for method in chosen.values()
@@ -232,7 +232,7 @@ def _check_stored(trial: Trial, work: Work) -> None:
     stored, wanted = _stored(trial, work), work.record(trial)
     if stored == wanted:
         return
-    detail = "and does not say with which settings"
+    detail = "whose settings are not recorded"
     if stored is not None:
         before, now = flattened(stored), flattened(wanted)
         name = next(key for key in {**before, **now} if before.get(key) != now.get(key))

@@ -151,7 +151,7 @@ def _tried(job: Job, plan: Plan) -> list[str]:
     if evaluation is not None and not isinstance(evaluation, Problem):
         raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
     if job.loss is row_losses:
-        check_outputs(model, problem, "give a loss of your own")
+        check_outputs(model, problem, "pass your own loss")
     if evaluation is not None:
         check_evaluation(model, evaluation, plan.facts.groups)
     check_savable(model)
@@ -180,7 +180,7 @@ def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     ledger = loop.reservations.ledger = Ledger(plan.terms()) if folder is None else folder.ledger(plan.terms())
     require(
         len(ledger.entries) >= loop.reservations.entries,
-        "the ledger of this run is behind its checkpoint: lines were taken from it, so the run cannot be resumed",
+        "the ledger of this run is behind its checkpoint: lines are missing, so the run cannot be resumed",
     )
     for earlier in plan.earlier:
         ledger.reserve(earlier.purpose, earlier.first, earlier.count, earlier.events)
@@ -293,7 +293,7 @@ def _certificate(loop: Loop, not_covered: Sequence[str], measured: Sequence[Meas
     if loop.evaluation is not None:
         missing.append(METRICS)
     if any(callback.private for callback in loop.callbacks):
-        missing.append("Diagnostics that looked at private rows: their figures are marked and are not covered.")
+        missing.append("Diagnostics computed from private rows: their figures are marked and not covered.")
     more = [sentence for found in measured for sentence in found.assumptions]
     return certify(
         loop.reservations.ledger,

@@ -85,7 +85,7 @@ class Loop:
     def prepare(self, step: int) -> tuple[GradientRelease, Sampler]:
         """The coming step's release, its cost reserved, and the sampler that draws its rows."""
         if step < self._next:
-            raise AccountingError(f"step {step} was made before: its rows and its noise cannot be used again")
+            raise AccountingError(f"step {step} was already made: its rows and noise cannot be used again")
         # The generator itself: torch.manual_seed also prepares other devices, which takes longer than a small step.
         torch.default_generator.manual_seed(int(self.seed.generator("forward", step).integers(2**62)))
         controller = self.plan.controller

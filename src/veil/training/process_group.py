@@ -123,7 +123,7 @@ class ProcessGroup:
     def told_json(self, value: Any) -> Any:
         """The leader's value as JSON."""
         record = self.told(json.dumps(value).encode() if self.leads else None)
-        require(record is not None, "the leading process said nothing")
+        require(record is not None, "the leading process did not respond")
         assert record is not None
         return json.loads(record)
 

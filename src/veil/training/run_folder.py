@@ -56,10 +56,10 @@ class RunFolder:
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         with _checking(path) as lock:
-            require(not finished_in(path), f"{path} holds a run already: choose another folder")
+            require(not finished_in(path), f"{path} already contains a run: choose another folder")
             require(
                 not reserved_in(path),
-                f"{path} holds a run that was cut short: continue it by --resume, or choose another folder",
+                f"{path} contains an interrupted run: continue it with --resume, or choose another folder",
             )
         # A file that the user keeps here stays as it is; one that an earlier attempt left is replaced.
         own_config = (path / "config.toml").exists() and not under_way(path)
@@ -114,7 +114,7 @@ class RunFolder:
         if noted is None:
             begun = [name for name in LEDGERS[LEDGERS.index(before) :] if self.leads and (self.path / name).exists()]
             require(
-                not begun, f"Cannot resume: {self.path / _SEED} does not say what the run began with. Use a new --out."
+                not begun, f"Cannot resume: {self.path / _SEED} does not record how the run started. Use a new --out."
             )
             self._noted[stage] = now.as_json()
             self._keep_seed()
@@ -122,15 +122,15 @@ class RunFolder:
     def hold_to_step(self, step: int, digest: str) -> None:
         """Refuse another value under the noise of a step that may have been released; the last step noted is kept."""
         before, known = self._noted.get("step", (-1, ""))
-        require(step >= before, f"Cannot resume: step {step} was made before, and its checkpoint is not the last one.")
+        require(step >= before, f"Cannot resume: step {step} was already made, and its checkpoint is not the latest.")
         if step > before:
             self._noted["step"] = [step, digest]
             self._keep_seed()
             return
         require(
             digest == known,
-            f"Cannot resume: step {step} gives another gradient than before. Use the original loop, with as many "
-            "threads, or a new --out.",
+            f"Cannot resume: step {step} gives a different gradient than before. Use the original loop and number "
+            "of threads, or a new --out.",
         )
 
     def _keep_seed(self) -> None:
@@ -238,7 +238,7 @@ def _locked(folder: Path) -> IO[str]:
         except BlockingIOError as error:
             file.close()
             raise InputError(
-                f"another process is using {folder}: wait until it ends, or choose another folder"
+                f"another process is using {folder}: wait until it finishes, or choose another folder"
             ) from error
         if os.fstat(file.fileno()).st_nlink > 0:
             return file

@@ -78,9 +78,9 @@ class Session:
             f"all {loop.plan.steps} batches of this session are used: plan more steps or epochs, and iterate once",
         )
         self._begun = True
-        require(loop.plan.gate is None, "a method that takes updates back needs the loss as a function: use veil.fit")
-        require(loop.processes.alone, "a session has one process: in a process group use veil.fit")
-        require(loop.plan.settings.noise_filter == "none", "a noise filter looks ahead of the weights: use veil.fit")
+        require(loop.plan.gate is None, "a method that can undo updates needs the loss as a function: use veil.fit")
+        require(loop.processes.alone, "a session runs in one process: in a process group use veil.fit")
+        require(loop.plan.settings.noise_filter == "none", "a session does not support a noise filter: use veil.fit")
         with loop.around():
             for step in range(self._done, loop.plan.steps):
                 self._undo_writes()
@@ -114,7 +114,7 @@ class Session:
             raise
 
     def _step(self, losses: Tensor | LossFunction) -> None:
-        require(self._waiting is not None, "there is no batch to answer: call step once for each batch")
+        require(self._waiting is not None, "no batch is waiting for a step: call step once for each batch")
         assert self._waiting is not None
         now, loop = self._waiting, self._loop
         weigh = now.release.weigh(loop.problem, now.rows)
@@ -168,7 +168,7 @@ class Session:
         """The run with its certificate. A session that ended early keeps the guarantee of the whole plan."""
         self._undo_writes()
         if self._done < self._loop.plan.steps and self._loop.stopped is None:
-            self._loop.stopped = f"ended by its user after {self._done} of {self._loop.plan.steps} steps"
+            self._loop.stopped = f"ended by the user after {self._done} of {self._loop.plan.steps} steps"
         return self._preparation.finish()
 
 

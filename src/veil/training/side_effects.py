@@ -84,7 +84,7 @@ def refuse_written(weights: Sequence[str]) -> None:
     if weights:
         raise GradientError(
             f"the forward pass changes the parameter {weights[0]}, so it would hold private rows without noise: use a "
-            "changed copy of it in forward"
+            "modified copy in forward"
         )
 
 

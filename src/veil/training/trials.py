@@ -52,7 +52,7 @@ def check_outputs(model: nn.Module, problem: Problem, otherwise: str) -> None:
             outputs = model.eval()(torch.zeros_like(inputs[:2]))
     except Exception as error:  # whatever a user's own model raises
         sentence = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"the model does not take {shape}: {sentence}") from error
+        raise InputError(f"the model does not accept {shape}: {sentence}") from error
     found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if facts.task == "regression":
         fits, wanted = isinstance(outputs, Tensor) and outputs.numel() == 2, "one number per row"
@@ -90,7 +90,7 @@ def check_evaluation(model: nn.Module, evaluation: Problem, groups: Sequence[str
         evaluation.source is None,
         "evaluation takes rows from a source, and figures need them in memory: give a Problem made from arrays",
     )
-    check_outputs(model, evaluation, "leave evaluation out and measure by yourself")
+    check_outputs(model, evaluation, "omit evaluation and measure yourself")
     inputs, targets = made_up(evaluation)
     cells = np.arange(MADE_UP_ROWS) % len(evaluation.public.cells)
     crossed = evaluation.memberships
@@ -111,7 +111,7 @@ def check_evaluation(model: nn.Module, evaluation: Problem, groups: Sequence[str
         sentence = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
             f"the model cannot be evaluated on rows like those of evaluation: {sentence}: change what the model "
-            "returns, or leave evaluation out and measure by yourself"
+            "returns, or omit evaluation and measure yourself"
         ) from error
 
 

@@ -128,5 +128,5 @@ def batch_norm(recorder: Recorder, input: Tensor, *others: Any, **options: Any) 
     """Refused: a row's output depends on the other rows, or on statistics kept of them."""
     raise GradientError(
         "BatchNorm mixes the rows of a batch, so no row can be bounded: convert the model with "
-        "veil.gradients.fix(model), which puts GroupNorm in its place"
+        "veil.gradients.fix(model), which replaces it with GroupNorm"
     )

@@ -93,8 +93,8 @@ class LinearMethod(Private):
         Without a feature radius it is 1 for classes (every row is longer than that, and a class does not change when
         its row is shortened) and √features for numbers (rows in [−1, 1] stay as they are).
         """
-        require(settings.ema == 0, f"{self.name} averages by itself: leave ema at 0")
-        require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
+        require(settings.ema == 0, f"{self.name} already averages the weights: leave ema at 0")
+        require(settings.noise_filter == "none", f"{self.name} does not support a noise filter")
         chosen = choose_loss(self.loss, facts, ROUNDED, TARGET_BOUND)
         below = 0.0
         if smooth and isinstance(chosen, Hinge):
@@ -151,6 +151,6 @@ def excess_risk_line(bound: float, constants: Constants, of: str) -> str:
     if bound >= constants.range:
         return (
             f"the upper bound is {bound:.3g} ({of}), above the range {constants.range:.3g} of the loss: "
-            "with so few rows it says nothing"
+            "with so few rows it is vacuous"
         )
     return f"at most {bound:.3g} ({of}; an upper bound that holds in expectation, with its constants)"

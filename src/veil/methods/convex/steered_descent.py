@@ -118,8 +118,8 @@ class SteeredDescent:
         needed = COPIES * 8 * sum(self.steering.units.rows) * layer.in_features
         require(
             needed <= memory(),
-            f"auto keeps all rows in memory, which takes about {needed / 1e9:.0f} GB here: take fewer rows or columns, "
-            "or another method, as asc",
+            f"auto keeps all rows in memory, which takes about {needed / 1e9:.0f} GB: use fewer rows or columns, or "
+            "another method such as asc",
         )
 
     def events(self) -> list[tuple[str, int, Gaussian]]:

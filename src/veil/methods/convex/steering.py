@@ -39,7 +39,7 @@ class Units:
 
 
 def units_of(facts: PublicFacts, needed: float) -> Units:
-    """Units from public names and sizes: groups of at least `needed` rows, each with its small kin.
+    """Units from public names and sizes: groups of at least `needed` rows, each with its related small groups.
 
     >>> from veil.problem import Cell
     >>> names, sizes = ("f × a", "f × b", "m × a"), (900, 3, 800)

@@ -39,4 +39,4 @@ class Described(Constant):
 
     def steady(self, state: State, step: int) -> int:
         """The loop asks this before it reserves: there is no loop here."""
-        raise InputError(f"{self.method} is solved as a whole and has no batches: use veil.fit")
+        raise InputError(f"{self.method} does not train in batches: use veil.fit")
