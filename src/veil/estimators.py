@@ -1,7 +1,7 @@
 """The scikit-learn front: `FairPrivateClassifier` and `FairPrivateRegressor`.
 
 They train by `veil.fit` and keep its certificate. Groups and owners are needed at fit only. Without a schema, bounds
-and categories are read off the training rows, and the certificate says that this is not covered.
+and categories are taken from the training rows, and the certificate states that this is not covered.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ WORKER = "Other fits on the same rows by other worker processes: this fit ran in
 
 
 class NotCoveredWarning(UserWarning):
-    """Something that the certificate does not cover happens around a fit."""
+    """Warning: something around a fit is not covered by the certificate."""
 
 
 class _FairPrivate(BaseEstimator):  # type: ignore[misc]
@@ -127,7 +127,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         return methods.create(self.method, self.method_options)
 
     def _measures(self, held_out: Problem, seed: Seed) -> list[Measure]:
-        """What is measured on held-out rows: nothing, unless a class says what."""
+        """What to measure on held-out rows; nothing by default."""
         return []
 
     def _train(self, table: pd.DataFrame, targets: NDArray[Any], groups: Any, owners: Any, **facts: Any) -> Run:
@@ -389,7 +389,7 @@ def _attributes(values: Any, rows: int, what: str) -> dict[str, NDArray[Any]] | 
 
 @contextmanager
 def _not_quoting(what: str) -> Iterator[None]:
-    """What numpy says of a word among numbers repeats the word, which may be private."""
+    """Replace numpy's error about text among numbers, which repeats a possibly private value."""
     try:
         yield
     except ValueError as error:
@@ -406,7 +406,7 @@ def _check_length(rows: int, found: int, what: str) -> None:
 
 
 def _around(fitting: Fitted) -> list[str]:
-    """What happens around a fit that its certificate does not cover; what may surprise is said by one warning too."""
+    """What around a fit its certificate does not cover; the unexpected also raises one warning."""
     modules, steps = _callers()
     wrapper = next((name for name in modules if name.startswith(_SELECTION)), None) or next(iter(modules), None)
     found = []
@@ -428,7 +428,7 @@ def _around(fitting: Fitted) -> list[str]:
 
 
 def _refitted(before: Sequence[Fitted], fitting: Fitted) -> str:
-    """How much all fits on the same rows cost together: sums, which hold whatever made somebody fit again."""
+    """The total cost of all fits on the same rows: sums, which hold under any adaptive choice."""
     epsilon, delta = added_up(before)
     most, most_delta = added_up([*before, fitting])
     models = "1 other private model" if len(before) == 1 else f"{len(before)} other private models"
@@ -441,7 +441,7 @@ def _refitted(before: Sequence[Fitted], fitting: Fitted) -> str:
 def _callers() -> tuple[list[str], bool]:
     """Modules of libraries that fit estimators, among the callers of this fit, and whether a pipeline is one of them.
 
-    A library that fits once and reads nothing off the rows itself has no place here.
+    A library that fits once and reads nothing from the rows itself is not listed.
     """
     found, steps = [], False
     frame: FrameType | None = sys._getframe(1)

@@ -1,4 +1,4 @@
-"""The inverse questions: which noise, rate or clip spends a budget. Every root lands on the private side.
+"""Calibration: the noise, rate or clip that spends a budget. Every root is rounded to the private side.
 
 What is returned satisfies the target under the accountant that was asked. It lies within the stated relative tolerance
 of a point that does not; where the accountant's own search leaves ripples in ε (the Rényi one looks for its order to
@@ -46,7 +46,7 @@ def _check_target(epsilon: float, delta: float) -> None:
 
 
 def _checked(extra: Events, epsilon: float, delta: float, accountant: Accountant | None) -> Accountant:
-    """The accountant to ask, once the budget is one that the other releases do not use up alone."""
+    """The accountant to use, after checking that the other releases leave some budget."""
     judge = accountant or Rdp()
     _check_target(epsilon, delta)
     cost = judge.epsilon(extra, delta) if extra else 0.0

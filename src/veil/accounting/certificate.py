@@ -84,7 +84,7 @@ class Certificate:
 
 
 def _check_kinds(record: Any) -> None:
-    """Every value that was read is of its field's kind, so that whoever uses the certificate can rely on it."""
+    """Check that every value has the type of its field, so that callers can rely on it."""
     if not isinstance(record, dict):
         raise AccountingError("it must be a JSON object")
     for name in ("by_group", "by_owner", "budgets", "spent_by_group"):
@@ -144,7 +144,7 @@ def certify(
 
 
 def no_certificate(method: str, facts: Mapping[str, Any]) -> Certificate:
-    """What stands in a certificate's place when a method is not private."""
+    """The certificate of a method that is not private: it guarantees nothing."""
     return Certificate(
         method=method,
         private=False,
@@ -173,7 +173,7 @@ def guarantees_by_account(ledger: Ledger, accountant: Accountant) -> list[float]
 
 
 def check_budgets(ledger: Ledger, accountant: Accountant) -> None:
-    """Refuse terms whose rules would let any account exceed its own budget; nothing has been released yet."""
+    """Reject terms whose rules would let an account exceed its budget; called before anything is released."""
     for account, epsilon in zip(ledger.terms.accounts, guarantees_by_account(ledger, accountant), strict=True):
         if not epsilon <= account.budget * (1 + 1e-6):
             raise AccountingError(

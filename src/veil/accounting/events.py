@@ -1,4 +1,4 @@
-"""Events: what was released, said without saying what it costs.
+"""Events: what was released, without what it costs.
 
 An event is a frozen record of one release as seen by one row: which noise, relative to that row's bound,
 which chance that the row took part, and which neighbouring relation. Accountants turn events into costs.
@@ -185,7 +185,7 @@ class Mixture:
 class Envelope:
     """Any one of several events, chosen when the release is made, whatever was released before.
 
-    It costs what dominates all of them, so it can stand in a plan that is fixed beforehand although the choice is not.
+    It costs what dominates all of them, so a plan can fix it beforehand although the choice is open.
     """
 
     events: tuple[Gaussian | PoissonGaussian | SubsetGaussian, ...]
@@ -350,7 +350,7 @@ def repeated_from_json(record: Any) -> Repeated:
 
 
 def whole_number(value: Any, name: str, least: int = 0) -> int:
-    """A count that was read; what is no whole number of a possible size raises `AccountingError`."""
+    """A count from a file; raises `AccountingError` unless it is a whole number in range."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     _require(whole and least <= value < _LARGEST_COUNT, f"{name} is not a whole number of at least {least}")
     return int(value)
@@ -366,7 +366,7 @@ _LARGEST_COUNT = 2**63
 
 
 def _check_kinds(kind: type[Any], fields: Mapping[str, Any]) -> None:
-    """Every value that was read is of its field's kind: a truth value is no number, a text is no list."""
+    """Check that every value has the type of its field: a bool is not a number, a string is not a list."""
     for name, value in fields.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if name in _NUMBERS:

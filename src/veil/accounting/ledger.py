@@ -137,9 +137,9 @@ class Ledger:
 
     @classmethod
     def continued(cls, terms: Terms, path: Path) -> Ledger:
-        """The ledger of a run that goes on: the one on disk if it has these terms, a new one if none was begun.
+        """The ledger of a resumed run: the one on disk if it has these terms, a new one if there is none.
 
-        A file whose first line a crash cut short holds no reservation and is begun anew.
+        A file whose first line a crash cut short holds no reservation and is replaced.
         """
         if path.exists() and b"\n" not in path.read_bytes():
             path.unlink()
@@ -177,7 +177,7 @@ class Ledger:
     def reserve(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> int:
         """Charge `count` releases, steps `first` onwards, to the cells in `events`; on disk when this returns.
 
-        Returns how many entries the ledger has up to and with this one.
+        Returns the number of entries in the ledger, this one included.
 
         Refused with `BudgetExceeded`, before anything is written, if any cell's rule does not admit it. The same
         reservation made again (a resumed run that repeats the same releases with the same noise) costs nothing more.

@@ -1,10 +1,10 @@
-"""Verify: recompute a certificate from its ledger with a second, independent accountant (dp-accounting).
+"""Verification: recompute a certificate from its ledger with an independent accountant (dp-accounting).
 
 The two never share code: events are translated into dp-accounting's own, remembering that under replace-one its RDP
 accountant reads noise relative to 2C and its PLD accountant relative to C.
 
 Two kinds of event it cannot compose as tightly as Veil does: subsets without replacement (it has a Rényi bound only)
-and envelopes. Where Veil claims a PLD for those, the second opinion is a *lower* bound on the truth: the ε of one pair
+and envelopes. Where Veil claims a PLD for those, the check is a *lower* bound on the true ε: the ε of one pair
 of tables that can occur, and of single rungs repeated throughout. A claim below it would be false.
 """
 
@@ -110,7 +110,7 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
 
 
 def _opened(path: Path) -> Ledger:
-    """A ledger as it is: one that ends in the middle of a line is not repaired, as a resumed run would repair it."""
+    """Read a ledger without repairing it: an incomplete last line is an error here."""
     if not path.exists():
         raise AccountingError(f"there is no {path.name} in {path.parent}")
     if not path.read_bytes().endswith(b"\n"):
@@ -122,7 +122,7 @@ def _opened(path: Path) -> Ledger:
 
 
 def _faults_of_folder(folder: Path) -> Iterable[str]:
-    """The seed of a run that is under way, or was cut short: with it anybody can subtract the noise."""
+    """The seed file of an unfinished run: with it anybody can subtract the noise."""
     if (folder / "seed.key").exists():
         yield "seed.key still exists, so the run is not finished and must not be published: resume it first"
 
@@ -148,7 +148,7 @@ def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
 
 
 def _faults_of_words(certificate: Certificate, ledger: Ledger, record_path: Path) -> Iterable[str]:
-    """Assumptions and what is not covered stand in no ledger: a plan always has both, and the run's record the same."""
+    """Ledgers do not contain assumptions and exclusions: check them against the run's record."""
     found = certificate.as_json()
     planned = "steps" in ledger.terms.facts
     kept = _certificate_in(record_path)
@@ -171,7 +171,7 @@ def _certificate_in(path: Path) -> Mapping[str, Any] | None:
 
 
 def _faults_before(ledger: Ledger, path: Path) -> Iterable[str]:
-    """Private preprocessing has a ledger of its own, and the run's ledger pays for it again, in every cell."""
+    """Private preprocessing has its own ledger; the run's ledger must include the same cost in every cell."""
     if not path.exists():
         return
     try:
@@ -190,7 +190,7 @@ def _faults_before(ledger: Ledger, path: Path) -> Iterable[str]:
 
 
 def _faults_after(certificate: Certificate, path: Path) -> Iterable[str]:
-    """Held-out rows pay for figures in a ledger of their own, at the run's δ and at most the smallest of its ε."""
+    """Figures on held-out rows have their own ledger, at the run's δ and at most its smallest ε."""
     if not path.exists():
         return
     try:

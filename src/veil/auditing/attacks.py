@@ -134,7 +134,7 @@ def _by_cells(facts: PublicFacts, finding: Callable[[Sequence[int]], Finding]) -
 
 
 def _parts(facts: PublicFacts) -> int:
-    """Of how many sets of rows an audit speaks: all, each group, and each owner where there are several."""
+    """How many sets of rows an audit covers: all, each group, and each owner where there are several."""
     owners = len(facts.owners)
     return 1 + len(facts.groups) + (owners if owners > 1 else 0)
 
@@ -147,7 +147,7 @@ def judged(
     tests: int,
     curve: AttackCurve | None = None,
 ) -> Finding:
-    """Bounds at their own confidence; where one lies above the promise, again at the confidence that all share."""
+    """Bounds at their own confidence; if one exceeds the guarantee, also at the confidence corrected for all."""
     bounds, above = bounds_at(confidence), tuple[str, ...]()
     if any(bound.epsilon > promised for bound in bounds):
         together = bounds_at(shared_confidence(confidence, tests))
@@ -230,7 +230,7 @@ def loss_audit(
     settings: AuditSettings = DEFAULTS,
     loss: LossFunction = row_losses,
 ) -> Audit:
-    """The loss threshold on one trained model: training rows against rows that took no part.
+    """The loss threshold on one trained model: training rows against other rows.
 
     Rows of both must come from the same source, else the attack tells the sources apart instead of the members.
     """

@@ -1,9 +1,9 @@
-"""Canaries: made-up rows, each with a direction of its own, that go through the real loop of a plan.
+"""Canaries: synthetic rows, each with its own direction, trained by the real loop of a plan.
 
 Row i moves nothing but coordinate i of two parameter tensors, by all that its bound allows. A fair coin decides
 whether it is there (add-remove) or which way it points (replace-one). What is released at coordinate i is then one
 independent game about one row, and a single run plays it thousands of times. Draw, bound, noise, controller and ledger
-are those of the plan, not copies: what is wrong with them shows in the scores.
+are those of the plan, not copies: their bugs show in the scores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BASE_LOSS = 0.5
 
 
 class CanaryModel(nn.Module):
-    """Two tables with one number per canary; the last entry of each belongs to rows that say nothing."""
+    """Two tables with one number per canary; the last entry of each is for rows without influence."""
 
     def __init__(self, canaries: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def canary_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Canaries:
-    """Who plays: the cell and the coin of each canary, and the rows that they are."""
+    """The canaries: cell and coin flip of each, and their rows."""
 
     cells: NDArray[np.int64]
     coins: NDArray[np.bool_]
@@ -134,7 +134,7 @@ def canary_loop(plan: Plan, canaries: Canaries, seed: Seed, make_loop: MakeLoop 
 
 
 def run_watched(loop: Loop, canaries: Canaries, look: Callable[[CanaryStep], None]) -> None:
-    """Let the loop run as it always does, and show what each step released at the canaries' coordinates."""
+    """Run the loop unchanged, and yield what each step released at the canaries' coordinates."""
     prepare, absorb = loop.prepare, loop.absorb
     latest: dict[int, tuple[GradientRelease, Sampler]] = {}
 
@@ -199,7 +199,7 @@ class Scores:
 
 
 class Likelihood:
-    """Adds up, step by step, the log-likelihood ratio of a canary's two stories: the most powerful score there is."""
+    """Sums the log-likelihood ratio of "in" against "out" over steps: the most powerful score."""
 
     def __init__(self, canaries: Canaries, relation: Relation) -> None:
         self._relation = relation

@@ -20,7 +20,7 @@ FILE = "audit.json"
 class Finding:
     """What an attack shows about the rows of one group, one owner, or all: bounds on ε, a curve, or both.
 
-    `above` names the bounds that lie above the promise even at the confidence that all bounds of the audit share.
+    `above` names the bounds that exceed the guarantee even at the confidence corrected for all bounds.
     """
 
     rows: int
@@ -51,9 +51,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """One attack on one method or run. `headline` names the bound that stands for it.
+    """One attack on one method or run. `headline` names its main bound.
 
-    Each bound has `confidence`; the verdict over all `tests` of them has it too, because there each is asked at its
+    Each bound has `confidence`; the verdict over all `tests` of them has it too, because there each is tested at its
     share of the risk (Bonferroni).
     """
 
@@ -71,12 +71,12 @@ class Audit:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """That of all rows, of each group, of each owner."""
+        """The findings of all rows, of each group and of each owner."""
         return (self.overall, *self.by_group.values(), *self.by_owner.values())
 
     @property
     def holds(self) -> bool:
-        """Whether no bound lies above what is promised; a sound mechanism fails with at most the stated risk."""
+        """Whether no bound exceeds the guarantee; a sound mechanism fails with at most the stated risk."""
         return not any(finding.above for finding in self.findings)
 
     @property
@@ -99,7 +99,7 @@ class Audit:
         return self.overall.bound(self.headline) if self.overall.bounds else None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values; the keys that the report reads stand at the top."""
+        """Plain JSON values; the keys that the report reads are at the top level."""
         assumptions = {bound.name: bound.assumption for bound in self.overall.bounds}
         record = {
             "attack": self.attack,
@@ -151,7 +151,7 @@ def read_audits(folder: Path | str) -> Sequence[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """What is not finite becomes None: JSON has no word for it."""
+    """Values that are not finite become None, as JSON cannot express them."""
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

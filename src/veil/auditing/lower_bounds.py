@@ -1,11 +1,11 @@
-"""Lower bounds on ε from guesses about canaries, each with the assumption that it rests on.
+"""Lower bounds on ε from guesses about canaries, each with its assumption.
 
 All take fair coins and the guesses that an attacker made of them, and return an ε that the true one exceeds with the
 stated confidence. The fewer the assumptions, the lower the bound:
 
 - `one_run`: none beyond fair coins (Steinke, Nasr, Jagielski 2023).
 - `clopper_pearson`: canaries play independently of each other.
-- `gdp_fit`: as before, and the trade-off between errors is a Gaussian one.
+- `gdp_fit`: as before, and the trade-off curve is Gaussian.
 - `fdp_fit`: as before, but the trade-off is that of the releases in the ledger with unknown noise.
 
 An exact test on the number of right guesses serves the two fits: at a threshold fixed before they are counted, each is

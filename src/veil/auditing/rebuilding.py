@@ -70,10 +70,10 @@ def _holdout(request: Request, config: Mapping[str, Any]) -> Holdout:
 
 
 def rebuild_plan(run: LoadedRun, options: Mapping[str, Any] | None = None, problem: Problem | None = None) -> Plan:
-    """The run's plan, made again from public facts and checked against the rules in its ledger.
+    """The run's plan, rebuilt from public facts and checked against the rules in its ledger.
 
-    `options` are those of the method. Where a group has rows of several owners their numbers stand only in the table:
-    give `problem`.
+    `options` are those of the method. Where a group has rows of several owners, only the table has their numbers: give
+    `problem`.
     """
     record, name = run.record, str(run.record["method"])
     require(bool(run.certificate.private), f"{name} is not private: there is no guarantee to audit")
@@ -97,7 +97,7 @@ def rebuild_plan(run: LoadedRun, options: Mapping[str, Any] | None = None, probl
 
 
 def facts_from(record: Mapping[str, Any]) -> PublicFacts:
-    """Public facts of a run with one owner, from what its folder says."""
+    """Public facts of a run with one owner, from its folder."""
     require(
         len(record["owners"]) == 1,
         "the folder of a run with several owners does not record how many rows each has in a group: give its table",
@@ -112,7 +112,7 @@ def facts_from(record: Mapping[str, Any]) -> PublicFacts:
 
 
 def reload(folder: Path) -> LoadedRun:
-    """A finished run whose ledger is there."""
+    """Load a finished run that has a ledger."""
     run = load(folder)
     require(
         not run.certificate.private or (folder / "ledger.jsonl").exists(),

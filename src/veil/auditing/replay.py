@@ -34,7 +34,7 @@ TOLERANCE = 2e-4
 
 
 class NoNoise(GaussianNoise):
-    """Stands in for the noise: a release made with it is the exact bounded sum."""
+    """Replaces the noise: a release made with it is the exact bounded sum."""
 
     def add(
         self,
@@ -58,7 +58,7 @@ class Scene:
 
 
 def tied_scene(plan: Plan) -> Scene:
-    """Rows that all have the same loss, each with a direction of its own: whoever orders rows meets ties only."""
+    """Rows with the same loss and different directions: every order of rows has only ties."""
     cell_of = _cells(plan)
     count = len(cell_of)
     problem = Problem(torch.arange(count)[:, None], torch.ones(count), cell_of, plan.facts, np.ones(count, dtype=bool))
@@ -84,13 +84,13 @@ def _cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _cells(plan: Plan) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """As many rows of each cell as the facts declare: subsets need them all."""
+    """The declared number of rows in each cell: subsets need them all."""
     declared = [cell.rows for cell in plan.facts.cells]
     return np.repeat(np.arange(len(declared)), declared).astype(np.int64)
 
 
 def replay_checks(plan: Plan, scene: Scene, steps: int = 4, rows_per_step: int = 10) -> list[Check]:
-    """Take rows away (or exchange them), one at a time, in several steps of the plan's first release."""
+    """Remove (or replace) rows one at a time, in several steps of the plan's first release."""
     assert plan.relation is not None
     release = first_release(plan.controller)
     events = release.events(plan.facts)

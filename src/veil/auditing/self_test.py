@@ -1,6 +1,6 @@
 """The self-test of a method: its own parts, run over canaries and replayed, against what it charges the ledger.
 
-Nothing private is read: the rows are made up. It is for whoever writes or changes a method.
+Nothing private is read: the rows are made up. It is for authors of methods.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHECKS_AT_MOST = 64
 
 @dataclass(frozen=True)
 class SelfTest:
-    """Every check with its answer. A healthy method fails one or more with a probability of at most `false_alarms`."""
+    """The result of every check. A sound method fails one or more with probability at most `false_alarms`."""
 
     method: str
     checks: tuple[Check, ...]

@@ -47,7 +47,7 @@ class Bound(Protocol):
 
     @property
     def needs_norms(self) -> bool:
-        """Whether weights look at gradient norms; only methods that are not private can do without."""
+        """Whether weights depend on gradient norms; only methods that are not private can omit them."""
         ...
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
@@ -134,9 +134,9 @@ class Weighted:
 
 
 def check_row_local(bound: Bound, cells: int) -> None:
-    """Refuse a bound whose weight for one row moves when other rows change: its limits would not be the sensitivity.
+    """Reject a bound whose weight for one row depends on other rows: its limits would not be the sensitivity.
 
-    Tried on made-up rows only. A bound that orders or ranks rows needs a sensitivity proof of its own, as Veil's have.
+    Tested on synthetic rows only. A bound that orders or ranks rows needs its own sensitivity proof.
     """
     if not bound.row_local:
         require(
@@ -152,7 +152,7 @@ def check_row_local(bound: Bound, cells: int) -> None:
 
 
 def looks_at_one_row(function: Callable[[PerRow, Tensor], Tensor], cells: int) -> bool:
-    """Whether what a function gives for a row is the same alone and among others, tried on made-up rows."""
+    """Whether a function's value for a row does not depend on other rows, tested on synthetic rows."""
     generator = torch.Generator().manual_seed(0)
     rows = 16
     norms = torch.rand(rows, generator=generator, dtype=torch.float64) * 10

@@ -1,4 +1,4 @@
-"""Ordered importance: rows that already do well fall into a tail and weigh less, and every row keeps its own limit.
+"""Ordered importance: rows with a low loss fall into a tail and weigh less; every row keeps its limit.
 
 The rows of a batch stand in a line, each as long as its threshold C, the hardest first. The end of the line is the
 tail, of length γ. An importance function on the tail falls from at most 1 to at least 0; before the tail importance
@@ -43,7 +43,7 @@ ORDERS: tuple[str, ...] = ("loss", "ascending", "random", "owner")
 
 
 class Tail(Protocol):
-    """A tail importance function with its length γ, known by the area that it takes away."""
+    """A tail importance function of length γ, given by the area that it removes."""
 
     @property
     def length(self) -> float:

@@ -1,7 +1,7 @@
 """Connecting: an SQLite file or a PostgreSQL server, transactions that wait for each other, and errors in one sentence.
 
 A commit is on disk when it returns, whatever the server's or the file's defaults are. A connection that breaks is tried
-again for a while; every action is written such that doing it twice is the same as doing it once.
+again for a while; every action is idempotent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READING = "veil_reading"
 
 
 class StoreUnreachable(InputError):
-    """The store did not answer. What was asked may or may not have been written."""
+    """The store did not respond. The request may or may not have been written."""
 
 
 def store_url(place: str | Path) -> URL:
@@ -99,7 +99,7 @@ def reading(engine: Engine) -> Engine:
 
 
 def patiently(engine: Engine, action: Callable[[Connection], T], patience: float = PATIENCE) -> T:
-    """Do `action` in one transaction; where the connection breaks or the store is busy, do it again for a while."""
+    """Run `action` in one transaction; retry for a while if the connection breaks or the store is busy."""
     end, pause = time.monotonic() + patience, _PAUSE
     while True:
         try:
@@ -143,7 +143,7 @@ def _in_words(error: DBAPIError, url: URL) -> InputError:
 
 
 def new_file(url: URL) -> None:
-    """Make the empty SQLite file, and its place on disk durable, before a table is made in it."""
+    """Create the empty SQLite file, durably, before any table is created in it."""
     path = Path(str(url.database))
     require(path.parent.is_dir(), f"the folder {path.parent} of the budget store does not exist")
     if not path.exists():

@@ -1,7 +1,7 @@
 """Costs: what a run takes from a budget, and how the costs of several runs are put together.
 
 Runs are chosen one after another, each after a look at what the earlier ones released; some go on at the same time.
-Two ways of adding up are sound then: sums of ε and of δ, and sums of Rényi costs at one order that was fixed before.
+Two kinds of composition are then sound: sums of ε and of δ, and sums of Rényi costs at one order that was fixed before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def checked_name(name: str, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run takes from every row of a cell: (ε, δ), and its Rényi cost where the budget is kept in those."""
+    """The cost of a run to every row of a cell: (ε, δ), and the Rényi cost if the budget uses it."""
 
     epsilon: float
     delta: float
@@ -96,7 +96,7 @@ def cost_of(rule: SpendingRule, epsilon: float, delta: float, dataset: DataSet, 
 
 
 def amount(epsilon: float, delta: float, dataset: DataSet, relation: Relation | None = None) -> Cost:
-    """The cost of something of which nothing is known but its (ε, δ)."""
+    """The cost of a release known only by its (ε, δ)."""
     cost = Cost(epsilon, delta)
     if dataset.order is None:
         return translated(cost, relation or dataset.relation, dataset)
@@ -139,7 +139,7 @@ def events_cost(events: Sequence[Repeated], order: float) -> float:
 
 
 def largest(costs: Iterable[Cost]) -> Cost:
-    """The largest of each part: what any row pays at most."""
+    """The largest of each component: an upper bound for every row."""
     found = list(costs)
     require(len(found) > 0, "there is no cell to charge")
     rhos = [cost.rho for cost in found if cost.rho is not None]

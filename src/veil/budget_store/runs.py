@@ -1,4 +1,4 @@
-"""Runs: what a plan costs a budget, and a run's way from its reservation to its end, with a copy in its folder."""
+"""Runs: the cost of a plan, and a run's states from reservation to end, with a copy in its folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SNAPSHOT = "budget.json"
 class RunReservation:
     """A run's own reservation: `begin` before the first row is read, `finish` at the end, `cancel` if none was read.
 
-    `state` is the one that it was found in: an earlier attempt of a run in the same folder may have begun already.
+    `state` is the state found at the start: an earlier attempt in the same folder may have begun already.
     """
 
     store: BudgetStore
@@ -93,7 +93,7 @@ def reserve_for(
 
     `groups` and `owner` are the columns that make the run's groups and owners: if they are the budget's, every cell is
     charged its own cost, else every row the largest. `held_out` says that rows which take no part in training are
-    measured with noise at the run's own (ε, δ): a row then pays for the dearer of the two. With `folder`, the run's
+    measured with noise at the run's own (ε, δ): a row is then charged the larger of the two. With `folder`, the run's
     mark and name are kept there, so that a resumed run is not charged again.
     """
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
@@ -139,7 +139,7 @@ def _costs(plan: Plan, terms: DataSet, held_out: bool) -> dict[tuple[str, str], 
 
 
 def _measurement(plan: Plan, terms: DataSet, accountant: Accountant) -> Cost:
-    """What a held-out row pays: one Gaussian release at the run's smallest ε (`veil.metrics.noisy_confusion`)."""
+    """The cost to a held-out row: one Gaussian release at the run's smallest ε (`veil.metrics.noisy_confusion`)."""
     relation = plan.relation or Relation.ADD_REMOVE
     budget = min((plan.settings.epsilon, *(plan.facts.budgets or ())))
     kappa = noise_multiplier(lambda k: [Gaussian(k, relation, one_sided=True)], budget, plan.delta, accountant)

@@ -1,7 +1,7 @@
 """BudgetStore: data sets, limits and runs, changed one at a time per data set.
 
 Every change of a data set first raises its `turn`. The database lets one transaction do that at a time, so a second one
-reads only what the first has committed: two reservations can never both see the same rest and both take it.
+reads only what the first has committed: two reservations can never both spend the same remainder.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ T = TypeVar("T")
 
 
 class BudgetStore:
-    """A store that was opened; safe to use from many processes on many machines at once."""
+    """An open budget store; safe to use from many processes and machines at once."""
 
     def __init__(self, url: URL, engine: Engine, patience: float) -> None:
         self._url, self._engine, self._patience = url, engine, patience
 
     @classmethod
     def open(cls, place: str | Path, *, patience: float = PATIENCE) -> BudgetStore:
-        """A store that is there already. `patience` is for how many seconds a broken connection is tried again."""
+        """Open an existing store. `patience` is how many seconds a broken connection is retried."""
         url = store_url(place)
         missing = f"there is no budget store at {shown(url)}: create one with veil budget create"
         require(url.get_backend_name() != "sqlite" or Path(str(url.database)).exists(), missing)
@@ -60,7 +60,7 @@ class BudgetStore:
 
     @classmethod
     def create(cls, place: str | Path, *, patience: float = PATIENCE) -> BudgetStore:
-        """A store that is there already, or a new one without data sets."""
+        """Open an existing store, or create one without data sets."""
         url = store_url(place)
         if url.get_backend_name() == "sqlite":
             new_file(url)
@@ -78,7 +78,7 @@ class BudgetStore:
         return shown(self._url)
 
     def add_dataset(self, dataset: DataSet, *, epsilon: float, delta: float) -> None:
-        """A new data set whose rows may each lose (ε, δ) in all runs together."""
+        """Add a data set with a limit of (ε, δ) per row for all runs together."""
         if dataset.composition == "renyi" and dataset.order is None:
             dataset = replace(dataset, order=order_for(epsilon, delta))
         total = Limit(epsilon, delta)
@@ -104,7 +104,7 @@ class BudgetStore:
         self._do(act)
 
     def add_limit(self, dataset: str, limit: Limit) -> None:
-        """A limit for a group or an owner, or a lower one than before. A limit is never raised."""
+        """Add a limit for a group or an owner, or lower it. A limit cannot be raised."""
         checked_name(limit.group or "-", "the name of a group")
         checked_name(limit.owner or "-", "the name of an owner")
 
@@ -137,8 +137,8 @@ class BudgetStore:
     def reserve(self, dataset: str, request: Request, claim: str | None = None) -> Entry:
         """Charge a run; on disk when this returns. Refused with `BudgetExceeded` if any limit would be overrun.
 
-        `claim` is the run's own mark. Asking again with the same mark (a resumed run, a connection that broke) costs
-        nothing more; another run of the same name is refused.
+        `claim` is the run's own mark. Repeating the call with the same mark (a resumed run, a broken connection) costs
+        nothing more; another run of the same name is rejected.
         """
         mark = claim or new_claim()
 
@@ -165,15 +165,15 @@ class BudgetStore:
         return self._do(act)
 
     def begin(self, dataset: str, claim: str) -> None:
-        """Say that rows are read from now on: the reservation can no longer be cancelled."""
+        """Record that rows are read from now on: the reservation can no longer be cancelled."""
         self._move(dataset, runs.c.claim == claim, ("reserved", "running"), "running")
 
     def finish(self, dataset: str, claim: str) -> None:
-        """Say that the run is done. It stays charged for what it reserved."""
+        """Record that the run is done. Its reservation stays charged."""
         self._move(dataset, runs.c.claim == claim, ("running", "finished"), "finished")
 
     def cancel(self, dataset: str, run: str) -> None:
-        """Give a reservation back; refused as soon as the run has begun to read rows."""
+        """Cancel a reservation; rejected once the run has begun to read rows."""
         self._move(dataset, runs.c.name == run, ("reserved", "cancelled"), "cancelled")
 
     def balances(self, dataset: str) -> list[Balance]:
@@ -197,7 +197,7 @@ class BudgetStore:
         return self._look(act)
 
     def remark(self, dataset: str, claim: str, note: str) -> None:
-        """Write a note beside a run, such as what it reads off the rows without being charged for it."""
+        """Add a note to a run, such as what it reads from the rows at no charge."""
         checked_name(note, "a note")
 
         def act(connection: Connection) -> None:
@@ -325,7 +325,7 @@ def _write(connection: Connection, dataset: int, claim: str, request: Request) -
 
 
 def _require_same(connection: Connection, earlier: Row[Any], dataset: Row[Any], request: Request) -> None:
-    """A run that goes on asks for what it asked before, or for nothing."""
+    """Check that a resumed run requests the same cost as before."""
     rows = connection.execute(select(cells).where(cells.c.run == earlier.id))
     known = {(row.group_name, row.owner_name): Cost(row.epsilon, row.delta, row.rho) for row in rows}
     same = earlier.dataset == dataset.id and earlier.name == request.run and known == dict(request.cells)

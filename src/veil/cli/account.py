@@ -1,4 +1,4 @@
-"""`veil account`: what releases cost, and which noise, rate or clip a budget buys."""
+"""`veil account`: the cost of releases, and the noise, rate or clip for a budget."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Budgets = Annotated[str, typer.Option(help="The budget ε, or one per owner: 0.6
 
 
 class Releases(Asked):
-    """The releases that all four questions are about, and who judges them: Poisson-sampled, at a rate still open."""
+    """The releases that all four subcommands share, and their accountant: Poisson-sampled, rate not set yet."""
 
     steps: int = Field(description="Number of releases.")
     relation: str | None = Field(None, description="add-remove or replace-one; wor has replace-one only.")
@@ -42,7 +42,7 @@ class Releases(Asked):
 
     @classmethod
     def asked(cls, context: typer.Context) -> Self:
-        """What the command line says, checked."""
+        """The values of the command line, validated."""
         return cls.checked(**values_of(cls, context))
 
     @model_validator(mode="after")
@@ -88,7 +88,7 @@ class Releases(Asked):
 
 
 class SampledReleases(Releases):
-    """Releases of which all is known but their noise."""
+    """Releases without their noise."""
 
     sampling: str = Field(
         "poisson", description="poisson: each row independently; wor: subsets without replacement; none: all rows."

@@ -69,7 +69,7 @@ NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 class Stopped(BaseException):
-    """A signal asked the program to end. The command framework would catch a KeyboardInterrupt on its way."""
+    """A signal asked the program to end. (Typer would catch a KeyboardInterrupt.)"""
 
     def __init__(self, number: int) -> None:
         super().__init__("Interrupted" if number == signal.SIGINT else "Terminated")
@@ -81,7 +81,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run the program. Exit code 0: done; 1: a check failed; 2: wrong input, said in one sentence."""
+    """Run the program. Exit code 0: done; 1: a check failed; 2: wrong input, with a one-sentence error."""
     if threading.current_thread() is threading.main_thread():  # elsewhere Python lets nobody set a handler
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _stop)

@@ -1,4 +1,4 @@
-"""`veil audit`: what an attacker can show about a run, beside what is promised; and the self-test of a method."""
+"""`veil audit`: attack a run and compare with its guarantee; and the self-test of a method."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @asks(AuditRequest)
 def audit(context: typer.Context, json: Json = False) -> None:
-    """Attack a run (or test a method) and set what was found beside the promise. Exit code 1 if it exceeds it."""
+    """Attack a run (or test a method) and compare with its guarantee. Exit code 1 if it is exceeded."""
     request = AuditRequest.checked(**values_of(AuditRequest, context))
     if request.self_test is not None:
         require(request.run is None, "give either a run or --self-test, not both")
@@ -47,7 +47,7 @@ def audit(context: typer.Context, json: Json = False) -> None:
 
 
 def _attack(folder: Path, request: AuditRequest, json: bool) -> Audit:
-    """The attack on what the folder says of its run; the rows are read again where they are needed."""
+    """Attack the run in a folder, reading its rows again if needed."""
     from veil.auditing import audit as run_audit
     from veil.auditing.rebuilding import rebuild_plan, rebuild_rows, reload
     from veil.foundation.parallel import Workers

@@ -1,4 +1,4 @@
-"""`veil budget`: a privacy budget that lives longer than a run and that a team can share."""
+"""`veil budget`: a privacy budget across runs, which a team can share."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def show(
     store: Store = STORE,
     json: Json = False,
 ) -> None:
-    """What every limit allows, what is charged and what is left."""
+    """Show what every limit allows, what is charged and what is left."""
     from veil.budget_store import BudgetStore
 
     place = BudgetStore.open(store)
@@ -83,7 +83,7 @@ def reserve(
     store: Store = STORE,
     json: Json = False,
 ) -> None:
-    """Charge something that reads the rows outside of `veil train`, before it starts."""
+    """Charge a use of the rows outside `veil train`, before it starts."""
     from veil.budget_store import BudgetStore, Request
     from veil.budget_store.costs import amount
 
@@ -106,7 +106,7 @@ def cancel(
     store: Store = STORE,
     json: Json = False,
 ) -> None:
-    """Give back a reservation of which no row was read. A run that has begun stays charged for good."""
+    """Cancel a reservation if no row was read. A run that has started stays charged."""
     from veil.budget_store import BudgetStore
 
     place = BudgetStore.open(store)
@@ -124,7 +124,7 @@ def cancel(
 
 @budget_app.command("history")
 def history(dataset: Name, store: Store = STORE, json: Json = False) -> None:
-    """Every reservation: when, for what, how much, and what became of it."""
+    """List every reservation: when, for what, how much, and its state."""
     from veil.budget_store import BudgetStore
 
     entries = BudgetStore.open(store).history(dataset)
@@ -167,7 +167,7 @@ def _show(store: BudgetStore, names: list[str], json: bool) -> None:
 
 
 def _reading_more(store: BudgetStore, dataset: str) -> list[str]:
-    """Runs that read something off the rows for which nothing was charged."""
+    """Runs that read something from the rows without a charge."""
     return [entry.run for entry in store.history(dataset) if entry.reads_more]
 
 

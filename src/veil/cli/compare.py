@@ -87,7 +87,7 @@ def _compare(request: CompareRequest, opened: Opened, out: Path, workers: Worker
 
 
 def _opened(request: CompareRequest) -> Opened:
-    """The table and the public rows that the methods are judged by."""
+    """The table and the public rows to evaluate on."""
     from veil.datasets import load_adult
     from veil.tables.opening import open_to_compare
 

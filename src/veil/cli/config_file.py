@@ -15,7 +15,7 @@ NOT_KEPT = ("config", "print_config", "dry_run", "resume")
 
 
 def read_config_file(context: typer.Context, path: Path | None) -> Path | None:
-    """Let a TOML file give what the command line leaves out: options, and any field of `veil.plans.Settings`.
+    """Let a TOML file set what the command line does not: options, and any field of `veil.plans.Settings`.
 
     They stand at the top or in a table `settings`, as in the `config.toml` of a run.
     """
@@ -49,13 +49,13 @@ _NOT_OPTIONS = ("command", "label", "seed", "holdout_key")
 
 
 def further_settings(context: typer.Context) -> dict[str, Any]:
-    """Settings of the configuration file that have no option of their own."""
+    """Settings of the configuration file without a command-line option."""
     found: dict[str, Any] = context.meta.get(FURTHER, {})
     return found
 
 
 def config_text(context: typer.Context) -> str:
-    """Every option with its value and help as TOML; what is not set stands as a comment."""
+    """Every option with its value and help as TOML; unset options are comments."""
     from veil.plans import Settings
 
     lines = [f"# veil {context.command.name} --config THIS_FILE; options on the command line take precedence.", ""]

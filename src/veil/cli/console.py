@@ -18,7 +18,7 @@ LONGEST_SENTENCE = 1000
 
 
 def say_error(sentence: str) -> None:
-    """One sentence on standard error, on one line, whatever names and values of a file stand in it."""
+    """Print one sentence on standard error, on one line, with names and values escaped."""
     plain = "".join(character if character.isprintable() else repr(character)[1:-1] for character in sentence)
     short = plain if len(plain) <= LONGEST_SENTENCE else plain[:LONGEST_SENTENCE] + " …"
     stderr.print(f"[bold red]error:[/] {_escape(short)}", soft_wrap=True, highlight=False)
@@ -35,7 +35,7 @@ def percent(value: float | None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """An ε with three digits; ∞ where nothing is promised."""
+    """An ε with three digits; ∞ where there is no guarantee."""
     return "∞" if value is None else f"{value:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""`veil data`: which data sets there are, what they need, fetching them, and a first schema for a table."""
+"""`veil data`: list, describe and download data sets, and draft a schema for a table."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def schema(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write. [default: standard output]")] = None,
     json: Json = False,
 ) -> None:
-    """Draft a schema from the rows. What was read off private rows is marked: replace it by public knowledge."""
+    """Draft a schema from the rows. Values taken from private rows are marked: replace them with public knowledge."""
     from veil.tables import draft_schema, read_table
     from veil.tables.schema import PRIVATE_NOTE
     from veil.tables.table import require_columns

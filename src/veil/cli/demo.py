@@ -1,4 +1,4 @@
-"""`veil demo`: the main job on the bundled data."""
+"""`veil demo`: train, compare and report on the bundled data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--require`: read before anything runs, judged at the end, and said in the exit code."""
+"""`--require`: parsed before anything runs, checked at the end, reported in the exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Checks:
 
 
 def checked_requirements(texts: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Each of `--require`, refused with one sentence where it is wrong."""
+    """Parse each `--require`; raises `InputError` for an invalid one."""
     from veil.report.requirements import parse_requirements
 
     return [requirement.as_json() for requirement in parse_requirements(texts or [])]

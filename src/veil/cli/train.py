@@ -48,7 +48,7 @@ def train(
     dry_run: DryRun = False,
     print_config: PrintConfig = False,
 ) -> None:
-    """Train on a table with privacy for every row, and show what each group gets. Exit code 1: a requirement fails."""
+    """Train on a table with privacy for every row; show accuracy and ε by group. Exit code 1: a requirement failed."""
     if print_config:
         typer.echo(config_text(context), nl=False)
         return
@@ -88,18 +88,18 @@ def _method(request: Request) -> Method:
 
 
 def _typed(context: typer.Context, *names: str) -> str:
-    """Those of the options that stand on the command line, as they are typed there."""
+    """The given options, as typed on the command line."""
     return " and ".join("--" + name.replace("_", "-") for name in _given(context, *names, also=()))
 
 
 def _given(context: typer.Context, *names: str, also: tuple[str, ...] = ("DEFAULT_MAP",)) -> list[str]:
-    """Those of the options that stand on the command line or, `also`, in its configuration file."""
+    """The options given on the command line or, with `also`, in its configuration file."""
     sources = {name: context.get_parameter_source(name) for name in names}
     return [name for name, source in sources.items() if source is not None and source.name in ("COMMANDLINE", *also)]
 
 
 def _check(context: typer.Context, request: Request, method: Method, wanted: list[Any], dry_run: bool) -> None:
-    """Refuse what a run would pass over: an ε beside budgets, steps beside a solver, figures that nobody measures."""
+    """Reject options that a run would ignore: ε with budgets, steps with a solver, requirements without rows."""
     if getattr(method, "whole", False):
         typed = _typed(context, *LOOP)
         require(
@@ -118,7 +118,7 @@ def _check(context: typer.Context, request: Request, method: Method, wanted: lis
 
 
 def _leads() -> bool:
-    """Whether this process speaks: under torchrun only the first one does."""
+    """Whether this process prints: under torchrun only the first one does."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -1,4 +1,4 @@
-"""Raw files: where they lie below VEIL_DATA, whether they are what they should be, and how to fetch them."""
+"""Raw files: their paths under VEIL_DATA, their checksums, and how to download them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sha256_of(path: Path) -> str:
 
 
 def fetch(file: DataFile, dataset: str) -> Path:
-    """Download a file from its official address, unless it is there already; a wrong checksum leaves nothing behind."""
+    """Download a file from its official URL unless it exists; a file with a wrong checksum is deleted."""
     target = data_folder() / file.path
     if target.exists():
         return target

@@ -15,7 +15,7 @@ from veil.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What `veil data info` tells. `home` is the module and function that reads it, imported when it is needed."""
+    """What `veil data info` shows. `home` is the module and function that reads it, imported when it is needed."""
 
     name: str
     summary: str

@@ -33,7 +33,7 @@ class Workers:
     backend: str = "loky"
 
     def __post_init__(self) -> None:
-        """Refuse what joblib would refuse only when work begins."""
+        """Reject early what joblib would reject only when work starts."""
         require(self.jobs != 0, "jobs is 0: give how many to run at once, or -1 for one per core")
         known = sorted({*BACKENDS, *EXTERNAL_BACKENDS, "ray"})
         require(self.backend in known, f'backend is "{self.backend}": it must be one of {", ".join(known)}')

@@ -1,4 +1,4 @@
-"""Passes: one forward and one backward pass over a micro-batch, and what it leaves behind."""
+"""Passes: one forward and one backward pass over a micro-batch, and its result."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def run_again(
 
 
 def begin(rows: int, parameters: dict[str, Tensor], memory: Memory) -> tuple[_Gathering, Recorder]:
-    """What watches a pass that somebody else runs."""
+    """The recorder for a pass that the caller runs."""
     names = {id(parameter): name for name, parameter in parameters.items()}
     gathering = _Gathering(parameters, names, True, memory.space)
     return gathering, Recorder(names, rows, memory.structures, gathering.arrived)
@@ -244,7 +244,7 @@ def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering) -> list
 
 
 def in_words(error: RuntimeError) -> GradientError | None:
-    """What torch says of a pass, as a sentence with the fix; None for what needs none."""
+    """A torch error as a sentence with the fix; None for other errors."""
     if isinstance(error, CheckpointError):
         return GradientError(
             "the model recomputes activations (gradient checkpointing), which is not supported: turn it off, and "

@@ -88,7 +88,7 @@ class Use:
 
 @dataclass(slots=True)
 class Structures:
-    """What is known of passes by their structure, never by their values.
+    """What is known about passes from their structure, never from their values.
 
     Layouts of the recorded calls by the key of the graph; the kinds of operations for which tracing was compared with
     a probe; and the calls (by number and label) that were seen to work on no row at all.
@@ -146,7 +146,7 @@ class Recorder(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if result is NotImplemented else result
 
     def close(self) -> None:
-        """Let go of everything: hooks hold the recorder, which holds their nodes, a cycle that nothing else cuts."""
+        """Release everything: hooks, recorder and nodes form a reference cycle."""
         self.uses.clear()
         self.roots.clear()
         self.views.clear()

@@ -37,7 +37,7 @@ def validate(model: nn.Module, batch: Batch | None = None, loss: LossFn | None =
 
 
 def check(model: nn.Module, batch: Batch | None = None, loss: LossFn | None = None) -> None:
-    """Raise `GradientError` with every finding of `validate` and its fix; return nothing if there is none."""
+    """Raise `GradientError` with every finding of `validate` and its fix, if there is any."""
     findings = validate(model, batch, loss)
     if findings:
         raise GradientError("the model cannot be trained row by row: " + "; ".join(map(str, findings)))

@@ -5,7 +5,7 @@
 
 azb:      M_g = M for every group; σ protects the smallest group, which is drawn at the rate M/n_min.
 azb-prop: M_g = M·n_g/n, so that every group is drawn at the same rate.
-azb-weak: M_g = M, but σ protects the largest group only: **the minority gets less privacy than was asked for**. It
+azb-weak: M_g = M, but σ protects the largest group only: **the minority gets less privacy than requested**. It
           refuses to run unless `allow_weaker_minority_privacy` is set, and its certificate shows each group's true ε.
 
 Guarantee (Proposition 3): group g has T·ε_α(M_g/n_g, σ/ξ) + ⌊T/k⌋·ε_α(1, τ/ζ), as if it were chosen at every step.
@@ -183,7 +183,7 @@ class AzbWeak(_OneGroupAtATime):
         return [index for index, cell in enumerate(facts.cells) if cell.group == largest]
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
-        """Refuses unless the user has said that weaker privacy of the minority is meant."""
+        """Raises unless the user has explicitly allowed weaker privacy for the minority."""
         if not self.allow_weaker_minority_privacy:
             raise InputError(
                 "azb-weak gives small groups a larger ε than requested: choose asc or azb, or add "

@@ -1,4 +1,4 @@
-"""Calibrating that several methods share: draws from settings, and noise for every cell's budget."""
+"""Calibration that several methods share: draws from settings, and noise for every cell's budget."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def relation_for(sampling: str, neighbours: str | None) -> Relation:
 
 
 def uniform_draw(facts: PublicFacts, settings: Settings, sampling: str) -> Draw:
-    """Every row alike: one Poisson rate for all, or subsets of all rows."""
+    """The same draw for all rows: one Poisson rate, or subsets of all rows."""
     batch = batch_of(facts, settings)
     return Poisson((batch / facts.rows,) * len(facts.cells)) if sampling == "poisson" else UniformSubset(batch)
 

@@ -35,7 +35,7 @@ Variant = Literal["sample", "scale", "both"]
 
 @dataclass(frozen=True)
 class OwnerShares:
-    """What each owner gets: its rate and its bound, under one noise σ."""
+    """The rate and the bound of each owner, under one noise σ."""
 
     rates: tuple[float, ...]
     clips: tuple[float, ...]

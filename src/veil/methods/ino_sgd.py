@@ -1,12 +1,12 @@
-"""INO-SGD: individualised noisy ordered SGD, so that careful owners are not left behind (Tian et al.).
+"""INO-SGD: individualised noisy ordered SGD, which helps owners with small budgets (Tian et al.).
 
     rates q_o, thresholds C_o and noise σ as IDP-SGD's (`sample`, `scale` or both)
     sort the batch by falling loss, ties by row id;  c_k = Σ of the first k thresholds,  Γ = Σ of all
     f(c) = 1 before the tail,  f_tail(c − (Γ − γ)) in the last γ of the line
     ρ_k = mean of f over [c_{k−1}, c_k];   g̃ = (Σ ρ_k·clip(g_k, C_k) + N(0, σ²·I)) / b
 
-Rows that the model already gets right weigh less, whoever owns them. Most of them belong to the owners who are drawn
-more often, so what careful owners say is heard better, at the same noise.
+Rows that the model already predicts well weigh less, for every owner. Most of them belong to owners who are drawn more
+often, so owners with small budgets have more influence, at the same noise.
 
 Guarantee: adding or removing a row moves the weighted sum by at most that row's own threshold (`veil.bounding.ordered`
 has the proof), so every step costs what IDP-SGD's costs: a row of owner o has (ε_o, δ) under add-remove. The order is
@@ -62,7 +62,7 @@ class OrderedAdaptiveClip(AdaptiveClip):
 
 @known_as("ino-sgd", "individual budgets, and rows with a low loss weigh less: owners with small budgets count more")
 class InoSgd(Individualised):
-    """IDP-SGD in which the rows that already do well weigh less."""
+    """IDP-SGD in which rows with a low loss weigh less."""
 
     variant: Variant = "sample"
     clip: float = 1.0
@@ -151,7 +151,7 @@ def _ordered(inner: Bound, tail: Tail | None, order: Order, ranks: tuple[int, ..
 
 
 def _ranks(facts: PublicFacts, settings: Settings) -> tuple[int, ...]:
-    """Cells by their owner's budget, the most careful first."""
+    """Cells by their owner's budget, the smallest first."""
     budgets = [facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells))]
     levels = sorted(set(budgets))
     return tuple(levels.index(budget) for budget in budgets)

@@ -16,7 +16,7 @@ from veil.problem import Problem, PublicFacts
 class Method(Protocol):
     """A frozen dataclass whose fields are the method's own options.
 
-    One that has `whole = True` solves its problem as a whole and has a length and step sizes of its own.
+    One with `whole = True` solves its problem as a whole and sets its own length and step sizes.
     """
 
     name: ClassVar[str]
@@ -129,7 +129,7 @@ def options_of(method: Method) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it; of what it cannot, the kind."""
+    """A value as JSON; for values that JSON cannot hold, their type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

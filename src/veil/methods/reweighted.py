@@ -36,7 +36,7 @@ def plain_plan(
 
 @known_as("erm", "ordinary training on shuffled batches: the accuracy without privacy")
 class Erm(NotPrivate):
-    """Ordinary training: what accuracy costs no privacy."""
+    """Ordinary training: the accuracy without privacy."""
 
     gradient_noise: float = 0.0
 

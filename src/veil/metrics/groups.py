@@ -1,4 +1,4 @@
-"""Group metrics: accuracy of every group, the worst of them, their mean; counts stand beside every figure."""
+"""Group metrics: accuracy of every group, their minimum and mean, with the number of rows."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class GroupScore:
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """The figures that people decide by. Empty groups have NaN, and take no part in worst and average.
+    """Accuracy by group. Empty groups have NaN and are excluded from worst and average.
 
-    `outcomes` is what the model said about each row, where it is known: all other figures of the table
+    `outcomes` are the model's predictions for each row, where known: all other figures of the table
     (`veil.metrics.definitions`) follow from it.
     """
 
@@ -112,7 +112,7 @@ def evaluate(
 ) -> GroupMetrics:
     """Figures of a model per group on rows that were declared public; `groups` are listed even if they have no row.
 
-    Of a group with fewer than `least` rows only the number of rows is said: its figures are NaN. Where targets are
+    For a group with fewer than `least` rows only the number of rows is given: its figures are NaN. Where targets are
     numbers there is no accuracy.
     """
     outputs = apply(model, problem.inputs)
@@ -130,7 +130,7 @@ def evaluate(
 def outcomes_of(
     outputs: Tensor, targets: Tensor, memberships: NDArray[np.bool_], names: Sequence[str], least: int = LEAST_ROWS
 ) -> Outcomes:
-    """What scores (logits) say about rows of known class."""
+    """Outcomes from scores (logits) of rows of known class."""
     logits = outputs.to(torch.float64)
     return Outcomes(
         targets.numpy(),

@@ -1,7 +1,7 @@
-"""Noisy confusion counts: how a model does per group on private rows that took no part in training, as one release.
+"""Noisy confusion counts: accuracy per group on held-out private rows, as one release.
 
 A held-out row is in exactly one count (its group, its class, its prediction), so the vector of counts moves by 1 when
-a row comes or goes and by √2 when it is replaced. Held-out rows are chosen by a coin that no other row has a say in
+a row comes or goes and by √2 when it is replaced. Held-out rows are chosen by a coin that does not depend on other rows
 (`veil.tables.splitting`) and are never trained on: every row is either in the training releases or in this one, and
 pays for that one alone.
 """

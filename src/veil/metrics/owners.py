@@ -92,7 +92,7 @@ def owner_cosines(model: nn.Module, problem: Problem, loss: LossFn) -> NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class OwnerPull:
-    """How strongly an owner pulls: its rate q, its number of rows |D| and its threshold C."""
+    """The influence of an owner: its rate q, its number of rows |D| and its threshold C."""
 
     rate: float
     rows: int

@@ -1,4 +1,4 @@
-"""Crosses: products of the levels of a few columns, so that a linear layer learns what two columns say together."""
+"""Crosses: products of the levels of a few columns, so that a linear layer learns interactions of two columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Crosses(nn.Module):
 
     @property
     def added(self) -> int:
-        """How many numbers stand behind each row."""
+        """How many numbers are appended to each row."""
         return len(self.pairs) * LEVELS**2
 
     def forward(self, rows: Tensor) -> Tensor:

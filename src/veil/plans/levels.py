@@ -1,4 +1,4 @@
-"""Levels: what each owner's budget gets under a plan."""
+"""Levels: rate, clip and cost of each owner under a plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from veil.plans.plan import Plan
 
 @dataclass(frozen=True)
 class LevelRow:
-    """What one owner or level gets: how often its rows are drawn, how far one may move a sum, what that costs."""
+    """One owner or level: its sampling rate, its bound and its cost."""
 
     owner: str
     rows: int
@@ -23,7 +23,7 @@ class LevelRow:
 
 
 def level_table(plan: Plan) -> list[LevelRow]:
-    """What every owner gets under a plan: rate, clip, expected uses of one row over the run, and the exact ε."""
+    """The table of owners under a plan: rate, clip, expected uses of one row over the run, and the exact ε."""
     require(plan.rules is not None, f"{plan.method} is not private: its owners have no budgets")
     release = first_release(plan.controller)
     rates = getattr(release.draw, "rates", None)

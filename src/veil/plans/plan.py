@@ -86,11 +86,11 @@ class Plan:
     """What will happen, in public constants.
 
     `rules` has one spending rule per cell; None where nothing is private. `transform` changes the loss of each row
-    (adversarial training does). `over_budget` says that the user has agreed to groups with less privacy than was asked
-    for; otherwise such a plan is refused. `gate` tests an update on fresh rows and takes it back if it fails.
+    (adversarial training does). `over_budget` says that the user accepts groups with less privacy than requested;
+    otherwise such a plan is rejected. `gate` tests an update on fresh rows and takes it back if it fails.
     `earlier` are releases made before training that the rules pay for too: they enter the ledger first.
-    `solver` trains the model as a whole instead of the loop. `options` are the method's own, in plain values: a run
-    that goes on must have the same.
+    `solver` trains the model as a whole instead of the loop. `options` are the method's own, in plain values: a
+    resumed run must have the same.
     """
 
     method: str
@@ -110,14 +110,14 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def noise_filter(self) -> DiskFilter | None:
-        """A fresh filter for the noisy gradients, as the settings ask; it is post-processing."""
+        """A new noise filter as set in the settings; it is post-processing."""
         if self.settings.noise_filter == "none":
             return None
         return DiskFilter(self.settings.filter_memory, self.settings.filter_lookahead)
 
     @property
     def private(self) -> bool:
-        """Whether a guarantee comes with it."""
+        """Whether the plan has a privacy guarantee."""
         return self.rules is not None
 
     @property
@@ -142,7 +142,7 @@ class Plan:
         return Terms(self.relation, self.delta, self.settings.accountant, accounts, facts)
 
     def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
-        """What the guarantee rests on, in sentences."""
+        """Assumptions of the guarantee, in sentences."""
         found = [START, ROW_BY_ROW, NAMES_PUBLIC, SIZES[self.facts.sizes]]
         if self.relation is Relation.ADD_REMOVE and self.facts.sizes == "counted":
             found.append(EMPTY_PLACE)

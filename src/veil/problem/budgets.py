@@ -1,4 +1,4 @@
-"""Budgets: reading what each owner allows, and cutting per-row budgets into levels."""
+"""Budgets: reading each owner's ε, and grouping per-row budgets into levels."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def checked_budget(value: Any, what: str) -> float:
 
 
 def _number(value: Any) -> float:
-    """A value as a number, NaN where it is none."""
+    """A value as a number, NaN if it is not one."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

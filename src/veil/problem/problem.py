@@ -69,7 +69,7 @@ class PublicFacts:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model of this problem gives per row."""
+        """How many outputs per row a model of this problem has."""
         return len(self.classes) if self.task == "classification" else 1
 
     def cell_name(self, cell: int) -> str:
@@ -83,7 +83,7 @@ class PublicFacts:
 
 
 class Rows(Protocol):
-    """Rows that need not lie in memory: they are taken by number when a batch is drawn."""
+    """A source of rows outside memory: rows are read by number when a batch is drawn."""
 
     def take(self, rows: NDArray[np.int64]) -> Tensor:
         """The inputs of some rows, in this order."""

@@ -75,7 +75,7 @@ class Strata:
         return Strata(changed, self.names, self.declared)
 
     def check_declared(self) -> None:
-        """Refuse strata with fewer slots than declared: a subset of them would be a larger share than was paid for."""
+        """Reject strata with fewer slots than declared: a subset would be a larger share than was charged."""
         for size, said in zip(self.sizes, self.declared or self.sizes, strict=True):
             require(
                 size >= said,

@@ -1,4 +1,4 @@
-"""Mechanisms that work without a model: the ordered sum (INO-SGM) for anybody's vectors, scores and bounds."""
+"""Mechanisms without a model: the ordered sum (INO-SGM) of any vectors, scores and bounds."""
 
 from __future__ import annotations
 

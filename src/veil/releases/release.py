@@ -1,7 +1,7 @@
 """Release: sampling, bound and noise of one step in one object, from which the ledger's cost is computed.
 
 Nothing stores a clip or a sigma twice. `GradientRelease.events` reads the very limits, rates and standard deviations
-that `GradientRelease.make` applies, so what the ledger is told is what happens.
+that `GradientRelease.make` applies, so the ledger records what happens.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Released:
-    """What may leave: the noisy mean gradient and the noisy statistics. `view` is private and is not stored."""
+    """The released values: the noisy mean gradient and statistics. `view` is private and not stored."""
 
     gradient: dict[str, Tensor]
     divisor: float
@@ -59,7 +59,7 @@ class Released:
 
 @dataclass(frozen=True)
 class PrivateView:
-    """What the step saw of private rows: only for callbacks that are marked as not covered."""
+    """The private values of a step: only for callbacks that are marked as not covered."""
 
     rows: NDArray[np.int64]
     cells: Tensor
@@ -90,7 +90,7 @@ class GradientRelease:
         return joint_noise_multiplier(*multipliers) if multipliers else None
 
     def check_rows(self, cells: int) -> None:
-        """Refuse a bound or a statistic that looks at other rows: what it is charged for would not be what it costs."""
+        """Reject a bound or a statistic that depends on other rows: its cost would be higher than charged."""
         check_row_local(self.bound, cells)
         for statistic in self.statistics:
             require(
@@ -214,7 +214,7 @@ class _Weigh:
 
 
 def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:
-    """The weights, lowered where a row would exceed its limit: the promise holds even if a bound is wrong.
+    """The weights, lowered where a row would exceed its limit: the guarantee holds even if a bound is wrong.
 
     Norms in single precision are right to a part in ten thousand and to `NORM_FLOOR` at worst, so every row stays that
     much below: the square of a slope of 1e-23 is 0.

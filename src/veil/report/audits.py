@@ -1,4 +1,4 @@
-"""Audits of a run: what `veil audit` left in the run's folder, for the audit panel."""
+"""Audits of a run: the results of `veil audit` in the run's folder, for the audit panel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model learned: the effects of an additive model as figures and a table, and groups too small to be heard."""
+"""What the model learned: the effects of an additive model as figures and a table; and small groups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def effect_figures(run: Facts) -> dict[str, Figure]:
 
 
 def learned(run: Facts) -> dict[str, Any] | None:
-    """How to read the figures, and what of them no certificate covers; None where a run has no effects."""
+    """How to read the figures, and what the certificate does not cover; None where a run has no effects."""
     effects = run.get("effects") or {}
     if not effects:
         return None
@@ -80,7 +80,7 @@ def learned_table(run: Facts) -> Table | None:
 
 
 def unheard(run: Facts) -> str | None:
-    """The sentence about groups that are too small to be heard alone; None where all are heard, or nobody is asked."""
+    """The sentence about groups too small to be treated separately; None where there are none."""
     details = run.get("details") or {}
     together: Mapping[str, str] = details.get("heard_together") or {}
     if not together or details.get("aim") == "overall":
@@ -175,7 +175,7 @@ def _drawn(column: Facts, effects: Facts, span: tuple[float, float]) -> Figure:
 
 
 def _pair(pair: Facts, curves: Sequence[str]) -> Heat:
-    """What two columns say together; of several curves the one that they say most about."""
+    """The interaction of two columns; of several curves the one with the largest effect."""
     most = max(range(len(curves)), key=lambda curve: max(abs(one) for line in pair["effects"][curve] for one in line))
     rows, columns = map(_known, pair["levels"])
     of = f"Class {curves[most]}. " if len(curves) > 1 else ""
@@ -204,7 +204,7 @@ def _label(effects: Facts) -> str:
 
 
 def _note(column: Facts, curves: Sequence[str], shown: int) -> str:
-    """What the figure leaves out: further values and classes, and what has no place on the axis."""
+    """What the figure omits: further values and classes, and values without a place on the axis."""
     values = len(column["at"]) if column["kind"] not in ("number", "date") else 0
     said = [f"The {VALUES} of {values} values with the largest effects."] if values > VALUES else []
     said += [f"The {shown} of {len(curves)} classes with the largest effects."] if len(curves) > shown else []

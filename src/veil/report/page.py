@@ -1,4 +1,4 @@
-"""The page: facts in, one self-contained HTML file and its JSON twin out. No request ever leaves the page."""
+"""The page: facts in, one self-contained HTML file and its JSON twin out. The page makes no network requests."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _render(twin: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
 
 
 def _embedded(twin: Mapping[str, Any]) -> str:
-    """JSON that no HTML parser can leave: the characters that end or open markup are written as escapes."""
+    """JSON that is safe inside HTML: characters that open or close markup are escaped."""
     text = json.dumps(twin, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

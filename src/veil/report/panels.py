@@ -73,7 +73,7 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
 
 
 def _whose(limit: Facts) -> str:
-    """The rows that a limit of the budget store is about."""
+    """The rows that a limit of the budget store applies to."""
     return " / ".join(str(limit[key]) for key in ("group", "owner") if limit.get(key)) or "every row"
 
 

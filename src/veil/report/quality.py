@@ -63,7 +63,7 @@ def score_table(run: Facts) -> Table | None:
 
 
 def further_figures(run: Facts) -> dict[str, float]:
-    """Numbers of `metrics` that stand nowhere else on the page, by their label."""
+    """Numbers of `metrics` that are not elsewhere on the page, by their label."""
     metrics = run.get("metrics") or {}
     elsewhere = (*FIGURES, "epsilon")
     return {label(key): value for key, value in metrics.items() if _is_number(value) and key not in elsewhere}
@@ -96,7 +96,7 @@ def _lines(scores: Facts, key: str, x: str, y: str) -> tuple[Series, ...]:
 
 
 def _confusion(name: str, counts: Any, classes: Sequence[Any]) -> Heat | None:
-    """Shares of each true class; the counts stand beside them."""
+    """Shares of each true class, with the counts."""
     if not counts or len(counts) != len(classes):
         return None
     labels = tuple(str(label) for label in classes)
@@ -118,7 +118,7 @@ def _confusion(name: str, counts: Any, classes: Sequence[Any]) -> Heat | None:
 
 
 def audit_figures(audits: Sequence[Facts]) -> dict[str, Figure]:
-    """What an attacker showed against what is promised, of each audit that says so by group."""
+    """Lower bounds of the attacks against the guarantee, for each audit with results by group."""
     figures: dict[str, Figure] = {}
     for index, audit in enumerate(audits):
         by_group = audit.get("by_group") or {}

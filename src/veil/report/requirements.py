@@ -1,4 +1,4 @@
-"""Requirements: what a person asks of a run (`worst_group_accuracy>=0.6`), read before training and judged after."""
+"""Requirements on a run (`worst_group_accuracy>=0.6`), parsed before training and checked after."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def build(
 def judge_requirements(
     runs: Sequence[Facts], requirements: Sequence[Mapping[str, Any]]
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Which method is judged, and every requirement with what was measured and whether it is met."""
+    """The method that is checked, and every requirement with its measured value and whether it is met."""
     cleaned = clean_runs(_unpacked(runs))
     require(len(cleaned) > 0, "there is no run to check")
     subject = choose_subject(find_variants(cleaned))
@@ -97,7 +97,7 @@ def judge_requirements(
 def _shared_figures(
     variants: Sequence[Variant], subject: Variant, baselines: Sequence[Variant], groups: Sequence[Mapping[str, Any]]
 ) -> dict[str, Figure]:
-    """What stands once on the page."""
+    """The figures that appear once on the page."""
     wanted: dict[str, Figure | None] = {
         "pareto": pareto_figure(variants, subject),
         "gap": gap_figure(variants),
@@ -108,7 +108,7 @@ def _shared_figures(
 
 
 def _own_figures(runs: Sequence[Facts], detailed: Sequence[int]) -> dict[str, Figure]:
-    """What each of the detailed runs has for itself; the run's place ends the name."""
+    """The figures of each detailed run; names end with the run's position."""
     found: dict[str, Figure] = {}
     for index in detailed:
         for make in (privacy_figures, effect_figures, training_figures, quality_figures):

@@ -36,7 +36,7 @@ class Variant:
 
 
 def is_private(run: Facts) -> bool:
-    """Whether a guarantee comes with the run."""
+    """Whether the run has a privacy guarantee."""
     return epsilon_of(run) is not None
 
 
@@ -123,7 +123,7 @@ def _groups(metrics: Sequence[Facts]) -> dict[str, dict[str, Any]]:
 
 
 def choose_subject(variants: Sequence[Variant]) -> Variant:
-    """Whom the page is about: the private variant with the best worst group, else the best of all."""
+    """The subject of the page: the private variant with the best worst group, else the best of all."""
     candidates = [variant for variant in variants if variant.private] or list(variants)
     return max(candidates, key=lambda variant: -1.0 if variant.worst is None else variant.worst)
 
@@ -180,7 +180,7 @@ def groups_of(runs: Sequence[Facts], subject: Variant, baselines: Sequence[Varia
 def summary_table(runs: Sequence[Facts]) -> list[dict[str, Any]]:
     """One entry per variant: mean and sample std over seeds; best and within one std of it are marked.
 
-    Private variants compete with private ones and the others with each other: without privacy no price was paid.
+    Private variants compete with private ones and the others with each other: others pay no price for privacy.
     """
     variants = find_variants(runs)
     front = front_of(variants)
@@ -211,7 +211,7 @@ def _significance(variant: Variant, best: Variant | None) -> float | None:
 
 
 def privacy_cost_gap(variant: Variant, variants: Sequence[Variant]) -> float | None:
-    """How unequal the price of privacy is: the range, over groups, of what is lost against the run without privacy."""
+    """The privacy-cost gap: the range over groups of the accuracy lost against the run without privacy."""
     twin = next((other for other in variants if other.method == "erm"), None)
     if twin is None or not variant.private:
         return None

@@ -1,4 +1,4 @@
-"""The verdict: the few figures and the one sentence that a person should leave the page with."""
+"""The verdict: the main figures and the one-sentence summary of the page."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _worst_group(subject: Variant) -> str | None:
 def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Facts]) -> dict[str, Any]:
     """A requirement such as {"metric": "worst_group_accuracy", "op": ">=", "threshold": 0.6}, measured and judged.
 
-    A figure over groups says nothing of a group that was not measured: it could be the worst.
+    It is not met if a group was not measured, as that could be the worst.
     """
     asked = from_mapping(requirement)
     value, missing = requirement.get("value"), list[str]()

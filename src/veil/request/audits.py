@@ -1,4 +1,4 @@
-"""What can be asked of an audit, in Python and on the command line."""
+"""The settings of an audit, in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AuditSettings(Asked):
 
 
 class AuditRequest(AuditSettings):
-    """What `veil audit` can be asked."""
+    """The request of `veil audit`."""
 
     run: Path | None = Argument(None, description="The folder of a finished run.")
     self_test: str | None = Field(None, description="Name of a method: test its parts instead of a run.")
@@ -53,5 +53,5 @@ class AuditRequest(AuditSettings):
     )
 
     def settings(self) -> AuditSettings:
-        """What the attack itself is asked."""
+        """The settings of the attack itself."""
         return AuditSettings(**{name: getattr(self, name) for name in AuditSettings.model_fields})

@@ -1,4 +1,4 @@
-"""What can be asked of a budget that lives longer than a run."""
+"""The request of a budget across runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from veil.request.settings import Argument, Asked
 
 
 class BudgetRequest(Asked):
-    """What `veil budget create` can be asked."""
+    """The request of `veil budget create`."""
 
     dataset: str = Argument(..., description="The name of the data set.")
     epsilon: float = Field(description="Maximum ε per row, for all runs together.")

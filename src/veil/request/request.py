@@ -1,7 +1,7 @@
-"""Request: everything that can be asked of a table, as one typed model.
+"""Request: everything a user can ask for on a table, as one typed model.
 
 Command-line options, configuration files, comparisons, audits and the identity of a run are made from its fields: a new
-option is one field with a description. A field stands on the command line under its own name.
+option is one field with a description. A field is a command-line option of the same name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOR_NETWORKS = "asc"
 
 
 class TableRequest(Asked):
-    """What every command that opens a table asks. Roles of columns may stand in the schema instead."""
+    """The fields of every command that opens a table. The schema can set the roles of columns instead."""
 
     without: ClassVar[tuple[str, ...]] = ()
     """Settings that are not available here."""
@@ -58,23 +58,23 @@ class TableRequest(Asked):
     settings: Settings = Field(Settings.checked())
 
     def record(self) -> dict[str, Any]:
-        """What a configuration file says of it besides the settings; None where nothing is asked.
+        """The request as a configuration file, without the settings; None for unset fields.
 
-        A preset is left out: method and model say what it stands for.
+        A preset is omitted: method and model already record it.
         """
         found = self.model_dump(mode="json", by_alias=True, exclude={"settings", "preset"})
         return {name: None if value == [] or value is False else value for name, value in found.items()}
 
     @classmethod
     def recorded(cls, config: Mapping[str, Any], **more: Any) -> Self:
-        """The request that a run's configuration file kept."""
+        """The request recorded in a run's configuration file."""
         names = {field.alias or name for name, field in cls.model_fields.items()}
         kept = {name: value for name, value in config.items() if name in names and value is not None}
         return cls.checked(**kept | more)
 
 
 class Request(TableRequest):
-    """What `veil train` can be asked."""
+    """The request of `veil train`."""
 
     preset: str | None = Field(None, description="Preset of method and model: best. See docs/methods/group-gd.md.")
     method: str = Field("auto", description="See `veil methods`.")
@@ -123,7 +123,7 @@ class Request(TableRequest):
         return {**given, "method": method, "model": SUITED.get(method, NETWORK)}
 
     def options(self) -> dict[str, Any]:
-        """The options of the method, those with a name of their own on the command line among them."""
+        """The options of the method, including those with their own command-line option."""
         own = {
             "aim": self.aim,
             "tail": self.tail,
@@ -133,7 +133,7 @@ class Request(TableRequest):
 
 
 class CompareRequest(TableRequest):
-    """What `veil compare` can be asked."""
+    """The request of `veil compare`."""
 
     without: ClassVar[tuple[str, ...]] = ("seed",)
 
@@ -148,6 +148,6 @@ class CompareRequest(TableRequest):
     option: list[str] = Field([], description="An option of one of the methods, as method.name=value. Repeatable.")
 
     def of_table(self, **more: Any) -> Request:
-        """What a run on the same table would be asked."""
+        """The request of a single run on the same table."""
         same = {name: getattr(self, name) for name in TableRequest.model_fields}
         return Request.checked(**same | {"method": FOR_NETWORKS} | more)

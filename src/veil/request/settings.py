@@ -1,4 +1,4 @@
-"""Settings: what a user may set for any method; those that are options stand on the command line under their names."""
+"""Settings: what a user may set for any method; those marked as options are command-line options."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def Option(default: Any, *, unset: str | None = None, **about: Any) -> Any:
-    """A field that stands on the command line; `unset` is the word for None there."""
+    """A field that is a command-line option; `unset` is its text for None."""
     return Field(default, json_schema_extra={"option": True, "unset": unset}, **about)
 
 
 def Argument(default: Any, **about: Any) -> Any:
-    """A field that stands on the command line without a name."""
+    """A field that is a positional argument."""
     return Field(default, json_schema_extra={"argument": True}, **about)
 
 
 def said(error: ValidationError) -> InputError:
-    """The first thing that is wrong with given values, as one sentence."""
+    """The first validation error as one sentence."""
     first = error.errors()[0]
     name, about = first["loc"][-1] if first["loc"] else "", first.get("ctx", {})
     if first["type"] == "extra_forbidden":
@@ -41,7 +41,7 @@ def said(error: ValidationError) -> InputError:
 
 
 class Asked(BaseModel):
-    """What can be asked: fields that are checked, from which the options of a command are made."""
+    """Base of requests and settings: validated fields, from which command-line options are made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -74,7 +74,7 @@ Delta = Annotated[float | None, BeforeValidator(_delta)]
 
 
 class Settings(Asked):
-    """What a user may set for any method. Method-specific options belong to the method."""
+    """Settings of any method. Method-specific options belong to the method."""
 
     epsilon: float = Option(1.0, description="Privacy budget ε of every owner without a budget.")
     delta: Delta = Option(None, description="δ, or auto for 1 / (2 × training rows).", unset="auto")

@@ -1,4 +1,4 @@
-"""Charging: a run on a table pays from its data set's budget, which outlives the run (`veil.budget_store`)."""
+"""Charging: a run on a table is charged to its data set's budget (`veil.budget_store`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from veil.training.run_folder import RunFolder
 class Charge(Callback):
     """Reserves what the plan may spend as soon as there is a plan; from the first step on it stays charged.
 
-    `reads_more` names what the run reads off the rows without noise: no ε covers it, and the store notes it down.
+    `reads_more` names what the run reads from the rows without noise: no ε covers it, and the store records it.
     """
 
     def __init__(

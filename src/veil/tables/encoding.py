@@ -27,7 +27,7 @@ class Numeric:
     """A number between two bounds. `missing_words` are texts that mean "no value".
 
     A missing value becomes the middle and, with the rule `flag`, sets a column of its own; `refuse` makes it an error.
-    With `lenient`, what is no number counts as missing.
+    With `lenient`, values that are not numbers count as missing.
     """
 
     name: str
@@ -190,7 +190,7 @@ class Encoding:
 
 
 def words(column: pd.Series) -> list[str]:
-    """Each value as a word; what is missing is the empty word. Whole numbers look alike whatever their type."""
+    """Each value as text; missing values are empty. Whole numbers look the same whatever their type."""
     return ["" if missing else _word(value) for value, missing in zip(column, column.isna(), strict=True)]
 
 
@@ -208,7 +208,7 @@ def hashed_words(column: pd.Series, name: str, buckets: int) -> NDArray[np.int64
 def numbers(
     column: pd.Series, name: str, missing_words: tuple[str, ...] = (), lenient: bool = False
 ) -> NDArray[np.float64]:
-    """A column as numbers, NaN where a value is missing; what is no number is an error that names the row.
+    """A column as numbers, NaN where a value is missing; a value that is not a number is an error that names the row.
 
     With `lenient` such values count as missing instead, so that not even an error tells about a row.
     """

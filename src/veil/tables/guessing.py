@@ -1,4 +1,4 @@
-"""Guessing: what kind each column is and which bounds and values it has, read off the rows. This is not private.
+"""Guessing: the kind, bounds and values of each column, taken from the rows. This is not private.
 
 Still, no category or word of few rows is kept, however small the table is: their rows count as one, all zeros. Bounds
 are rounded outwards; those of small whole numbers stay what they are: such a bound may be the value of a single row.
@@ -63,7 +63,7 @@ def guess_kind(column: pd.Series) -> Kind:
 
 
 def why_not_learned(column: pd.Series) -> str:
-    """In a few words, why a column is not learned from when nobody said that it should be ignored."""
+    """In a few words, why a column is not a feature although nobody ignored it."""
     present = column.dropna()
     if len(present) == 0:
         return "empty"
@@ -156,7 +156,7 @@ def _numbered(present: pd.Series) -> bool:
 
 
 def _absent_words(column: pd.Series, rare: int) -> tuple[tuple[str, ...], bool]:
-    """What stands in a column of numbers and is no number: taken as words for "missing"; and whether these are all."""
+    """The values of a numeric column that are not numbers, taken as words for "missing"; and whether these are all."""
     if pd.api.types.is_numeric_dtype(column):
         return (), True
     listed = column.dropna().astype("string").str.strip()

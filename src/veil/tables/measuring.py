@@ -1,4 +1,4 @@
-"""Measuring: how a run's model does on rows that it was not trained on, by a noisy release; or, if asked, exactly."""
+"""Measuring: figures of a run's model on held-out rows, by a noisy release; or exactly, if requested."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ SHOWN = "Exact figures on the training rows, requested with --show-private. Do n
 
 @dataclass(frozen=True)
 class ExactFigures:
-    """Exact figures on the training rows, marked as not covered: someone asked for them."""
+    """Exact figures on the training rows, on request and marked as not covered."""
 
     rows: Problem
 

@@ -133,7 +133,7 @@ def open_rows(request: Request, columns: Columns | None, by: Opening) -> Opened:
 def open_to_compare(
     request: Request, tables: tuple[pd.DataFrame, pd.DataFrame | None] | None = None, rare: int = RARE
 ) -> Opened:
-    """Rows for several methods that are judged by public rows: none are held out, so no seed decides anything."""
+    """Rows for several methods evaluated on public rows: none are held out, so no seed is needed."""
     nobody = Seed.from_int(0)
     by = Opening(create("erm"), request.settings, Split(nobody, Holdout(0.0, nobody), None), tables=tables, rare=rare)
     return open_rows(request, columns_of(request), by)
@@ -327,7 +327,7 @@ def _privately(
 def _say_columns(
     say: Say | None, encoding: Encoding, table: pd.DataFrame, columns: Columns, ignore: Collection[str]
 ) -> None:
-    """Tell which columns the model does not see, and why, so that nobody is surprised."""
+    """Report which columns the model does not use, and why."""
     if say is None:
         return
     used = {column.name for column in encoding.columns} | columns.left_out()

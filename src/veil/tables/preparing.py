@@ -36,7 +36,7 @@ DRAFTED = (
 
 
 def columns_of(request: Request) -> Columns:
-    """Roles from the command line first, from the schema where the command line is silent."""
+    """Roles from the command line, else from the schema."""
     require(
         request.row_budgets is None or (request.owner is None and request.budgets is None),
         "--row-budgets gives every row its own ε: omit --owner and --budgets",
@@ -115,7 +115,7 @@ def check_columns(table: pd.DataFrame, columns: Columns) -> None:
 
 
 def check_ignored(table: pd.DataFrame, ignore: Collection[str]) -> None:
-    """Every column that is to be ignored is there: a name with a slip in it would be learned from."""
+    """Check that every ignored column exists: a misspelled column would be used as a feature."""
     names = [str(name) for name in table.columns]
     for name in sorted(set(ignore) - set(names)):
         near = [] if looks_like_row(names, table) else get_close_matches(name, names, 1, 0.5)

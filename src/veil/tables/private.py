@@ -68,7 +68,7 @@ class Preprocessing:
     share: float
 
     def tokens(self) -> tuple[Repeated, ...]:
-        """What every cell pays."""
+        """The cost to every cell."""
         return (Repeated(self.event, RELEASES),)
 
 

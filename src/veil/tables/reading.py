@@ -138,7 +138,7 @@ def _read_folder(folder: Path) -> pd.DataFrame:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turn what a library says about a file it cannot read into one sentence that names the file."""
+    """Turn a library's error about an unreadable file into one sentence that names the file."""
     try:
         yield
     except InputError:
@@ -169,7 +169,7 @@ def _checked(table: pd.DataFrame, what: str) -> pd.DataFrame:
 
 
 def refuse_twice(names: Iterable[Any], what: str) -> None:
-    """Refuse a table two columns of which have one name: nobody could say which is meant."""
+    """Reject a table with two columns of the same name."""
     known: set[str] = set()
     for name in map(str, names):
         require(name not in known, f'{what} has two columns named "{name}": rename one')

@@ -182,7 +182,7 @@ def _as_kind(column: SchemaColumn, kind: str) -> SchemaColumn:
 
 
 def read_schema(path: Path) -> Schema:
-    """A schema from a TOML file; anything wrong is said in one sentence that names the column."""
+    """Read a schema from a TOML file; an error names the column."""
     record = read_toml(path)
     columns = record.get("columns")
     require(isinstance(columns, dict) and bool(columns), f"{path} has no [columns.NAME] tables")
@@ -212,7 +212,7 @@ def _facts(name: str, entry: Any, path: Path) -> SchemaColumn:
 
 
 def draft_schema(table: pd.DataFrame, target: str | None = None, groups: tuple[str, ...] = ()) -> Schema:
-    """A first schema read off the rows: everything in it must be replaced by public knowledge, or left out."""
+    """Draft a schema from the rows: everything in it must be replaced with public knowledge, or removed."""
     columns = []
     for name in map(str, table.columns):
         if name == target or name in groups:

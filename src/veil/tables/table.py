@@ -117,7 +117,7 @@ def check_classes(labels: NDArray[np.object_], target: str) -> None:
 
 
 def check_groups(groups: int, rows: int, columns: Sequence[str]) -> None:
-    """Refuse groups that are quantities or identifiers: almost every row would be a group of its own."""
+    """Refuse groups that are quantities or identifiers: almost every row would be its own group."""
     many = groups > MAX_GROUPS or (groups > 50 and rows < 5 * groups)
     require(
         not many,
@@ -127,7 +127,7 @@ def check_groups(groups: int, rows: int, columns: Sequence[str]) -> None:
 
 
 def check_trained(trained: Sequence[str], measured: Sequence[str]) -> None:
-    """Refuse a group all of whose rows are held out: nothing would be learned for it, and nobody would see that."""
+    """Reject a group whose rows are all held out: nothing would be learned for it, unnoticed."""
     alone = sorted(set(measured) - set(trained))
     require(
         not alone,

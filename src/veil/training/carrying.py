@@ -1,4 +1,4 @@
-"""Carrying over: a plan's releases taken apart, into those of its own steps and all others.
+"""Carrying over: splits a plan's releases into those of its own steps and all others.
 
 A run that continues or shortens another must pay for everything that its weights depend on. Which releases belong to
 the steps of a plan is known, if every step makes the same ones; whatever else its rules pay for (preprocessing, earlier
@@ -43,7 +43,7 @@ class StepReleases:
 
     @classmethod
     def of(cls, plan: Plan) -> StepReleases:
-        """Those of a plan whose steps are all the same; any other is refused."""
+        """The releases of a plan whose steps are identical; any other is rejected."""
         if plan.rules is None:
             raise InputError(f"{plan.method} is not private: it has no budgets to change")
         # A controller that is more than constant may make releases of its own.

@@ -1,6 +1,6 @@
 """The loop: reserve, sample, gradients, bound, noise, update, controller. Every SGD method runs through here.
 
-What serves it stands beside it: `reservations`, `optimizer` (with schedule and average), `side_effects` of forward
+Its parts are beside it: `reservations`, `optimizer` (with schedule and average), `side_effects` of forward
 passes, `reporting`, `checkpoints` and `process_group`.
 """
 
@@ -151,7 +151,7 @@ class Loop:
         self.optimizer.average.install()
 
     def progress(self) -> Progress:
-        """Where the run stands before its first step."""
+        """The state before the first step."""
         return self.checkpointer.take(self.first, self._state)
 
     def go_on(self, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Individualised privacy progression: go on with raised budgets, or back to where a lowered budget still held.
+"""Individualised privacy progression: continue with raised budgets, or roll back to where a lowered budget held.
 
 Both need plans whose steps are all the same releases (`dp-sgd`, `auto-s`, `dp-is-sgd`, `dpsur`, `idp-sgd`, `ino-sgd` on
 clip or normalise) on rows drawn by Poisson sampling. Weights are a function of the releases made so far, so a
@@ -107,7 +107,7 @@ def raised_plan(plan: Plan, budgets: Mapping[str, float], steps: int) -> Plan:
     """The plan of `steps` further steps in which only owners with raised budgets take part.
 
     Noise and thresholds stay; the rate of each such owner is the largest at which everything before and everything
-    to come together cost at most its raised budget. An owner whose budget was not raised has spent it and rests.
+    to come together cost at most its raised budget. An owner whose budget was not raised is left out.
     """
     old = StepReleases.of(plan)
     require(steps >= 1, f"steps is {steps}: it must be at least 1")
@@ -165,8 +165,8 @@ def raise_budgets(
     """Continue a finished run, on a copy of its model, after some owners raised their budgets.
 
     The new ledger first records all releases of the earlier run, then those to come; each owner's ε is that of both
-    parts together. The optimizer starts anew. So does the noise: the seed is new, and where a person gave the earlier
-    one, it follows from that one and the new plan.
+    parts together. The optimizer is reset. The noise is new: the seed is fresh or, where a person gave the earlier one,
+    derived from that one and the new plan.
 
     Args:
         run: The finished run; its model must have the weights that the run ended with.
@@ -337,7 +337,7 @@ def _rates(old: StepReleases, facts: PublicFacts, raised: Sequence[bool], steps:
 def _continued(plan: Plan, run: Run, gone: Sequence[str] = ()) -> Plan:
     """The plan with what the earlier certificate rested on, and with a seed of its own.
 
-    The noise of the earlier run must not come again: its difference to other values would show them. A seed that a
+    The noise of the earlier run must not be reused: differences would reveal values. A seed that a
     person gave is replaced by one that follows from it and the plan; otherwise the system draws another.
     """
     given = plan.settings.seed
@@ -384,7 +384,7 @@ def _folder(out: Path | str | None, plan: Plan, run: Run) -> Iterator[RunFolder 
 
 
 def _copy_ledgers(run: Run, folder: RunFolder | None, names: Sequence[str]) -> None:
-    """Let the new folder hold the ledgers of the earlier run that stand beside the one of training."""
+    """Copy the earlier run's other ledgers into the new folder."""
     if folder is None or run.folder is None:
         return
     for name in names:

@@ -1,4 +1,4 @@
-"""Run: the outcome of training, what it promises, and the folder it is kept in."""
+"""Run: the result of training, its guarantee, and the folder it is stored in."""
 
 from __future__ import annotations
 

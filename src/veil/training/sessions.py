@@ -41,7 +41,7 @@ from veil.training.trials import check_rows_apart
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A batch that was handed out and not answered yet, and what watches the pass over it (nothing if it is empty)."""
+    """A batch that is waiting for `step`, and the recorder of its pass (None if it is empty)."""
 
     step: int
     release: GradientRelease
@@ -52,7 +52,7 @@ class _Waiting:
 
 
 class Session:
-    """An iterator over batches. Every batch must be answered by one `step`; `finish` gives the run.
+    """An iterator over batches. Call `step` once for every batch; `finish` returns the run.
 
     What a forward pass writes into the model (buffers, tensors in attributes) is undone by `step`. Make changes of your
     own to the model after `step` and before the next batch.
@@ -69,7 +69,7 @@ class Session:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw batch after batch; the cost of each is reserved before its rows are read.
 
-        A second `for` after a `break` goes on with the next batch. Batches are planned and paid for once: when they
+        A second `for` after a `break` continues with the next batch. Batches are planned and paid for once: when they
         are used up, there are no more.
         """
         loop = self._loop
@@ -161,7 +161,7 @@ class Session:
             self._loop.side_effects.undo(numbers=False)
 
     def close(self) -> None:
-        """Give the run's folder free without finishing; whoever calls `session` with `resume=True` goes on."""
+        """Release the run's folder without finishing; `session` with `resume=True` continues."""
         self._preparation.__exit__()
 
     def finish(self) -> Run:
@@ -173,7 +173,7 @@ class Session:
 
 
 def _mark(loss: Any) -> Any:
-    """What tells one loss from another: a lambda in a loop is a new object with the same code at every step."""
+    """An identity for a loss: a lambda in a loop is a new object with the same code at every step."""
     if isinstance(loss, partial):
         return _mark(loss.func)
     if not hasattr(loss, "__code__"):
@@ -194,7 +194,7 @@ def session(
     resume: bool = False,
     **settings: Any,
 ) -> Session:
-    """Plan a run and hand out its batches; the arguments are those of `fit`.
+    """Plan a run and iterate over its batches; the arguments are those of `fit`.
 
     `loss` is used where a method looks at losses on the side (asc, azb). With `out`, checkpoints are kept; the same
     call with `resume=True` resumes a session that was interrupted.

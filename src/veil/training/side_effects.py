@@ -1,4 +1,4 @@
-"""Side effects: what forward passes over private rows write into a model is undone, for no noise covers it.
+"""Side effects: whatever forward passes over private rows write into a model is undone, as no noise covers it.
 
 Buffers and attributes are put back; a pass that changes a weight is rejected. What passes change by themselves (a power
 iteration) goes on by passes over made-up rows, so it depends on no row.
@@ -80,7 +80,7 @@ class SideEffects:
 
 
 def refuse_written(weights: Sequence[str]) -> None:
-    """Refuse what passes over rows gave that changed weights: rows would leave in them, and in it, without noise."""
+    """Reject results of passes that changed weights: they would leak rows without noise."""
     if weights:
         raise GradientError(
             f"the forward pass changes the parameter {weights[0]}, so it would hold private rows without noise: use a "

@@ -1,4 +1,4 @@
-"""Trials: what a run will need of model, loss and evaluation, tried on made-up rows before a row is read.
+"""Trials: model, loss and evaluation are tested on synthetic rows before a row is read.
 
 Whatever fails here has cost nothing. After training the same failure would come with the budget spent.
 """
@@ -40,7 +40,7 @@ def made_up(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def check_outputs(model: nn.Module, problem: Problem, otherwise: str) -> None:
-    """Refuse a model that does not take rows of this shape, or gives other outputs than figures and losses read.
+    """Reject a model that does not accept rows of this shape, or whose outputs do not fit figures and losses.
 
     `otherwise` ends the sentence: what to do instead of changing the model.
     """
@@ -74,7 +74,7 @@ def carried(model: nn.Module, problem: Problem, loss: LossFunction) -> tuple[Ten
 
 
 def check_rows_apart(model: nn.Module, problem: Problem, loss: LossFunction) -> list[str]:
-    """Refuse a model or a loss that mixes or stores rows; if they take no made-up rows, the certificate says so."""
+    """Reject a model or a loss that mixes or stores rows; if they reject synthetic rows, the certificate says so."""
     try:
         gradients.check(model, made_up(problem), loss)
     except gradients.GradientError:
@@ -85,7 +85,7 @@ def check_rows_apart(model: nn.Module, problem: Problem, loss: LossFunction) -> 
 
 
 def check_evaluation(model: nn.Module, evaluation: Problem, groups: Sequence[str]) -> None:
-    """Refuse rows for evaluation on which the figures cannot be computed once the model is trained."""
+    """Reject evaluation rows on which the figures could not be computed after training."""
     require(
         evaluation.source is None,
         "evaluation takes rows from a source, and figures need them in memory: give a Problem made from arrays",
@@ -116,7 +116,7 @@ def check_evaluation(model: nn.Module, evaluation: Problem, groups: Sequence[str
 
 
 def check_savable(model: nn.Module) -> None:
-    """Refuse a model whose state a run cannot keep: something that is no plain tensor of a kind that files hold."""
+    """Reject a model whose state cannot be saved: an entry that is not a plain tensor."""
     for name, value in model.state_dict().items():
         require(
             isinstance(value, Tensor) and name.rpartition(".")[2] != "_extra_state",

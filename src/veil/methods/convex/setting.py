@@ -52,7 +52,7 @@ class LinearSetting:
         return np.array(self.facts.group_sizes, dtype=np.float64)
 
     def details(self) -> dict[str, Any]:
-        """What a plan says of it."""
+        """Its description in a plan."""
         return {
             "loss": self.loss.name,
             "lipschitz": self.constants.lipschitz,
@@ -61,7 +61,7 @@ class LinearSetting:
         }
 
     def layer(self, model: nn.Module) -> nn.Linear:
-        """The model's linear layer, or a refusal."""
+        """The model's linear layer; raises if there is none."""
         layer = linear_layer(model, self.method)
         features, outputs = math.prod(self.facts.input_shape), self.facts.outputs
         require(
@@ -132,7 +132,7 @@ def noise_for_cell(build: Build, cell: int, facts: PublicFacts, settings: Settin
 
 
 def tightest_cells(facts: PublicFacts, settings: Settings) -> dict[int, int]:
-    """The cell of each group whose owner allows least."""
+    """The cell of each group whose owner has the smallest budget."""
     found: dict[int, int] = {}
     for index, cell in enumerate(facts.cells):
         budget = facts.budget_of(index, settings.epsilon)

@@ -44,7 +44,7 @@ SAME_GROUP = "Every group is charged as if it were chosen at every step."
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user asked of MGR or AGS."""
+    """The user's options of MGR or AGS."""
 
     choice: Choice
     release: Release
