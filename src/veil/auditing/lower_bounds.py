@@ -35,7 +35,7 @@ Coins = NDArray[np.bool_]
 
 LARGEST_EPSILON = 200.0
 ASSUMPTIONS = {
-    "one-run": "Each canary was included by a fair, independent coin flip; nothing is assumed about the mechanism.",
+    "one-run": "The coin flips of the canaries are fair and independent; nothing is assumed about the mechanism.",
     "clopper-pearson": "The coin flips are fair, and canaries do not influence each other's scores.",
     "gdp-fit": "Canaries do not influence each other, and the trade-off curve is Gaussian.",
     "fdp-fit": "Canaries do not influence each other, and the releases are those of the ledger except for the noise.",
