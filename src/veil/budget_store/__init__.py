@@ -7,7 +7,7 @@ reads a row; a run that would exceed a limit is rejected. `docs/budgets.md` stat
 >>> folder = tempfile.TemporaryDirectory()
 >>> store = BudgetStore.create(f"{folder.name}/budget.sqlite")
 >>> store.add_dataset(DataSet("people"), epsilon=1.0, delta=1e-5)
->>> store.reserve("people", Request("first", Cost(0.4, 1e-6))).state
+>>> store.reserve("people", Spending("first", Cost(0.4, 1e-6))).state
 'reserved'
 >>> [round(balance.left_epsilon, 2) for balance in store.balances("people")]
 [0.6]
@@ -16,7 +16,7 @@ reads a row; a run that would exceed a limit is rejected. `docs/budgets.md` stat
 
 from veil.budget_store.balance import Balance, Charge, Limit
 from veil.budget_store.costs import Cost, DataSet
-from veil.budget_store.entries import NOT_CHARGED, Entry, Request, State
+from veil.budget_store.entries import NOT_CHARGED, Entry, Spending, State
 from veil.budget_store.runs import RunReservation, reserve_amount, reserve_for
 from veil.budget_store.store import BudgetStore
 
@@ -29,8 +29,8 @@ __all__ = [
     "DataSet",
     "Entry",
     "Limit",
-    "Request",
     "RunReservation",
+    "Spending",
     "State",
     "reserve_amount",
     "reserve_for",

@@ -18,8 +18,8 @@ State = Literal["reserved", "running", "finished", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What a run asks for: the largest cost of any row and, where its groups are the budget's, that of each cell."""
+class Spending:
+    """What a run may spend: the largest cost to any row and, where its groups are the budget's, that of each cell."""
 
     run: str
     most: Cost

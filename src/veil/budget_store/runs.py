@@ -14,7 +14,7 @@ from veil.accounting.calibration import noise_multiplier
 from veil.accounting.events import Gaussian, Relation, Repeated
 from veil.accounting.spending_rules import TokenBucket
 from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of, largest
-from veil.budget_store.entries import Request, State
+from veil.budget_store.entries import Spending, State
 from veil.budget_store.store import BudgetStore, new_claim
 from veil.errors import InputError, require
 from veil.foundation.files import write_whole
@@ -34,7 +34,7 @@ class RunReservation:
 
     store: BudgetStore
     dataset: str
-    request: Request
+    spending: Spending
     claim: str
     folder: Path | None = None
     state: State = "reserved"
@@ -51,23 +51,23 @@ class RunReservation:
 
     def cancel(self) -> None:
         """No row was read: give the reservation back."""
-        self.store.cancel(self.dataset, self.request.run)
+        self.store.cancel(self.dataset, self.spending.run)
         self.keep("cancelled")
 
     def snapshot(self, state: str) -> dict[str, Any]:
         """What a report shows: what this run took, and how the budget stands at this moment."""
-        most = self.request.most
+        most = self.spending.most
         return {
             "store": self.store.place,
             "dataset": self.dataset,
-            "run": self.request.run,
+            "run": self.spending.run,
             "claim": self.claim,
             "state": state,
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "charged": {"epsilon": most.epsilon, "delta": most.delta, "rho": most.rho},
             "charged_by_cell": [
                 {"group": group, "owner": owner, "epsilon": cost.epsilon, "delta": cost.delta}
-                for (group, owner), cost in self.request.cells.items()
+                for (group, owner), cost in self.spending.cells.items()
             ],
             "limits": [balance.as_json() for balance in self.store.balances(self.dataset)],
         }
@@ -100,8 +100,8 @@ def reserve_for(
     terms = place.dataset(dataset)
     costs = _costs(plan, terms, held_out)
     same = tuple(groups) == terms.groups and (owner or "") == terms.owner and bool(terms.groups or terms.owner)
-    request = Request(run_id, largest(costs.values()), costs if same else {}, plan.method)
-    return _reserved(place, dataset, request, folder)
+    spending = Spending(run_id, largest(costs.values()), costs if same else {}, plan.method)
+    return _reserved(place, dataset, spending, folder)
 
 
 def reserve_amount(
@@ -118,7 +118,7 @@ def reserve_amount(
     """Reserve an (ε, δ) for every row: for a run whose plan is not known before it reads rows."""
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
     cost = amount(epsilon, delta, place.dataset(dataset), relation)
-    return _reserved(place, dataset, Request(run_id, cost, method=method), folder)
+    return _reserved(place, dataset, Spending(run_id, cost, method=method), folder)
 
 
 def _costs(plan: Plan, terms: DataSet, held_out: bool) -> dict[tuple[str, str], Cost]:
@@ -147,13 +147,13 @@ def _measurement(plan: Plan, terms: DataSet, accountant: Accountant) -> Cost:
     return cost_of(rule, budget, plan.delta, terms, relation)
 
 
-def _reserved(store: BudgetStore, dataset: str, request: Request, folder: Path | None) -> RunReservation:
+def _reserved(store: BudgetStore, dataset: str, spending: Spending, folder: Path | None) -> RunReservation:
     mark = new_claim()
     if folder is not None:
-        mark, name = _mark(folder, request.run)
-        request = replace(request, run=name)
-    state = store.reserve(dataset, request, mark).state
-    reservation = RunReservation(store, dataset, request, mark, folder, state)
+        mark, name = _mark(folder, spending.run)
+        spending = replace(spending, run=name)
+    state = store.reserve(dataset, spending, mark).state
+    reservation = RunReservation(store, dataset, spending, mark, folder, state)
     reservation.keep(state)
     return reservation
 

@@ -25,7 +25,7 @@ from veil.budget_store.costs import Cost, DataSet, checked_name, order_for
 from veil.budget_store.entries import (
     FORMAT,
     Entry,
-    Request,
+    Spending,
     State,
     cells,
     datasets,
@@ -134,7 +134,7 @@ class BudgetStore:
         found = self._look(lambda c: list(c.execute(select(datasets.c.name).order_by(datasets.c.name)).scalars()))
         return [str(name) for name in found]
 
-    def reserve(self, dataset: str, request: Request, claim: str | None = None) -> Entry:
+    def reserve(self, dataset: str, spending: Spending, claim: str | None = None) -> Entry:
         """Charge a run; on disk when this returns. Refused with `BudgetExceeded` if any limit would be overrun.
 
         `claim` is the run's own mark. Repeating the call with the same mark (a resumed run, a broken connection) costs
@@ -146,20 +146,20 @@ class BudgetStore:
             row = _take_turn(connection, dataset)
             earlier = connection.execute(select(runs).where(runs.c.claim == mark)).one_or_none()
             if earlier is not None:
-                _require_same(connection, earlier, row, request)
+                _require_same(connection, earlier, row, spending)
                 return _entry(earlier, row.name)
-            same_name = (runs.c.dataset == row.id) & (runs.c.name == request.run) & (runs.c.state != "cancelled")
+            same_name = (runs.c.dataset == row.id) & (runs.c.name == spending.run) & (runs.c.state != "cancelled")
             taken = select(func.count()).where(same_name)
             require(
                 connection.execute(taken).scalar() == 0,
-                f'a run "{request.run}" has already reserved from "{dataset}": use another name',
+                f'a run "{spending.run}" has already reserved from "{dataset}": use another name',
             )
-            known, asked = _charges(connection, row.id), Charge(request.most, request.cells)
+            known, asked = _charges(connection, row.id), Charge(spending.most, spending.cells)
             for _, limit in _limits(connection, row.id):
                 reason = overrun(limit, known, asked, _dataset(row))
                 if reason is not None:
                     raise BudgetExceeded(reason)
-            _write(connection, row.id, mark, request)
+            _write(connection, row.id, mark, spending)
             return _entry(connection.execute(select(runs).where(runs.c.claim == mark)).one(), row.name)
 
         return self._do(act)
@@ -302,35 +302,35 @@ def _charges(connection: Connection, dataset: int) -> list[Charge]:
     return [Charge(Cost(run.epsilon, run.delta, run.rho), by_run.get(run.id, {})) for run in listed]
 
 
-def _write(connection: Connection, dataset: int, claim: str, request: Request) -> None:
+def _write(connection: Connection, dataset: int, claim: str, spending: Spending) -> None:
     made = connection.execute(
         insert(runs).values(
             dataset=dataset,
-            name=request.run,
+            name=spending.run,
             claim=claim,
             state="reserved",
-            **asdict(request.most),
-            method=request.method,
-            note=request.note,
+            **asdict(spending.most),
+            method=spending.method,
+            note=spending.note,
             reserved=_now(),
         )
     )
     number = _number(made)
     rows = [
         {"run": number, "group_name": group, "owner_name": owner, **asdict(cost)}
-        for (group, owner), cost in request.cells.items()
+        for (group, owner), cost in spending.cells.items()
     ]
     if rows:
         connection.execute(insert(cells), rows)
 
 
-def _require_same(connection: Connection, earlier: Row[Any], dataset: Row[Any], request: Request) -> None:
+def _require_same(connection: Connection, earlier: Row[Any], dataset: Row[Any], spending: Spending) -> None:
     """Check that a resumed run requests the same cost as before."""
     rows = connection.execute(select(cells).where(cells.c.run == earlier.id))
     known = {(row.group_name, row.owner_name): Cost(row.epsilon, row.delta, row.rho) for row in rows}
-    same = earlier.dataset == dataset.id and earlier.name == request.run and known == dict(request.cells)
+    same = earlier.dataset == dataset.id and earlier.name == spending.run and known == dict(spending.cells)
     require(
-        same and Cost(earlier.epsilon, earlier.delta, earlier.rho) == request.most,
+        same and Cost(earlier.epsilon, earlier.delta, earlier.rho) == spending.most,
         f'run "{earlier.name}" has already reserved a different amount: resume the original plan, or start a new run',
     )
     require(earlier.state != "cancelled", _refusal(earlier, "running"))

@@ -66,7 +66,9 @@ def _attack(folder: Path, request: AuditRequest, json: bool) -> Audit:
         return run_audit(plan, problem=rows.problem, others=rows.others, model=rows.trained(loaded), **settings)
     place = request.shadow_folder or folder.with_name(folder.name + "-shadows")
     if request.attack == "lira" and not json:
-        stderr.print(f"Shadow models are kept in {place}: they may reveal private rows.", soft_wrap=True, highlight=False)
+        stderr.print(
+            f"Shadow models are kept in {place}: they may reveal private rows.", soft_wrap=True, highlight=False
+        )
     return run_audit(plan, problem=rows.problem, model=rows.build, workers=workers, out=place, **settings)
 
 

@@ -84,12 +84,12 @@ def reserve(
     json: Json = False,
 ) -> None:
     """Charge a use of the rows outside `veil train`, before it starts."""
-    from veil.budget_store import BudgetStore, Request
+    from veil.budget_store import BudgetStore, Spending
     from veil.budget_store.costs import amount
 
     place = BudgetStore.open(store)
     cost = amount(epsilon, delta, place.dataset(dataset))
-    entry = place.reserve(dataset, Request(run, cost, note=note))
+    entry = place.reserve(dataset, Spending(run, cost, note=note))
     if json:
         print_json(entry.as_json())
         return
