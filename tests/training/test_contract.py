@@ -434,7 +434,7 @@ def test_classes_that_were_read_off_rows_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (nn.Linear(7, 2), "the model does not take rows of shape 10 (float32)"),
+        (nn.Linear(7, 2), "the model does not accept rows of shape 10 (float32)"),
         (nn.Linear(10, 1), "it must give 2 numbers per row, one per class"),
     ],
 )

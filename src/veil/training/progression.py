@@ -122,7 +122,7 @@ def raised_plan(plan: Plan, budgets: Mapping[str, float], steps: int) -> Plan:
     )
     rates = _rates(old, facts, raised, steps)
     draw, release = Poisson(rates), old.gradient
-    require(draw.expected_batch(facts) > 0, "no owner who raised has a row that takes part: raise others too")
+    require(draw.expected_batch(facts) > 0, "no row of the owners who raised takes part: raise others too")
     further = replace(
         release,
         draw=draw,
