@@ -37,11 +37,11 @@ def checked_requirements(texts: Sequence[str] | None) -> list[dict[str, Any]]:
     return [requirement.as_json() for requirement in parse_requirements(texts or [])]
 
 
-def judge(facts: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> Checks:
+def judge(records: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> Checks:
     """The verdict of the report, without the page."""
     from veil.report import judge_requirements
 
-    subject, checks = judge_requirements(facts, wanted)
+    subject, checks = judge_requirements(records, wanted)
     return Checks(subject, tuple(checks))
 
 

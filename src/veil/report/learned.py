@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
 from veil.report.wording import date, number, signed, some_of, value
 
@@ -19,7 +19,7 @@ READ_OFF = (
 EFFECT = "Effect"
 
 
-def effect_figures(run: Facts) -> dict[str, Figure]:
+def effect_figures(run: Record) -> dict[str, Figure]:
     """The columns and the pairs that matter most, on one scale."""
     effects = run.get("effects") or {}
     columns = [one for one in effects.get("columns") or [] if one["kind"] != "text"][:COLUMNS]
@@ -35,7 +35,7 @@ def effect_figures(run: Facts) -> dict[str, Figure]:
     return found
 
 
-def learned(run: Facts) -> dict[str, Any] | None:
+def learned(run: Record) -> dict[str, Any] | None:
     """How to read the figures, and what the certificate does not cover; None where a run has no effects."""
     effects = run.get("effects") or {}
     if not effects:
@@ -56,7 +56,7 @@ def learned(run: Facts) -> dict[str, Any] | None:
     }
 
 
-def learned_table(run: Facts) -> Table | None:
+def learned_table(run: Record) -> Table | None:
     """All columns and pairs by how much they matter, with the values that have the largest and the smallest effect."""
     effects = run.get("effects") or {}
     if not effects:
@@ -79,7 +79,7 @@ def learned_table(run: Facts) -> Table | None:
     )
 
 
-def unheard(run: Facts) -> str | None:
+def unheard(run: Record) -> str | None:
     """The sentence about groups too small to be treated separately; None where there are none."""
     details = run.get("details") or {}
     together: Mapping[str, str] = details.get("heard_together") or {}
@@ -100,7 +100,7 @@ def _rows(count: int | None) -> str:
     return f"{number(count)} row{'' if count == 1 else 's'}"
 
 
-def _names(column: Facts) -> list[str]:
+def _names(column: Record) -> list[str]:
     """Knots or values as people read them."""
     shown = {"number": value, "date": date}.get(column["kind"], str)
     return [shown(at) for at in column["at"]]
@@ -125,7 +125,7 @@ def _known(levels: Sequence[str]) -> Sequence[str]:
     return levels[:-1] if levels[-1] == UNKNOWN else levels
 
 
-def _drawn(column: Facts, effects: Facts, span: tuple[float, float]) -> Figure:
+def _drawn(column: Record, effects: Record, span: tuple[float, float]) -> Figure:
     """A curve for a number or a date; bars for a category, or a grid where there are several curves."""
     curves = list(effects["curves"])
     strongest = sorted(range(len(curves)), key=lambda curve: -max(map(abs, column["effects"][curve])))[:CURVES]
@@ -174,7 +174,7 @@ def _drawn(column: Facts, effects: Facts, span: tuple[float, float]) -> Figure:
     )
 
 
-def _pair(pair: Facts, curves: Sequence[str]) -> Heat:
+def _pair(pair: Record, curves: Sequence[str]) -> Heat:
     """The interaction of two columns; of several curves the one with the largest effect."""
     most = max(range(len(curves)), key=lambda curve: max(abs(one) for line in pair["effects"][curve] for one in line))
     rows, columns = map(_known, pair["levels"])
@@ -195,7 +195,7 @@ def _pair(pair: Facts, curves: Sequence[str]) -> Heat:
     )
 
 
-def _label(effects: Facts) -> str:
+def _label(effects: Record) -> str:
     return {
         "log-odds": f"Log-odds of {effects['curves'][0]}",
         "scores": "Score of a class, less the mean over classes",
@@ -203,7 +203,7 @@ def _label(effects: Facts) -> str:
     }[effects["unit"]]
 
 
-def _note(column: Facts, curves: Sequence[str], shown: int) -> str:
+def _note(column: Record, curves: Sequence[str], shown: int) -> str:
     """What the figure omits: further values and classes, and values without a place on the axis."""
     values = len(column["at"]) if column["kind"] not in ("number", "date") else 0
     said = [f"The {VALUES} of {values} values with the largest effects."] if values > VALUES else []

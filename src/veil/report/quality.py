@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
 from veil.report.variants import FIGURES
 from veil.report.wording import label, number
 
 
-def quality_figures(run: Facts) -> dict[str, Figure]:
+def quality_figures(run: Record) -> dict[str, Figure]:
     """What `metrics.parity` and the extra keys of `metrics.by_group` allow."""
     metrics = run.get("metrics") or {}
     scores = metrics.get("by_group") or {}
@@ -38,7 +38,7 @@ def quality_figures(run: Facts) -> dict[str, Figure]:
     return figures
 
 
-def _one_class_note(scores: Facts) -> str:
+def _one_class_note(scores: Record) -> str:
     tables = [score["confusion"] for score in scores.values() if score.get("confusion")]
     if not tables or not all(sum(sum(row) > 0 for row in table) == 1 for table in tables):
         return ""
@@ -48,7 +48,7 @@ def _one_class_note(scores: Facts) -> str:
     )
 
 
-def score_table(run: Facts) -> Table | None:
+def score_table(run: Record) -> Table | None:
     """Every further number that `metrics.by_group` gives of each group, or None where there is none."""
     scores = (run.get("metrics") or {}).get("by_group") or {}
     keys = dict.fromkeys(key for score in scores.values() for key in score if key not in ("n", "accuracy"))
@@ -62,7 +62,7 @@ def score_table(run: Facts) -> Table | None:
     return Table("Further figures of each group", ("Group", *(label(key) for key in names)), rows)
 
 
-def further_figures(run: Facts) -> dict[str, float]:
+def further_figures(run: Record) -> dict[str, float]:
     """Numbers of `metrics` that are not elsewhere on the page, by their label."""
     metrics = run.get("metrics") or {}
     elsewhere = (*FIGURES, "epsilon")
@@ -85,7 +85,7 @@ def _unit_square(title: str, x_label: str, y_label: str, diagonal: str, series: 
     )
 
 
-def _lines(scores: Facts, key: str, x: str, y: str) -> tuple[Series, ...]:
+def _lines(scores: Record, key: str, x: str, y: str) -> tuple[Series, ...]:
     series = []
     for name, score in scores.items():
         curve = score.get(key) or {}
@@ -117,7 +117,7 @@ def _confusion(name: str, counts: Any, classes: Sequence[Any]) -> Heat | None:
     )
 
 
-def audit_figures(audits: Sequence[Facts]) -> dict[str, Figure]:
+def audit_figures(audits: Sequence[Record]) -> dict[str, Figure]:
     """Lower bounds of the attacks against the guarantee, for each audit with results by group."""
     figures: dict[str, Figure] = {}
     for index, audit in enumerate(audits):

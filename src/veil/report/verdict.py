@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from veil.metrics.definitions import ACROSS, PRIVACY_COST_GAP
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.intervals import spread
 from veil.report.learned import unheard
 from veil.report.requirements import SIGNS, from_mapping
@@ -18,7 +18,7 @@ OVER_GROUPS = {figure.name for figure in (*ACROSS, PRIVACY_COST_GAP)}
 
 
 def make_verdict(
-    runs: Sequence[Facts], subject: Variant, baselines: Sequence[Variant], requirements: Sequence[Mapping[str, Any]]
+    runs: Sequence[Record], subject: Variant, baselines: Sequence[Variant], requirements: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Worst group with its interval, average, gap, ε, and whether what was required is met."""
     run = runs[subject.members[0]]
@@ -54,7 +54,7 @@ def _worst_group(subject: Variant) -> str | None:
     return min(known, key=lambda name: known[name]) if known else None
 
 
-def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Facts]) -> dict[str, Any]:
+def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Record]) -> dict[str, Any]:
     """A requirement such as {"metric": "worst_group_accuracy", "op": ">=", "threshold": 0.6}, measured and judged.
 
     It is not met if a group was not measured, as that could be the worst.
@@ -76,7 +76,7 @@ def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Fact
     }
 
 
-def unmeasured(runs: Sequence[Facts]) -> list[str]:
+def unmeasured(runs: Sequence[Record]) -> list[str]:
     """The groups of the runs without an accuracy, each once.
 
     >>> unmeasured([{"metrics": {"by_group": {"a": {"n": 9, "accuracy": 0.5}, "b": {"n": 2, "accuracy": None}}}}])
@@ -87,7 +87,7 @@ def unmeasured(runs: Sequence[Facts]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _measured(metric: str, subject: Variant, runs: Sequence[Facts]) -> float | None:
+def _measured(metric: str, subject: Variant, runs: Sequence[Record]) -> float | None:
     """A figure of the subject, its mean over seeds; None where it was not measured."""
     if metric == "epsilon":
         return subject.epsilon
@@ -99,7 +99,7 @@ def _measured(metric: str, subject: Variant, runs: Sequence[Facts]) -> float | N
     return spread({**one, **(one.get("parity") or {})}.get(metric) for one in own)["mean"]
 
 
-def _excess_risk(run: Facts) -> dict[str, Any] | None:
+def _excess_risk(run: Record) -> dict[str, Any] | None:
     """The bound on the expected excess risk that a method with a utility guarantee states, and its sentence."""
     places = [run.get("details") or {}, *(run.get("findings") or {}).values(), run.get("findings") or {}]
     for place in places:
@@ -122,7 +122,7 @@ def even_odds(epsilon: float | None) -> float | None:
     return None if epsilon is None else 1.0 / (1.0 + math.exp(-epsilon))
 
 
-def _rivals(runs: Sequence[Facts], subject: Variant) -> int:
+def _rivals(runs: Sequence[Record], subject: Variant) -> int:
     """How many variants of the subject's kind (private or not) are on the page, itself included."""
     return sum(variant.private == subject.private for variant in find_variants(runs))
 

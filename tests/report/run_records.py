@@ -1,4 +1,4 @@
-"""Generated facts for the report tests: several methods and seeds, groups, owners, histories with controller state."""
+"""Generated records for report tests: several methods and seeds, groups, owners, histories with controller state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_run(
     evaluated: bool = True,
     effects: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """One run's facts, as `Run.as_json()` gives them; `effects` are the classes of an additive model."""
+    """One run's record, as `Run.as_json()` gives them; `effects` are the classes of an additive model."""
     rng = np.random.default_rng([seed, *map(ord, method)])
     private = method != "erm"
     sizes = [int(x) for x in np.geomspace(9592, 1179, len(groups))]
