@@ -114,7 +114,7 @@ def _is_number(value: Any) -> bool:
 def certify(
     ledger: Ledger, accountant: Accountant, *, assumptions: tuple[str, ...] = (), not_covered: tuple[str, ...] = ()
 ) -> Certificate:
-    """The certificate of a private run. An approximate accountant is refused."""
+    """The certificate of a private run. An approximate accountant is rejected."""
     terms = ledger.terms
     if accountant.approximate:
         raise AccountingError(f"{accountant.name} is an approximation and may underestimate ε: it cannot certify")

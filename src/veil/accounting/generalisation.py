@@ -39,7 +39,7 @@ def tv_from_privacy(epsilon: float, delta: float) -> float:
 def tv_from_events(accountant: Accountant, events: Iterable[Event | Repeated]) -> float:
     """TV stability as δ at ε = 0 of the privacy profile, under replace-one: exact for a tight accountant.
 
-    Assumes a schedule fixed in the plan, and refuses accountants that only approximate. Rényi costs bound it through
+    Assumes a schedule fixed in the plan, and rejects accountants that only approximate. Rényi costs bound it through
     the KL divergence (Pinsker, Bretagnolle–Huber).
     """
     given = tuple(events)

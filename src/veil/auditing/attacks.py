@@ -51,8 +51,8 @@ def audit(
     """Attack a run or a plan, and report what leaks about the rows of each group and owner.
 
     `target` is a run, or the plan of one (`veil.plan`). `asked` are the fields of `veil.request.AuditSettings`: attack,
-    canaries, shadows, mode, confidence, seed. Attacks: "canary" and "one-run" run the plan once over `canaries` made-up
-    rows per group (in and out) and need no data; their headlines are the f-DP fit and the bound without assumptions.
+    canaries, shadows, mode, confidence, seed. Attacks: "canary" and "one-run" run the plan once over `canaries`
+    synthetic rows per group and need no data; their headlines are the f-DP fit and the bound without assumptions.
     "input" puts rows with a wrong target among those of `problem` and trains once. "lira" trains `shadows` models on
     halves of `problem`, by `workers`, kept in `out`. For both `model(problem, seed)` builds a model. "loss" compares
     the losses of `problem` and of `others` under the trained `model`.

@@ -168,7 +168,7 @@ def charged_noise(event: Event | None) -> float:
 
 
 def ledger_check(plan: Plan, reopen: Callable[[Path], Ledger] = Ledger.open) -> Check:
-    """A ledger that is full, closed and opened again remembers every cost and refuses one more."""
+    """A ledger that is full, closed and opened again remembers every cost and rejects one more."""
     name = "a ledger that is opened again remembers what was spent"
     events = first_release(plan.controller).events(plan.facts)
     with TemporaryDirectory() as folder:
@@ -190,7 +190,7 @@ def ledger_check(plan: Plan, reopen: Callable[[Path], Ledger] = Ledger.open) -> 
 
 
 def _most_admitted(plan: Plan, events: Mapping[int, Event]) -> int:
-    """How often the first release may happen until some cell's rule refuses it."""
+    """How often the first release may happen until some cell's rule rejects it."""
     assert plan.rules is not None
     rules = plan.rules
 

@@ -31,8 +31,8 @@ def by_row(values: tuple[float, ...], cells: Tensor, dtype: torch.dtype) -> Tens
 class Bound(Protocol):
     """How much one row can move the sum: at most `limits[cell]`, in the ℓ₂ norm.
 
-    `weights` gives each row's factor. A row-local bound must not look at other rows: the release checks this on made-up
-    rows before it is used, and clamps every weight so that no row exceeds its limit.
+    `weights` gives each row's factor. A row-local bound must not depend on other rows: the release checks this on
+    synthetic rows before use, and clamps every weight so that no row exceeds its limit.
     """
 
     @property

@@ -135,7 +135,7 @@ class BudgetStore:
         return [str(name) for name in found]
 
     def reserve(self, dataset: str, spending: Spending, claim: str | None = None) -> Entry:
-        """Charge a run; on disk when this returns. Refused with `BudgetExceeded` if any limit would be overrun.
+        """Charge a run; on disk when this returns. Rejected with `BudgetExceeded` if any limit would be overrun.
 
         `claim` is the run's own mark. Repeating the call with the same mark (a resumed run, a broken connection) costs
         nothing more; another run of the same name is rejected.

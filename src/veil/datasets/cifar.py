@@ -54,7 +54,7 @@ def kept_arrays(name: str, file: DataFile, dataset: str, read: Callable[[Path], 
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Refuses every class but what a numpy array needs, so that reading runs no code."""
+    """Rejects every class but what a numpy array needs, so that reading runs no code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("numpy") and name in {"_reconstruct", "ndarray", "dtype"}:

@@ -69,7 +69,7 @@ def read_official(archive: Path) -> Arrays:
 
 
 def _two_categories(arrays: Arrays) -> Arrays:
-    """The rows of ten classes, which are numbered anew in their old order."""
+    """The rows of ten classes, renumbered in their old order."""
     chosen = np.isin(arrays["classes"], list(_CATEGORY_OF))
     number = np.cumsum(chosen) - 1
     found = {"classes": arrays["classes"][chosen]}

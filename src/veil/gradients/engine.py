@@ -183,7 +183,7 @@ def _joined(per_row: list[PerRow]) -> PerRow:
 
 
 def _weights(weigh: Weigh, per_row: PerRow) -> Tensor:
-    """The weights as given, 0 for rows that are not finite; anything that could poison a sum is refused."""
+    """The weights as given, 0 for rows that are not finite; anything that could poison a sum is rejected."""
     weights = weigh(per_row)
     weights = weights.detach() if weights.requires_grad else weights
     rows = per_row.norms.shape[0]

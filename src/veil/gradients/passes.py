@@ -258,7 +258,7 @@ def in_words(error: RuntimeError) -> GradientError | None:
 
 
 def check_losses(losses: Any, rows: int) -> None:
-    """Refuse a loss that is not one value per row."""
+    """Reject a loss that is not one value per row."""
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise GradientError(

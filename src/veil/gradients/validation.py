@@ -1,4 +1,4 @@
-"""Validation: finds what makes one row's gradient depend on other rows, by structure and by trying made-up rows."""
+"""Validation: finds what makes one row's gradient depend on other rows, by structure and by trying synthetic rows."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 azb:      M_g = M for every group; σ protects the smallest group, which is drawn at the rate M/n_min.
 azb-prop: M_g = M·n_g/n, so that every group is drawn at the same rate.
 azb-weak: M_g = M, but σ protects the largest group only: **the minority gets less privacy than requested**. It
-          refuses to run unless `allow_weaker_minority_privacy` is set, and its certificate shows each group's true ε.
+          does not run unless `allow_weaker_minority_privacy` is set, and its certificate shows each group's true ε.
 
 Guarantee (Proposition 3): group g has T·ε_α(M_g/n_g, σ/ξ) + ⌊T/k⌋·ε_α(1, τ/ζ), as if it were chosen at every step.
 Which group is chosen never changes what an event costs, so the schedule is fixed beforehand and PLD is sound.

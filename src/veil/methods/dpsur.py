@@ -6,7 +6,7 @@
 
 Guarantee: every try costs its gradient and its test, kept or not; the plan commits T of each, so PLD composition is
 sound. The paper's saving, to charge accepted updates only, does not hold: a rejected try is seen through its
-rejection, and the accepted ones are what they are because others were refused.
+rejection, and the accepted ones are what they are because others were rejected.
 
 Corrections: every try costs; the change of the loss is clipped row by row and divided by the expected sample b_v, so
 that one row moves the mean by C_v/b_v; clipped as a whole it could move by 2C_v. A rejection restores the optimizer

@@ -56,7 +56,7 @@ WordStream = Callable[[int], npt.NDArray[np.uint64]]
 
 
 def word_stream(key: bytes, start: int = 0) -> WordStream:
-    """The next words of a key stream at every call; a call that ends within a block goes on there.
+    """The next words of a key stream at every call; the next call continues within a block.
 
     >>> more = word_stream(bytes(32))
     >>> bool(np.array_equal(np.concatenate([more(3), more(6)]), secure_words(bytes(32), 9)))

@@ -112,7 +112,7 @@ class Shuffled:
         return ShuffledSampler(strata, self.batch)
 
     def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
-        """Refused: batches of one epoch exclude each other, which no amplification theorem here covers."""
+        """Rejected: batches of one epoch exclude each other, which no amplification theorem here covers."""
         raise AccountingError("shuffled batches have no sampling guarantee: use Poisson sampling or subsets")
 
     def expected_batch(self, facts: PublicFacts) -> float:

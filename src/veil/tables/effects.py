@@ -84,7 +84,7 @@ class Effects:
 
     Of two classes there is one curve, the log-odds of the second; of more, one each: its score less the mean over
     classes. Numbers to predict have one curve, in units of the target in [−1, 1]. `from_rows` says whether knots and
-    values stand on bounds and categories that were read off rows.
+    values stand on bounds and categories that were taken from rows.
     """
 
     unit: Unit

@@ -146,7 +146,7 @@ Column = Numeric | Date | Category | HashedCategory | Text | Codes
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How each column becomes numbers; `from_rows` says whether it was read off the rows themselves."""
+    """How each column becomes numbers; `from_rows` says whether it was taken from the rows themselves."""
 
     columns: tuple[Column, ...]
     from_rows: bool

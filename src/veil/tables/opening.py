@@ -140,7 +140,7 @@ def open_to_compare(
 
 
 def parted(problem: Callable[[NDArray[np.bool_]], Problem], apart: NDArray[np.bool_]) -> tuple[Problem, Problem | None]:
-    """Problems of the rows to train on and of those set apart; a group that has none to train on is refused."""
+    """Problems of the rows to train on and of those set apart; a group that has none to train on is rejected."""
     training, held = problem(~apart), problem(apart) if apart.any() else None
     if held is not None:
         check_trained(training.public.groups, held.public.groups)
@@ -235,7 +235,7 @@ def _open_images(request: Request, by: Opening) -> Opened:
 
 
 def _least_budget(request: Request, columns: Columns, held: pd.DataFrame, budgets: Mapping[str, float] | None) -> float:
-    """The smallest ε that a held-out row allows: none may be charged more, whoever owns it."""
+    """The smallest ε that a held-out row allows: none may be charged more."""
     if held.empty or budgets is None or columns.owner is None:
         return math.inf
     if request.row_budgets is not None:

@@ -159,14 +159,14 @@ def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame, rare
 
 
 def read_off_rows(schema: Schema | None, encoding: Encoding, rare: int = RARE) -> list[str]:
-    """What the certificate says of an encoding that holds what was read off rows."""
+    """What the certificate says of an encoding that holds what was taken from rows."""
     if not encoding.from_rows:
         return []
     return [fitted_on_rows(rare) if schema is None else DRAFTED]
 
 
 def fitted_on_rows(rare: int = RARE) -> str:
-    """What the certificate says where columns were read off rows, and categories of fewer than `rare` left out."""
+    """What the certificate says where columns were taken from rows, and categories of fewer than `rare` left out."""
     return (
         "Kinds, bounds and categories of the columns: they were taken from the training rows. A category is stored in "
         f"the run's folder if at least {rare} rows have it; a bound may be the value of a single row."

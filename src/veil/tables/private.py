@@ -73,7 +73,7 @@ class Preprocessing:
 
 
 def relation_of(method: Method, groups: Sequence[str]) -> tuple[Relation, bool]:
-    """The relation under which a method is private, and whether its plan fixes all events; asked for made-up facts."""
+    """Relation under which a method is private, and whether its plan fixes all events; found with synthetic facts."""
     names = tuple(groups) or ("everybody",)
     facts = PublicFacts(
         names, ("everybody",), tuple(Cell(g, 0, 10_000) for g in range(len(names))), (1,), classes=("a", "b")

@@ -12,7 +12,7 @@
     values = ["Female", "Male"]
     feature = true            # the model sees it too
 
-With a schema nothing is read off the rows, unless it is a draft (`veil data schema`) in which marks still say so. A
+With a schema nothing is taken from the rows, unless it is a draft (`veil data schema`) in which marks still say so. A
 numeric or category column without bounds or values states its kind only: `--private-preprocessing` then finds the rest
 privately.
 """
@@ -112,7 +112,7 @@ class SchemaColumn:
 class Schema:
     """All columns of a table, and declared group sizes where they are public.
 
-    `from_rows` says that it is a draft with something in it that was read off private rows.
+    `from_rows` says that it is a draft with something in it that was taken from private rows.
     """
 
     columns: tuple[SchemaColumn, ...]
@@ -162,7 +162,7 @@ class Schema:
         return Schema(tuple(changed.values()), self.group_sizes, self.from_rows)
 
     def to_toml(self, private_note: str | None = None) -> str:
-        """As a file; a draft marks what was read off private rows (`private_note` marks in any schema)."""
+        """As a file; a draft marks what was taken from private rows (`private_note` marks in any schema)."""
         note = private_note or (PRIVATE_NOTE if self.from_rows else None)
         defaults = {field.name: field.default for field in fields(SchemaColumn)}
         columns = {}

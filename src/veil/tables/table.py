@@ -106,7 +106,7 @@ def table_problem(
 
 
 def check_classes(labels: NDArray[np.object_], target: str) -> None:
-    """Refuse a target that is a quantity rather than a class."""
+    """Reject a target that is a quantity rather than a class."""
     distinct = len(set(labels.tolist()))
     many = distinct > MAX_CLASSES or (distinct > 50 and distinct > 0.2 * len(labels))
     require(
@@ -117,7 +117,7 @@ def check_classes(labels: NDArray[np.object_], target: str) -> None:
 
 
 def check_groups(groups: int, rows: int, columns: Sequence[str]) -> None:
-    """Refuse groups that are quantities or identifiers: almost every row would be its own group."""
+    """Reject groups that are quantities or identifiers: almost every row would be its own group."""
     many = groups > MAX_GROUPS or (groups > 50 and rows < 5 * groups)
     require(
         not many,

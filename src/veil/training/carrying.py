@@ -2,7 +2,7 @@
 
 A run that continues or shortens another must pay for everything that its weights depend on. Which releases belong to
 the steps of a plan is known, if every step makes the same ones; whatever else its rules pay for (preprocessing, earlier
-runs) is carried over whole. What cannot be taken apart in this way is refused.
+runs) is carried over whole. What cannot be taken apart in this way is rejected.
 """
 
 from __future__ import annotations

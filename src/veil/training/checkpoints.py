@@ -2,7 +2,7 @@
 
 Draws are pure functions of the seed and the step, so no generator has a state to keep. What remains is the model, the
 optimizer, averages and filters, the controller's state, what was reserved, and the history. The file is sealed with a
-key that follows from the run's seed and identity, so a checkpoint of another run is refused like a damaged one.
+key that follows from the run's seed and identity, so a checkpoint of another run is rejected like a damaged one.
 """
 
 from __future__ import annotations

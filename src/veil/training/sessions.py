@@ -105,7 +105,7 @@ class Session:
 
         Losses given as a tensor must come from one pass of the model over this batch, each from its own row, in the
         batch's order: no mixup, no weights by what other rows are. Where the model has layers that only the generic
-        path serves, give a function `loss(model, batch)`; it is tried on made-up rows first.
+        path serves, give a function `loss(model, batch)`; it is tried on synthetic rows first.
         """
         try:
             self._step(losses)
@@ -143,7 +143,7 @@ class Session:
             loop.absorb(now.step, released)
 
     def _try(self, loss: LossFunction) -> None:
-        """Try a loss that was not seen before on made-up rows."""
+        """Try a loss that was not seen before on synthetic rows."""
         if self._loop.plan.private and _mark(loss) not in self._tried:
             self._say_not_covered(check_rows_apart(self._loop.model, self._loop.problem, loss))
             self._tried.add(_mark(loss))

@@ -1,7 +1,7 @@
 """Side effects: whatever forward passes over private rows write into a model is undone, as no noise covers it.
 
 Buffers and attributes are put back; a pass that changes a weight is rejected. What passes change by themselves (a power
-iteration) goes on by passes over made-up rows, so it depends on no row.
+iteration) is updated by passes over synthetic rows, so it depends on no row.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SideEffects:
         return afresh
 
     def carry_on(self) -> None:
-        """Let one pass over made-up rows change what passes change by themselves: it then depends on no row."""
+        """Let one pass over synthetic rows change what passes change by themselves: it then depends on no row."""
         if self._carried is not None and self._held is not None:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 self._loss(self._model, self._carried)

@@ -63,7 +63,7 @@ def check_outputs(model: nn.Module, problem: Problem, otherwise: str) -> None:
 
 
 def carried(model: nn.Module, problem: Problem, loss: LossFunction) -> tuple[Tensor, Tensor] | None:
-    """Made-up rows to carry on what the model's passes change by themselves (a power iteration); None if nothing is."""
+    """Synthetic rows to update what the model's passes change by themselves (a power iteration); None if nothing."""
     rows, state = made_up(problem), ModelState(model)
     try:
         with _untouched(model), torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -61,7 +61,7 @@ def score_count(facts: PublicFacts) -> int:
 
 
 def linear_layer(model: nn.Module, method: str) -> nn.Linear:
-    """The one linear layer of a linear model; anything else is refused."""
+    """The one linear layer of a linear model; anything else is rejected."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     passive = (nn.Sequential, nn.Flatten, nn.Identity, nn.Linear)
     if len(layers) != 1 or not all(isinstance(module, passive) for module in model.modules()):
