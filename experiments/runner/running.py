@@ -57,7 +57,7 @@ def reproduce(spec: Spec, asked: Asked, told: Told = print) -> dict[str, str]:
 def rewrite_page(spec: Spec | Study, asked: Asked) -> None:
     """The page and its figures from what is stored; nothing is run."""
     path = asked.folder / f"{spec.name}.json"
-    require(path.exists(), f"file not found: {path}: run the experiment first")
+    require(path.exists(), f"there is no file {path}: run the experiment first")
     if isinstance(spec, Study):
         runner_of(spec).rewrite(spec.name, asked.folder)
     else:

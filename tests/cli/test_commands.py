@@ -81,10 +81,10 @@ def test_a_preset_brings_method_and_model_and_takes_no_other(people: Path, tmp_p
     assert all(spent <= 1.0 for spent in json.loads(text)["privacy"]["by_group"].values())
     code, _, err = veil(*words[:-2], str(tmp_path / "other"), "--method", "asc")
     assert code == 2
-    assert "leave --method out" in err
+    assert "omit --method" in err
     code, _, err = veil(*words[:-2], str(tmp_path / "other"), *TRAIN)
     assert code == 2
-    assert "leave --epochs and --batch-size out" in err
+    assert "omit --epochs and --batch-size" in err
 
 
 def test_every_row_may_have_a_budget_of_its_own(people: Path, tmp_path: Path, veil: Program) -> None:

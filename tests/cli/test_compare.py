@@ -72,7 +72,7 @@ ASKED = ("compare", "--methods", "dp-sgd", "--seeds", "1", "--target", "rich", "
     [
         (("PEOPLE", "--option", "asc.step_size=0.1"), "asc is not among the methods: dp-sgd"),
         (("adultt",), 'there is no file or data set "adultt": did you mean "adult"'),
-        (("PEOPLE", "--backend", "foo"), 'backend is "foo": joblib knows'),
+        (("PEOPLE", "--backend", "foo"), 'backend is "foo": it must be one of'),
         (("PEOPLE", "--jobs", "0"), "jobs is 0"),
     ],
 )
