@@ -130,7 +130,7 @@ def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _run_and_store(task: Task, asked: Asked, figures: Sequence[str]) -> str:
-    """One run into the file; returns the sentence of what went wrong, "" if nothing."""
+    """One run into the file; returns the error message, "" if there is none."""
     path = asked.folder / f"{asked.name}.json"
     if find(read_store(path, asked.name, asked.scale)["runs"], task, figures) is not None:
         return ""

@@ -12,7 +12,7 @@ class InputError(ValueError):
 
 @contextmanager
 def about(what: str) -> Iterator[None]:
-    """Say in every `InputError` of the block what it is about."""
+    """Prefix every `InputError` of the block with its context."""
     try:
         yield
     except InputError as error:

@@ -1,7 +1,7 @@
 """The scikit-learn front: `FairPrivateClassifier` and `FairPrivateRegressor`.
 
 They train by `veil.fit` and keep its certificate. Groups and owners are needed at fit only. Without a schema, bounds
-and categories are read off the training rows, and the certificate says that this is not covered.
+and categories are taken from the training rows, and the certificate states that this is not covered.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from veil.training import Run
 from veil.training.fitting import Job, Measure, execute
 
 SEARCH = "A search or cross-validation around this fit: its other fits on the same rows, and its scores."
-WRAPPED = "What {} does around this fit: its other fits on the same rows, and all that it reads off them besides."
-STEPS = "Steps of a pipeline around this fit: what they learned of the rows (scaling, selection of columns)."
-COPIES = "Copies: one row stands up to {0} times among these, and {0} copies lose up to {0} times the ε of one row."
-WORKER = "Other fits on the same rows by other worker processes: this fit ran in one, where they are not seen."
+WRAPPED = "What {} does around this fit: its other fits on the same rows, and anything else it computes from them."
+STEPS = "Steps of a pipeline around this fit: what they learned from the rows (scaling, column selection)."
+COPIES = "Copies: one row appears up to {0} times among these, and {0} copies lose up to {0} times the ε of one row."
+WORKER = "Other fits on the same rows by other worker processes: this fit ran in one, which cannot see them."
 
 
 class NotCoveredWarning(UserWarning):
-    """Something that the certificate does not cover happens around a fit."""
+    """Warning: something around a fit is not covered by the certificate."""
 
 
 class _FairPrivate(BaseEstimator):  # type: ignore[misc]
@@ -268,7 +268,7 @@ class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc
         if labels.dtype.kind == "f":
             assert_all_finite(labels, input_name="y")
         missing = pd.isna(labels)
-        require(not missing.any(), f"Input y contains NaN in row {missing.argmax()}: fill it in or leave the row out")
+        require(not missing.any(), f"Input y contains NaN in row {missing.argmax()}: fill it in or remove the row")
         _check_length(len(table), len(labels), "y")
         check_classification_targets(labels)
         self.classes_ = np.unique(labels)
@@ -393,13 +393,13 @@ def _attributes(values: Any, rows: int, what: str) -> dict[str, NDArray[Any]] | 
 
 @contextmanager
 def _not_quoting(what: str) -> Iterator[None]:
-    """What numpy says of a word among numbers repeats the word, which may be private."""
+    """Replace numpy's error about text among numbers, which repeats a possibly private value."""
     try:
         yield
     except ValueError as error:
         if "could not convert" not in str(error):
             raise
-        raise InputError(f"{what} holds a word among numbers: give numbers, or a table with named columns") from None
+        raise InputError(f"{what} contains text among numbers: give numbers, or a table with named columns") from None
 
 
 def _check_length(rows: int, found: int, what: str) -> None:
@@ -410,7 +410,7 @@ def _check_length(rows: int, found: int, what: str) -> None:
 
 
 def _around(fitting: Fitted) -> list[str]:
-    """What happens around a fit that its certificate does not cover; what may surprise is said by one warning too."""
+    """What around a fit its certificate does not cover; the unexpected also raises one warning."""
     modules, steps = _callers()
     wrapper = next((name for name in modules if name.startswith(_SELECTION)), None) or next(iter(modules), None)
     found = []
@@ -424,7 +424,7 @@ def _around(fitting: Fitted) -> list[str]:
     if found:
         said = " ".join((found[0][0].lower() + found[0][1:], *found[1:]))
         warnings.warn(
-            f"not covered by the certificate: {said} Each fit has a guarantee of its own.",
+            f"not covered by the certificate: {said} Each fit has its own guarantee.",
             NotCoveredWarning,
             stacklevel=4,
         )
@@ -432,7 +432,7 @@ def _around(fitting: Fitted) -> list[str]:
 
 
 def _refitted(before: Sequence[Fitted], fitting: Fitted) -> str:
-    """How much all fits on the same rows cost together: sums, which hold whatever made somebody fit again."""
+    """The total cost of all fits on the same rows: sums, which hold under any adaptive choice."""
     epsilon, delta = added_up(before)
     most, most_delta = added_up([*before, fitting])
     models = "1 other private model" if len(before) == 1 else f"{len(before)} other private models"
@@ -445,7 +445,7 @@ def _refitted(before: Sequence[Fitted], fitting: Fitted) -> str:
 def _callers() -> tuple[list[str], bool]:
     """Modules of libraries that fit estimators, among the callers of this fit, and whether a pipeline is one of them.
 
-    A library that fits once and reads nothing off the rows itself has no place here.
+    A library that fits once and reads nothing from the rows itself is not listed.
     """
     found, steps = [], False
     frame: FrameType | None = sys._getframe(1)

@@ -140,7 +140,7 @@ def test_a_certificate_of_another_ledger_state_is_caught(tmp_path: Path) -> None
     ledger = ledger_of(tmp_path / "ledger.jsonl", Relation.ADD_REMOVE, "pld", bucket(Repeated(RARE, 300)))
     certify(ledger, Pld()).save(tmp_path / "certificate.json")
     ledger.reserve("gradient", 0, 1, {0: RARE})
-    assert "another state" in verify(tmp_path / "certificate.json").faults[0]
+    assert "has changed since" in verify(tmp_path / "certificate.json").faults[0]
 
 
 def test_a_file_that_is_no_certificate_gives_a_clear_error(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_repeating_the_same_reservation_costs_nothing_and_another_is_refused(tmp
     ledger.reserve("gradient", 0, 4, {0: EVENT})
     ledger.reserve("gradient", 0, 4, {0: EVENT})
     assert ledger.spent(0) == (Repeated(EVENT, 4),)
-    with pytest.raises(AccountingError, match="another cost"):
+    with pytest.raises(AccountingError, match="a different cost"):
         ledger.reserve("gradient", 0, 5, {0: EVENT})
 
 
@@ -124,7 +124,7 @@ def test_a_removed_line_is_noticed(tmp_path: Path) -> None:
 
 def test_a_ledger_is_never_written_over(tmp_path: Path) -> None:
     Ledger(terms(), tmp_path / "ledger.jsonl")
-    with pytest.raises(AccountingError, match="never written over"):
+    with pytest.raises(AccountingError, match="never overwritten"):
         Ledger(terms(), tmp_path / "ledger.jsonl")
 
 

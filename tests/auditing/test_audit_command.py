@@ -60,16 +60,16 @@ def test_a_run_is_audited_with_its_own_options_and_shown_in_its_report(run: Path
     assert [one["attack"] for one in read_audits(run)] == ["canary"]
     page = (run / "report.html").read_text(encoding="utf-8")
     assert 'id="audit"' in page
-    assert "What the attack canary could show" in page
-    assert "No bound lies above its promise: each was tested at" in page
-    assert "No bound lies above its promise: each was tested at" in str(found["verdict"])
+    assert "What the attack canary found" in page
+    assert "No bound exceeds its guarantee: each was tested at" in page
+    assert "No bound exceeds its guarantee: each was tested at" in str(found["verdict"])
 
 
 def test_a_report_made_later_has_the_audit_of_the_folder(run: Path, tmp_path: Path) -> None:
     audited(run)
     result = RUNNER.invoke(app, ["report", str(run), "-o", str(tmp_path / "page.html")])
     assert result.exit_code == 0, result.output
-    assert "What the attack canary could show" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "What the attack canary found" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_a_second_attack_stands_beside_the_first_and_the_same_attack_replaces_itself(run: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_plan_that_is_not_the_ledger_s_is_refused(run: Path) -> None:
         (changed / file.name).write_bytes(file.read_bytes())
     facts["settings"]["batch_size"] = 30
     (changed / "run.json").write_text(json.dumps(facts), encoding="utf-8")
-    with pytest.raises((InputError, AccountingError), match="cannot be made again"):
+    with pytest.raises((InputError, AccountingError), match="cannot be rebuilt"):
         RUNNER.invoke(app, ["audit", str(changed)], catch_exceptions=False)
 
 
@@ -136,8 +136,8 @@ def test_the_self_test_prints_every_check_and_its_false_alarm_rate() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "name the folder of a run"),
-        (["nowhere"], "holds no finished run"),
+        ([], "give the folder of a run"),
+        (["nowhere"], "contains no finished run"),
         (["--self-test", "erm"], "not private"),
         (["somewhere", "--self-test", "dp-sgd"], "not both"),
         (["--self-test", "dp-sdg"], "did you mean"),
@@ -151,5 +151,5 @@ def test_wrong_input_is_said_in_one_sentence(words: list[str], sentence: str) ->
 
 def test_a_backend_that_joblib_does_not_know_is_refused_with_one_sentence(run: Path) -> None:
     words = ["audit", str(run), "--attack", "lira", "--show-private", "--backend", "foo"]
-    with pytest.raises(InputError, match='backend is "foo": joblib knows'):
+    with pytest.raises(InputError, match='backend is "foo": it must be one of'):
         RUNNER.invoke(app, words, catch_exceptions=False)

@@ -195,7 +195,7 @@ def test_the_loss_threshold_needs_rows_that_took_no_part() -> None:
     assert found.overall.curve is not None
     assert found.overall.rows == 200
     assert "not cover" in found.as_json()["not_covered"]
-    with pytest.raises(InputError, match="took no part"):
+    with pytest.raises(InputError, match="were not used in training"):
         veil.audit(run, attack="loss", problem=problem)
     with pytest.raises(InputError, match="function of problem and seed"):
         veil.audit(run, attack="lira", problem=problem)

@@ -119,14 +119,14 @@ def test_the_last_digits_of_a_loss_do_not_decide_who_goes_first(order: str) -> N
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: tail_from(lambda place: place, 1.0), "rises at 0% of the tail"),
-        (lambda: tail_from(lambda place: 1.5 - place, 1.0), "leaves"),
-        (lambda: tail_from(lambda place: float("nan"), 1.0), "leaves"),
-        (lambda: StepTail(1.0, (0.2, 0.4)), "rises"),
+        (lambda: tail_from(lambda place: place, 1.0), "increases at 0% of the tail"),
+        (lambda: tail_from(lambda place: 1.5 - place, 1.0), "outside"),
+        (lambda: tail_from(lambda place: float("nan"), 1.0), "outside"),
+        (lambda: StepTail(1.0, (0.2, 0.4)), "increases"),
         (lambda: StepTail(1.0, ()), "at least one"),
         (lambda: BetaTail(0.0), "must be finite and above 0"),
         (lambda: BetaTail(1.0, alpha=0.0), "alpha"),
-        (lambda: Ordered(GroupMean((1.0,), (0,)), BetaTail(1.0)), "row-local"),
+        (lambda: Ordered(GroupMean((1.0,), (0,)), BetaTail(1.0)), "per-row bound"),
         (lambda: Ordered(Clip((1.0,)), BetaTail(1.0), "owner"), "rank"),
         (lambda: Ordered(Clip((1.0,)), BetaTail(1.0), "best"), "order is"),  # type: ignore[arg-type]
         (lambda: Ordered(Clip((1e-9, 1.0)), BetaTail(100.0)), "rounding"),

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from veil.accounting import BudgetExceeded
-from veil.budget_store import BudgetStore, Cost, Request
+from veil.budget_store import BudgetStore, Cost, Spending
 from veil.budget_store.store import new_claim
 
 
@@ -22,7 +22,7 @@ def work(place: str, dataset: str, number: int, epsilon: float, notes: Path) -> 
         for turn in range(10_000):
             run, claim = f"{number}/{turn}", new_claim()
             try:
-                store.reserve(dataset, Request(run, Cost(epsilon, epsilon * 1e-6)), claim)
+                store.reserve(dataset, Spending(run, Cost(epsilon, epsilon * 1e-6)), claim)
             except BudgetExceeded:
                 return
             store.begin(dataset, claim)

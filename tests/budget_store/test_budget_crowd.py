@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.budget_store.postgres_server import Server
-from veil.budget_store import BudgetStore, Cost, DataSet, Request
+from veil.budget_store import BudgetStore, Cost, DataSet, Spending
 from veil.budget_store.store import new_claim
 from veil.errors import InputError
 
@@ -119,7 +119,7 @@ def test_a_run_is_either_begun_or_cancelled_whoever_is_faster(tmp_path: Path) ->
     with ThreadPoolExecutor(2) as pool:
         for turn in range(10):
             claim = new_claim()
-            store.reserve("people", Request(f"run {turn}", Cost(0.01, 0.0)), claim)
+            store.reserve("people", Spending(f"run {turn}", Cost(0.01, 0.0)), claim)
             other = BudgetStore.open(place)
             begun = pool.submit(tried, lambda claim=claim: store.begin("people", claim))  # type: ignore[misc]
             gone = pool.submit(tried, lambda turn=turn, other=other: other.cancel("people", f"run {turn}"))  # type: ignore[misc]
@@ -132,7 +132,7 @@ def test_the_same_run_asking_from_many_sides_is_charged_once(tmp_path: Path) -> 
     claim = new_claim()
     with ThreadPoolExecutor(8) as pool:
         asked = [
-            pool.submit(lambda: BudgetStore.open(place).reserve("people", Request("one", Cost(0.9, 1e-6)), claim))
+            pool.submit(lambda: BudgetStore.open(place).reserve("people", Spending("one", Cost(0.9, 1e-6)), claim))
             for _ in range(8)
         ]
         assert {entry.result().run for entry in asked} == {"one"}

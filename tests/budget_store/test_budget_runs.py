@@ -45,17 +45,17 @@ def test_a_plan_is_charged_cell_by_cell_where_its_groups_are_the_budget_s(plan: 
         plan.facts.groups[cell.group]: rule.guarantee(1e-6, accountant)
         for cell, rule in zip(plan.facts.cells, plan.rules, strict=True)
     }
-    assert {group: cost.epsilon for (group, _), cost in own.request.cells.items()} == expected
+    assert {group: cost.epsilon for (group, _), cost in own.spending.cells.items()} == expected
     assert expected["m"] < expected["f"]
     other = reserve_for(plan, store, "people", "b", groups=["colour"])
-    assert dict(other.request.cells) == {}
-    assert other.request.most.epsilon == max(expected.values())
+    assert dict(other.spending.cells) == {}
+    assert other.spending.most.epsilon == max(expected.values())
 
 
 def test_a_held_out_row_pays_for_its_measurement(plan: Plan, store: BudgetStore) -> None:
     with_rest = reserve_for(plan, store, "people", "a", groups=["sex"], held_out=True)
-    assert {cost.epsilon for cost in with_rest.request.cells.values()} >= {1.0}
-    assert min(cost.epsilon for cost in with_rest.request.cells.values()) >= 0.999
+    assert {cost.epsilon for cost in with_rest.spending.cells.values()} >= {1.0}
+    assert min(cost.epsilon for cost in with_rest.spending.cells.values()) >= 0.999
 
 
 def test_plans_can_be_kept_in_renyi_costs(plan: Plan, store: BudgetStore) -> None:
@@ -73,14 +73,14 @@ def test_a_run_keeps_its_mark_and_a_copy_in_its_folder(plan: Plan, store: Budget
     first = reserve_for(plan, store, "people", "a", groups=["sex"], folder=folder)
     first.begin()
     again = reserve_for(plan, store, "people", "another name", groups=["sex"], folder=folder)
-    assert (again.claim, again.request.run) == (first.claim, "a")
+    assert (again.claim, again.spending.run) == (first.claim, "a")
     assert len(store.history("people")) == 1
     again.begin()
     again.finish()
     kept = json.loads((folder / "budget.json").read_text())
     assert kept["state"] == "finished"
-    assert kept["charged"]["epsilon"] == first.request.most.epsilon
-    assert kept["limits"][0]["spent_epsilon"] == pytest.approx(first.request.most.epsilon)
+    assert kept["charged"]["epsilon"] == first.spending.most.epsilon
+    assert kept["limits"][0]["spent_epsilon"] == pytest.approx(first.spending.most.epsilon)
     with pytest.raises(InputError, match="another name"):
         reserve_for(plan, store, "people", "a", groups=["sex"], folder=tmp_path / "second")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import veil.budget_store.connecting as connecting
 from tests.budget_store.postgres_server import Server
 from veil.accounting import BudgetExceeded, Gaussian, Laplace, Pld, Rdp, Relation, RenyiFilter, Repeated, TokenBucket
-from veil.budget_store import BudgetStore, Charge, Cost, DataSet, Limit, Request
+from veil.budget_store import BudgetStore, Charge, Cost, DataSet, Limit, Spending
 from veil.budget_store.balance import balance, overrun
 from veil.budget_store.costs import amount, cost_of, order_for, translated
 from veil.budget_store.store import new_claim
@@ -28,21 +28,21 @@ def store(tmp_path: Path) -> BudgetStore:
 
 
 def test_a_run_that_would_overrun_the_total_is_refused_and_leaves_nothing_behind(store: BudgetStore) -> None:
-    store.reserve("people", Request("a", Cost(0.7, 1e-6)))
+    store.reserve("people", Spending("a", Cost(0.7, 1e-6)))
     with pytest.raises(BudgetExceeded, match=r"every row: ε would be 1\.1 of 1, and 0\.3 is left"):
-        store.reserve("people", Request("b", Cost(0.4, 1e-6)))
+        store.reserve("people", Spending("b", Cost(0.4, 1e-6)))
     with pytest.raises(BudgetExceeded, match="δ would be"):
-        store.reserve("people", Request("b", Cost(0.1, 1e-5)))
+        store.reserve("people", Spending("b", Cost(0.1, 1e-5)))
     assert [entry.run for entry in store.history("people")] == ["a"]
-    store.reserve("people", Request("b", Cost(0.3, 9e-6)))
+    store.reserve("people", Spending("b", Cost(0.3, 9e-6)))
     (left,) = store.balances("people")
     assert left.left == pytest.approx(0, abs=1e-9)
 
 
 def test_what_was_begun_stays_charged_and_what_was_not_can_be_cancelled(store: BudgetStore) -> None:
     read, unread = new_claim(), new_claim()
-    store.reserve("people", Request("read", Cost(0.5, 0.0)), read)
-    store.reserve("people", Request("unread", Cost(0.5, 0.0)), unread)
+    store.reserve("people", Spending("read", Cost(0.5, 0.0)), read)
+    store.reserve("people", Spending("unread", Cost(0.5, 0.0)), unread)
     store.begin("people", read)
     with pytest.raises(InputError, match="rows may have been read"):
         store.cancel("people", "read")
@@ -50,7 +50,7 @@ def test_what_was_begun_stays_charged_and_what_was_not_can_be_cancelled(store: B
     with pytest.raises(InputError, match="was cancelled"):
         store.begin("people", unread)
     with pytest.raises(InputError, match="was cancelled"):
-        store.reserve("people", Request("unread", Cost(0.5, 0.0)), unread)
+        store.reserve("people", Spending("unread", Cost(0.5, 0.0)), unread)
     store.finish("people", read)
     with pytest.raises(InputError, match="rows may have been read"):
         store.cancel("people", "read")
@@ -63,29 +63,29 @@ def test_what_was_begun_stays_charged_and_what_was_not_can_be_cancelled(store: B
 
 def test_a_run_that_goes_on_is_not_charged_again_and_cannot_ask_for_something_else(store: BudgetStore) -> None:
     claim = new_claim()
-    store.reserve("people", Request("a", Cost(0.7, 1e-6)), claim)
+    store.reserve("people", Spending("a", Cost(0.7, 1e-6)), claim)
     store.begin("people", claim)
-    assert store.reserve("people", Request("a", Cost(0.7, 1e-6)), claim).state == "running"
-    with pytest.raises(InputError, match="another amount"):
-        store.reserve("people", Request("a", Cost(0.1, 1e-6)), claim)
+    assert store.reserve("people", Spending("a", Cost(0.7, 1e-6)), claim).state == "running"
+    with pytest.raises(InputError, match="a different amount"):
+        store.reserve("people", Spending("a", Cost(0.1, 1e-6)), claim)
     with pytest.raises(InputError, match="another name"):
-        store.reserve("people", Request("a", Cost(0.1, 1e-6)))
+        store.reserve("people", Spending("a", Cost(0.1, 1e-6)))
     assert store.balances("people")[0].spent_epsilon == 0.7
 
 
 def test_a_limit_is_kept_for_its_group_and_never_raised(store: BudgetStore) -> None:
     store.add_limit("people", Limit(0.5, 1e-6, group="f"))
     cells = {("f", "everybody"): Cost(0.2, 1e-7), ("m", "everybody"): Cost(0.6, 1e-7)}
-    store.reserve("people", Request("a", Cost(0.6, 1e-7), cells))
+    store.reserve("people", Spending("a", Cost(0.6, 1e-7), cells))
     assert [round(found.spent_epsilon, 9) for found in store.balances("people")] == [0.6, 0.2]
     with pytest.raises(BudgetExceeded, match='group "f"'):
-        store.reserve("people", Request("b", Cost(0.35, 1e-7)))
-    with pytest.raises(InputError, match="never raised"):
+        store.reserve("people", Spending("b", Cost(0.35, 1e-7)))
+    with pytest.raises(InputError, match="not raised"):
         store.add_limit("people", Limit(0.6, 1e-6, group="f"))
     store.add_limit("people", Limit(0.4, 1e-6, group="f"))
     with pytest.raises(BudgetExceeded):
-        store.reserve("people", Request("b", Cost(0.21, 1e-7)))
-    with pytest.raises(InputError, match="never raised"):
+        store.reserve("people", Spending("b", Cost(0.21, 1e-7)))
+    with pytest.raises(InputError, match="not raised"):
         store.add_limit("people", Limit(2.0, 1e-6))
 
 
@@ -140,7 +140,7 @@ def test_renyi_costs_let_more_runs_through_than_sums_and_are_confirmed_by_the_ac
         taken[name] = 0
         with pytest.raises(BudgetExceeded):
             while True:
-                store.reserve(name, Request(f"run {taken[name]}", cost))
+                store.reserve(name, Spending(f"run {taken[name]}", cost))
                 taken[name] += 1
     assert taken["renyi"] > 2 * taken["sum"]
     for accountant in (Rdp(), Pld()):
@@ -156,7 +156,7 @@ def test_a_run_that_fits_no_renyi_order_is_refused_with_the_reason() -> None:
         cost_of(low, 1.0, 1e-6, terms, Relation.ADD_REMOVE)
     high = RenyiFilter(terms.order * 2, 0.1)
     assert cost_of(high, 1.0, 1e-6, terms, Relation.ADD_REMOVE).rho == 0.1
-    with pytest.raises(InputError, match="only δ = 0"):
+    with pytest.raises(InputError, match="use δ = 0"):
         amount(0.5, 1e-6, terms)
     pure = amount(0.01, 0.0, terms)
     assert pure.rho == pytest.approx(terms.order * 0.01**2 / 2)
@@ -185,11 +185,11 @@ def test_relations_do_not_mix_but_replacing_pays_for_removing_and_adding() -> No
     ("place", "sentence"),
     [
         ("mysql://u:hunter2@h/x", "an SQLite file or PostgreSQL, not mysql"),
-        ("postgresql://u:hunter2@[::1/x", "not a URL"),
+        ("postgresql://u:hunter2@[::1/x", "not a valid URL"),
         ("sqlite://", "would be lost"),
-        ("postgresql://u:hunter2@127.0.0.1:1/x", "did not answer"),
-        ("postgresql://u@127.0.0.1:1/x?password=hunter2", "did not answer"),
-        ("", "no budget store is named"),
+        ("postgresql://u:hunter2@127.0.0.1:1/x", "did not respond"),
+        ("postgresql://u@127.0.0.1:1/x?password=hunter2", "did not respond"),
+        ("", "no budget store is given"),
         ("absent.sqlite", "there is no budget store"),
     ],
 )
@@ -208,7 +208,7 @@ def test_files_that_are_no_store_or_a_newer_one_are_refused(tmp_path: Path) -> N
         BudgetStore.create(tmp_path / "text")
     sqlite3.connect(tmp_path / "other").close()
     (tmp_path / "other").touch()
-    with pytest.raises(InputError, match="make one by veil budget create"):
+    with pytest.raises(InputError, match="create one with veil budget create"):
         BudgetStore.open(tmp_path / "other")
     BudgetStore.create(tmp_path / "newer")
     connection = sqlite3.connect(tmp_path / "newer")
@@ -223,12 +223,12 @@ def test_a_busy_store_is_waited_for_and_then_named(tmp_path: Path, store: Budget
     holder = sqlite3.connect(tmp_path / "budget.sqlite", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     hasty = BudgetStore.open(tmp_path / "budget.sqlite", patience=0.01)
-    with pytest.raises(connecting.StoreUnreachable, match="did not answer"):
-        hasty.reserve("people", Request("a", Cost(0.1, 0.0)))
+    with pytest.raises(connecting.StoreUnreachable, match="did not respond"):
+        hasty.reserve("people", Spending("a", Cost(0.1, 0.0)))
     assert store.balances("people")[0].spent_epsilon == 0, "looking needs no lock"
     holder.execute("ROLLBACK")
     holder.close()
-    hasty.reserve("people", Request("a", Cost(0.1, 0.0)))
+    hasty.reserve("people", Spending("a", Cost(0.1, 0.0)))
 
 
 @pytest.mark.parametrize("wrong", ["", "x" * 501, "a\0b", "a\nb", "\ud800"])
@@ -236,9 +236,9 @@ def test_names_that_a_store_cannot_hold_are_refused(wrong: str, store: BudgetSto
     with pytest.raises(InputError, match="name"):
         DataSet(wrong)
     with pytest.raises(InputError, match="name"):
-        Request(wrong, Cost(0.1, 0.0))
+        Spending(wrong, Cost(0.1, 0.0))
     with pytest.raises(InputError, match="name"):
-        Request("a", Cost(0.1, 0.0), {(wrong, "o"): Cost(0.1, 0.0)})
+        Spending("a", Cost(0.1, 0.0), {(wrong, "o"): Cost(0.1, 0.0)})
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(-1, 0), (float("nan"), 0), (float("inf"), 0), (1, 1), (1, -1)])
@@ -252,7 +252,7 @@ def test_amounts_that_are_no_cost_are_refused(epsilon: float, delta: float) -> N
 def test_hostile_names_are_only_names(store: BudgetStore) -> None:
     name = "x'); DROP TABLE veil_budget_runs; --"
     store.add_dataset(DataSet(name), epsilon=1.0, delta=1e-5)
-    store.reserve(name, Request(name, Cost(0.5, 0.0), {(name, name): Cost(0.5, 0.0)}))
+    store.reserve(name, Spending(name, Cost(0.5, 0.0), {(name, name): Cost(0.5, 0.0)}))
     assert store.names() == ["people", name]
     assert store.balances(name)[0].spent_epsilon == 0.5
 
@@ -266,13 +266,13 @@ def test_a_server_keeps_the_same_books_as_a_file(server: Server, tmp_path: Path)
         store.add_limit("books", Limit(0.1, 1e-6, group="Frau × Ärztin"))
         claim = new_claim()
         cells = {("Frau × Ärztin", "o"): Cost(1 / 30, 1e-7), ("m", "o"): Cost(0.1, 1e-7)}
-        store.reserve("books", Request("a", Cost(0.1, 1e-7), cells), claim)
+        store.reserve("books", Spending("a", Cost(0.1, 1e-7), cells), claim)
         store.begin("books", claim)
-        store.reserve("books", Request("b", Cost(1 / 30, 1e-7)))
+        store.reserve("books", Spending("b", Cost(1 / 30, 1e-7)))
         store.cancel("books", "b")
         with pytest.raises(BudgetExceeded):
-            store.reserve("books", Request("c", Cost(0.1, 1e-7)))
-        with pytest.raises(InputError, match="has a budget already"):
+            store.reserve("books", Spending("c", Cost(0.1, 1e-7)))
+        with pytest.raises(InputError, match="already has a budget"):
             store.add_dataset(DataSet("books"), epsilon=1.0, delta=1e-5)
         runs = [{**e.as_json(), "reserved": "", "begun": "", "ended": ""} for e in store.history("books")]
         seen.append(json.dumps([runs, [found.as_json() for found in store.balances("books")]]))

@@ -62,7 +62,7 @@ def test_what_overruns_the_budget_is_refused_before_a_row_is_drawn(place: Path) 
     assert spent(place) == pytest.approx(1.0, rel=1e-3)
     assert run.as_json()["budget"]["limits"][0]["epsilon"] == 1.5
     assert "budget after this run" in (place / "first" / "report.html").read_text()
-    with pytest.raises(BudgetExceeded, match="does not allow it"):
+    with pytest.raises(BudgetExceeded, match="does not allow this"):
         train(place, "second")
     assert spent(place) == pytest.approx(1.0, rel=1e-3)
     assert not (place / "second" / "ledger.jsonl").exists()
@@ -95,16 +95,16 @@ def test_a_run_that_never_read_a_row_gives_its_reservation_back(place: Path) -> 
 
 
 def test_a_method_without_privacy_has_no_budget(place: Path) -> None:
-    with pytest.raises(InputError, match="no budget is large enough"):
+    with pytest.raises(InputError, match="no budget allows it"):
         train(place, "run", method="erm")
 
 
 def test_bounds_that_were_read_off_rows_are_noted_beside_a_total_that_leaves_them_out(place: Path) -> None:
     train(place, "open")
     (entry,) = BudgetStore.open(str(place / "budget.sqlite")).history("people")
-    assert entry.note == "Not charged: bounds and categories read off the rows"
+    assert entry.note == "Not charged: bounds and categories taken from the rows"
     asked = ["budget", "show", "--store", str(place / "budget.sqlite")]
-    assert "1 run also read something off the rows" in CliRunner().invoke(app, asked).stdout
+    assert "1 run also read something from the rows" in CliRunner().invoke(app, asked).stdout
     shown = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
     assert shown["datasets"][0]["runs_not_fully_charged"] == [entry.run]
 
@@ -121,7 +121,7 @@ def test_a_new_run_does_not_pay_by_the_charge_of_one_that_was_cut_short(place: P
         train(place, "run", callbacks=[Crash()])
     for name in ("ledger.jsonl", "seed.key", "checkpoint.safetensors"):
         (place / "run" / name).unlink()
-    with pytest.raises(InputError, match="charge of another run"):
+    with pytest.raises(InputError, match="belongs to another run"):
         train(place, "run")
     assert spent(place) == pytest.approx(1.0, rel=1e-3)
 

@@ -81,10 +81,10 @@ def test_a_preset_brings_method_and_model_and_takes_no_other(people: Path, tmp_p
     assert all(spent <= 1.0 for spent in json.loads(text)["privacy"]["by_group"].values())
     code, _, err = veil(*words[:-2], str(tmp_path / "other"), "--method", "asc")
     assert code == 2
-    assert "leave --method out" in err
+    assert "omit --method" in err
     code, _, err = veil(*words[:-2], str(tmp_path / "other"), *TRAIN)
     assert code == 2
-    assert "leave --epochs and --batch-size out" in err
+    assert "omit --epochs and --batch-size" in err
 
 
 def test_every_row_may_have_a_budget_of_its_own(people: Path, tmp_path: Path, veil: Program) -> None:
@@ -106,14 +106,14 @@ def test_every_row_may_have_a_budget_of_its_own(people: Path, tmp_path: Path, ve
     assert "For each single row of this owner" in page
     assert spent["ε = 2"] == pytest.approx(2.0, rel=0.01)
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text(encoding="utf-8"))
-    assert any("read off the rows and stand on this certificate" in line for line in certificate["not_covered"])
+    assert any("taken from the rows and appear on this certificate" in line for line in certificate["not_covered"])
     assert "all rows of one owner together have no such ε" in certificate["statement"]
     code, _, err = veil(*words, "--owner", "town", "--out", str(tmp_path / "other"))
     assert code == 2
-    assert "leave --owner and --budgets out" in err
+    assert "omit --owner and --budgets" in err
     code, _, err = veil(*words, "--epsilon", "1", "--out", str(tmp_path / "other"))
     assert code == 2
-    assert "--row-budgets says everybody's own ε: leave --epsilon out" in err
+    assert "--row-budgets sets the ε of every owner or row: omit --epsilon" in err
     assert not (tmp_path / "other").exists()
 
 
@@ -121,7 +121,7 @@ def test_a_requirement_needs_rows_to_judge_by(people: Path, tmp_path: Path, veil
     words = ("train", str(people), *TRAIN, "--holdout", "0", "--out", str(tmp_path / "run"))
     code, _, err = veil(*words, "--require", "accuracy>=0.1")
     assert code == 2
-    assert "--require has nothing to judge" in err
+    assert "--require needs rows to evaluate on" in err
     assert not (tmp_path / "run").exists()
 
 
@@ -169,12 +169,12 @@ WRONG = {
     "epsilon of zero": (("--epsilon", "0"), "epsilon is 0.0: it must be above 0"),
     "negative epsilon": (("--epsilon", "-1"), "it must be above 0"),
     "epsilon not a number": (("--epsilon", "nan"), "it must be above 0"),
-    "delta of one": (("--delta", "1"), "delta is 1.0: it must lie between 0 and 1"),
+    "delta of one": (("--delta", "1"), "delta is 1.0: it must be between 0 and 1"),
     "delta in words": (("--delta", "small"), 'delta is "small"'),
     "missing column": (("--target", "income"), 'column "income" is missing: the table has age, town, sex, rich'),
     "missing group column": (("--group", "race"), 'column "race" is missing'),
     "unknown model": (("--model", "forest"), 'unknown model "forest": known are'),
-    "single target value": (("--target", "constant"), "there is nothing to learn"),
+    "single target value": (("--target", "constant"), "the target has a single value"),
     "column of infinities": (("--ignore", ""), 'column "wealth" is not finite in row 3'),
     "missing group value": (("--group", "holes"), "the group of row 2 is missing"),
     "missing target value": (("--target", "holes"), "the target of row 2 is missing"),
@@ -207,10 +207,10 @@ def test_wrong_input_gets_one_sentence_and_exit_code_two(
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("absent.csv", None, "there is no file"),
-        ("empty.csv", "", "not a table that can be read"),
+        ("absent.csv", None, "file not found"),
+        ("empty.csv", "", "not a readable table"),
         ("heading.csv", "a,b\n", "has no rows"),
-        ("broken.parquet", "not parquet", "not a table that can be read"),
+        ("broken.parquet", "not parquet", "not a readable table"),
     ],
 )
 def test_a_file_that_is_no_table_gets_one_sentence(
@@ -228,7 +228,7 @@ def test_a_folder_that_holds_a_run_is_never_written_over(people: Path, tmp_path:
     assert veil(*words)[0] == 0
     code, _, err = veil(*words)
     assert code == 2
-    assert "holds a run already" in err
+    assert "already contains a run" in err
 
 
 ACCOUNT = {

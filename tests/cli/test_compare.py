@@ -72,7 +72,7 @@ ASKED = ("compare", "--methods", "dp-sgd", "--seeds", "1", "--target", "rich", "
     [
         (("PEOPLE", "--option", "asc.step_size=0.1"), "asc is not among the methods: dp-sgd"),
         (("adultt",), 'there is no file or data set "adultt": did you mean "adult"'),
-        (("PEOPLE", "--backend", "foo"), 'backend is "foo": joblib knows'),
+        (("PEOPLE", "--backend", "foo"), 'backend is "foo": it must be one of'),
         (("PEOPLE", "--jobs", "0"), "jobs is 0"),
     ],
 )
@@ -93,12 +93,12 @@ def test_screen_and_certificates_say_what_a_comparison_leaves_out(people: Path, 
     code, text, _ = veil(*words)
     assert code == 0
     said = " ".join(text.split())
-    assert "they were read off the training rows" in said
+    assert "they were taken from the training rows" in said
     assert "their ε add up" in said
     assert "seeds 1, 2, … are public" in said
     certificate = (tmp_path / "all" / "dp-sgd-eps1-seed1" / "certificate.json").read_text(encoding="utf-8")
     missing = " ".join(json.loads(certificate)["not_covered"])
-    assert "they were read off the training rows" in missing
+    assert "they were taken from the training rows" in missing
     assert "their ε add up" in missing
 
 
@@ -120,7 +120,7 @@ def test_a_schema_covers_the_columns_of_a_comparison(people: Path, tmp_path: Pat
     words = (*words, "--epochs", "1", "--jobs", "1", "--backend", "threading", "--out", str(tmp_path / "all"))
     code, text, _ = veil(*words)
     assert code == 0
-    assert "read off" not in text
+    assert "taken from" not in text
     certificate = (tmp_path / "all" / "dp-sgd-eps1-seed1" / "certificate.json").read_text(encoding="utf-8")
     assert not any("Kinds, bounds" in sentence for sentence in json.loads(certificate)["not_covered"])
 

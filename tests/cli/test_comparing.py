@@ -21,7 +21,7 @@ from veil.foundation.parallel import WORKER_DIED, Workers
 from veil.foundation.randomness import Seed
 from veil.plans import Plan
 from veil.problem import Problem
-from veil.report import build_facts
+from veil.report import build_twin
 from veil.training.comparing import (
     OTHER_RUNS,
     SEEDS_PUBLIC,
@@ -62,7 +62,7 @@ def test_budgets_stand_beside_each_other_and_no_privacy_needs_one_budget_only(tm
 
 def test_the_table_and_the_report_say_the_same(tmp_path: Path) -> None:
     found = compared(tmp_path, methods=["erm", "dp-sgd", "dp-is-sgd"])
-    page = {row["name"]: row for row in build_facts(found.records)["summary"]}
+    page = {row["name"]: row for row in build_twin(found.records)["summary"]}
     for row in found.summary():
         for key in ("worst_group_accuracy", "average_group_accuracy", "p_value", "front", "privacy_cost_gap"):
             assert row[key] == page[row["name"]][key]
@@ -170,6 +170,6 @@ def test_a_run_that_was_alone_says_that_more_may_follow_and_that_its_noise_is_kn
 
 def test_a_method_that_stands_twice_with_other_options_is_refused(tmp_path: Path) -> None:
     """Their runs would share a folder, and the second would be taken for the first."""
-    with pytest.raises(InputError, match="dp-sgd stands twice"):
+    with pytest.raises(InputError, match="dp-sgd is given twice"):
         compared(tmp_path, methods=["dp-sgd", veil.method("dp-sgd", clip=2.0)])
     assert len(compared(tmp_path, methods=["dp-sgd", veil.method("dp-sgd")]).rows) == 2

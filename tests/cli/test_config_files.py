@@ -83,7 +83,7 @@ def test_a_key_that_nobody_knows_is_refused(tmp_path: Path, veil: Program) -> No
     (tmp_path / "run.toml").write_text("epsilom = 1\n")
     code, _, err = veil("compare", "--config", str(tmp_path / "run.toml"))
     assert code == 2
-    assert '"epsilom" is neither an option of veil compare nor a setting' in err
+    assert '"epsilom" is not an option or setting of veil compare' in err
 
 
 @pytest.mark.parametrize(

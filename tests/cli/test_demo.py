@@ -27,5 +27,5 @@ def test_the_demo_never_clears_a_folder_it_did_not_make(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "veil.cli", "demo", "--out", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "holds no demo" in done.stderr
+    assert "does not contain a demo" in done.stderr
     assert (tmp_path / "precious.txt").read_text() == "mine"

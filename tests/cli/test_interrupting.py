@@ -35,7 +35,7 @@ def test_an_interrupted_run_goes_on_from_its_own_configuration(tmp_path: Path, n
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == code, said
-    assert "continue a run that has begun with --resume" in said
+    assert "continue a started run with --resume" in said
     assert "Traceback" not in said
     assert not (out / "certificate.json").exists()
     again = start("--config", str(out / "config.toml"), "--out", str(out), "--resume", "--quiet")
@@ -62,4 +62,4 @@ def test_running_out_of_memory_is_one_sentence(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert ended.value.code == 2
-    assert "memory ran out" in capsys.readouterr().err
+    assert "out of memory" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_a_figure_over_groups_is_not_met_where_a_group_was_not_measured(
     assert "✕ not met: Worst-group accuracy" in text
     assert "not measured, with too few rows: f (dp-sgd)" in text
     assert "✓ met: Overall accuracy" in text
-    assert "1 of 2 groups: too few rows to be measured" in text
+    assert "1 of 2 groups: too few rows to measure" in text
     code, text, _ = veil("report", str(tmp_path / "run"), "-o", str(tmp_path / "p.html"), "--json")
     assert code == 1
     assert [check["not_measured"] for check in json.loads(text)["requirements"]] == [["f"], []]

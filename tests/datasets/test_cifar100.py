@@ -72,7 +72,7 @@ def trusted(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("archive")
 def test_an_archive_with_another_checksum_is_refused_and_leaves_no_cache(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not the file it should be"):
+    with pytest.raises(InputError, match="is the wrong file"):
         datasets.load("cifar100")
     assert not list((tmp_path / "cache").iterdir())
 
@@ -151,12 +151,12 @@ def test_a_row_of_the_subset_keeps_its_image_and_its_class() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"variant": "coarse"}, 'variant is "coarse": it is official or fish-vehicles'),
-        ({"owners": "nobody"}, 'owners is "nobody": with variant "official" it is everybody or class'),
-        ({"owners": "category"}, 'owners is "category": with variant "official" it is everybody or class'),
+        ({"variant": "coarse"}, 'variant is "coarse": it must be official or fish-vehicles'),
+        ({"owners": "nobody"}, 'owners is "nobody": with variant "official" it must be everybody or class'),
+        ({"owners": "category"}, 'owners is "category": with variant "official" it must be everybody or class'),
         (
             {"variant": "fish-vehicles", "owners": "class"},
-            'owners is "class": with variant "fish-vehicles" it is everybody or category',
+            'owners is "class": with variant "fish-vehicles" it must be everybody or category',
         ),
         ({"normalisation": "whole"}, 'normalisation is "whole"'),
         ({"colour": "red"}, "unexpected keyword argument 'colour'"),

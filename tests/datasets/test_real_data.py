@@ -107,7 +107,7 @@ def test_a_file_whose_checksum_differs_is_refused(tmp_path: Path, monkeypatch: p
         content[20] ^= 1
         (tmp_path / file.path).with_suffix("").write_bytes(bytes(content))
     monkeypatch.setenv("VEIL_DATA", str(tmp_path))
-    with pytest.raises(InputError, match="is not the file it should be"):
+    with pytest.raises(InputError, match="is the wrong file"):
         datasets.load("mnist")
 
 
@@ -125,5 +125,5 @@ def test_unknown_options_and_names_get_a_sentence() -> None:
         datasets.load("adutl")
     with pytest.raises(InputError, match="unexpected keyword argument 'colour'"):
         datasets.load("adult", colour="red")
-    with pytest.raises(InputError, match="it is official or fdpg"):
+    with pytest.raises(InputError, match="it must be official or fdpg"):
         datasets.load("adult", variant="other")

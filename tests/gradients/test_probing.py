@@ -221,7 +221,7 @@ def test_a_loss_that_remembers_earlier_rows_is_refused() -> None:
         past[0] = 0.9 * past[0] + 0.1 * float(losses.detach().mean())
         return losses / (1 + past[0])
 
-    assert "a second time" in reasons(nn.Linear(4, 3), moving)
+    assert "the second time" in reasons(nn.Linear(4, 3), moving)
 
 
 @pytest.mark.parametrize(

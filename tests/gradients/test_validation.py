@@ -125,10 +125,10 @@ def test_modules_that_mix_processes_are_refused() -> None:
         from torch.distributed.fsdp import fully_shard
 
         wrapped = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
-        with pytest.raises(GradientError, match="give the module inside it"):
+        with pytest.raises(GradientError, match="pass the module that it wraps"):
             check(wrapped)
         spread = fully_shard(nn.Linear(2, 2), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
-        with pytest.raises(GradientError, match="give each process the whole module"):
+        with pytest.raises(GradientError, match="use the whole module in each process"):
             check(spread)
     finally:
         torch.distributed.destroy_process_group()

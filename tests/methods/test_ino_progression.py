@@ -107,8 +107,8 @@ def test_the_tail_keeps_its_share_of_the_new_line() -> None:
     ("budgets", "message"),
     [
         ({"careful": 0.4}, "roll back"),
-        ({"careful": 0.5}, "nothing to continue"),
-        ({"stranger": 3.0}, "not one of the run"),
+        ({"careful": 0.5}, "raise at least one"),
+        ({"stranger": 3.0}, "does not exist in this run"),
         ({"careful": -1.0}, "above 0"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_budget_that_held_nowhere_is_refused() -> None:
     problem = small_problem()
     points = CheckpointEvery(10)
     run = finished(problem, callbacks=(points,))
-    with pytest.raises(InputError, match="at no checkpoint"):
+    with pytest.raises(InputError, match="every checkpoint exceeds"):
         roll_back(run, points.kept, {"open": 0.01})
 
 

@@ -98,9 +98,9 @@ def test_the_first_prefix_is_empty_and_wrong_ranges_are_refused():
     assert np.array_equal(noise.prefix(0), np.zeros(3))
     assert noise.prefixes(5, 5).shape == (0, 3)
     for wrong in (lambda: noise.prefix(-1), lambda: noise.prefixes(0, 3), lambda: noise.prefixes(4, 3)):
-        with pytest.raises(ValueError, match="from 1 upwards"):
+        with pytest.raises(ValueError, match="prefixes start at 1"):
             wrong()
-    with pytest.raises(ValueError, match="from 1 upwards"):
+    with pytest.raises(ValueError, match="prefixes start at 1"):
         next(noise.walk(0))
 
 

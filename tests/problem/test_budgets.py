@@ -127,9 +127,9 @@ def test_row_budgets_become_owners_of_a_problem() -> None:
     problem = row_budget_problem()
     assert problem.public.budgets is not None
     assert 1 < len(problem.public.owners) <= 3
-    with pytest.raises(InputError, match="leave owners out"):
+    with pytest.raises(InputError, match="omit owners"):
         Problem.from_arrays([[0.0], [1.0]], [0, 1], owners=["a", "b"], budgets=[1.0, 1.0])
-    with pytest.raises(InputError, match="2 rows and 3 budgets"):
+    with pytest.raises(InputError, match="2 rows and 3 per-row budgets"):
         Problem.from_arrays([[0.0], [1.0]], [0, 1], budgets=[1.0, 1.0, 1.0])
     few = Problem.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 0], budgets=np.array([0.5, 2.0, 2.0]))
     assert few.public.budgets == (0.5, 2.0)

@@ -78,6 +78,6 @@ def test_attributes_cross_into_one_group_each() -> None:
 
 def test_numbers_are_not_taken_for_classes() -> None:
     numbers = np.random.default_rng(0).normal(size=300)
-    with pytest.raises(InputError, match="say task='regression'"):
+    with pytest.raises(InputError, match="set task='regression'"):
         Problem.from_arrays(np.zeros((300, 1)), numbers)
     assert Problem.from_arrays(np.zeros((300, 1)), numbers, task="regression").public.task == "regression"

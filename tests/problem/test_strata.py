@@ -24,7 +24,7 @@ def test_labels_become_strata_with_every_row_once():
         (([0, -2],), (), "ids start at 0"),
         (([0], [1]), ("a",), "different names"),
         (([0], [1]), ("a", "a"), "different names"),
-        (([0.5],), (), "whole row ids"),
+        (([0.5],), (), "integer row ids"),
         (([[0]],), (), "one-dimensional"),
     ],
 )
@@ -42,7 +42,7 @@ def test_holes_may_repeat_and_keep_the_public_sizes():
 
 @pytest.mark.parametrize("row", [7, HOLE])
 def test_a_row_that_is_not_there_cannot_be_taken_away(row):
-    with pytest.raises(ValueError, match="in no stratum"):
+    with pytest.raises(ValueError, match="not in any stratum"):
         Strata((np.array([0, HOLE, 3]),)).without_row(row)
 
 

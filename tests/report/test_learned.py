@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.report.report_facts import make_effects, make_run, make_runs
-from tests.report.test_report_facts import Tree, unknown_numbers
-from veil.report import build_facts, render_card, render_page
+from tests.report.run_records import make_effects, make_run, make_runs
+from tests.report.test_report_twin import Tree, unknown_numbers
+from veil.report import build_twin, render_card, render_page
 from veil.report.learned import READ_OFF
 
 TWO = ("<=50K", ">50K")
@@ -20,7 +20,7 @@ def texts(page: str, part: str) -> str:
 
 def test_the_ten_columns_and_four_pairs_that_matter_most_are_drawn() -> None:
     run = make_run("auto", effects=TWO)
-    twin = build_facts([run])
+    twin = build_twin([run])
     own = [one for one in run["effects"]["columns"] if one["kind"] != "text"][:10]
     drawn = {name: figure for name, figure in twin["figures"].items() if name.startswith("effect-")}
     assert [figure["title"] for figure in drawn.values()] == [one["column"] for one in own]
@@ -35,7 +35,7 @@ def test_the_ten_columns_and_four_pairs_that_matter_most_are_drawn() -> None:
 
 def test_of_many_values_those_with_the_largest_effects_are_drawn_and_the_note_says_so() -> None:
     run = make_run("auto", effects=TWO)
-    figure = build_facts([run])["figures"]["effect-4-run0"]
+    figure = build_twin([run])["figures"]["effect-4-run0"]
     values = dict(zip(run["effects"]["columns"][4]["at"], run["effects"]["columns"][4]["effects"][0], strict=True))
     largest = sorted(values, key=lambda name: -abs(values[name]))[:10]
     assert {bar["name"] for bar in figure["bars"]} == set(largest)
@@ -62,20 +62,20 @@ def test_the_page_says_how_to_read_it(classes: tuple[str, ...], sentence: str) -
     run = make_run("auto", effects=classes)
     text = texts(render_page([run]), "learned-0")
     assert sentence in text
-    assert "no row was read for them" in text
+    assert "they read no rows" in text
     assert (READ_OFF in text) == run["effects"]["from_rows"]
 
 
 def test_numbers_are_read_in_units_of_the_target() -> None:
     run = {**make_run("auto", effects=TWO), "effects": {**make_effects(TWO), "unit": "target", "curves": ["target"]}}
-    twin = build_facts([run])
+    twin = build_twin([run])
     assert twin["learned"]["0"]["reading"].startswith("Up (+): the predicted number is higher.")
     assert twin["figures"]["effect-0-run0"]["y_label"] == "Change of the predicted number"
 
 
 def test_of_several_classes_each_has_a_line_and_a_column() -> None:
     names = ("a", "b", "c")
-    figures = build_facts([make_run("auto", effects=names)])["figures"]
+    figures = build_twin([make_run("auto", effects=names)])["figures"]
     assert [line["name"] for line in figures["effect-0-run0"]["series"]] == list(names)
     assert figures["effect-1-run0"]["kind"] == "heat"
     assert figures["effect-1-run0"]["columns"] == list(names)
@@ -92,16 +92,16 @@ def test_a_comparison_shows_it_for_the_runs_that_have_it() -> None:
     page = render_page(runs)
     assert "learned-0" in Tree(page).text
     assert "learned-1" not in Tree(page).text
-    assert ["learned-0", "What it learned"] in build_facts(runs)["sections"]
-    assert not [entry for entry in build_facts(runs[1:])["sections"] if entry[0].startswith("learned")]
+    assert ["learned-0", "What it learned"] in build_twin(runs)["sections"]
+    assert not [entry for entry in build_twin(runs[1:])["sections"] if entry[0].startswith("learned")]
 
 
 def test_of_many_runs_those_shown_one_by_one_keep_what_they_learned() -> None:
     runs = [*make_runs(("auto",), seeds=14, effects=TWO), make_run("dp-sgd")]
-    twin = build_facts(runs)
+    twin = build_twin(runs)
     shown = {one["run"] for one in twin["detailed"]}
     assert {index for index, run in enumerate(twin["runs"]) if run["effects"]} == shown - {14}
-    assert build_facts([twin]) == twin
+    assert build_twin([twin]) == twin
 
 
 def test_the_card_lists_what_matters_most() -> None:
@@ -124,23 +124,23 @@ def small_groups(**details: Any) -> dict[str, Any]:
 def test_groups_that_are_too_small_to_be_heard_are_named_with_their_kin() -> None:
     run = small_groups(heard_together={"f × c": "f × a"})
     sentence = (
-        "Too few rows to be heard alone at this ε: 'f × c' (3 rows), steered together with 'f × a'. "
+        "Too few rows to be treated separately at this ε: 'f × c' (3 rows), treated together with 'f × a'. "
         "About 66 rows would be needed."
     )
-    assert build_facts([run])["verdict"]["unheard"] == sentence
+    assert build_twin([run])["verdict"]["unheard"] == sentence
     assert sentence in texts(render_page([run]), "groups")
     assert sentence in render_card(run)
 
 
 def test_groups_with_other_kin_stand_apart() -> None:
     run = small_groups(heard_together={"f × b": "m × a", "f × c": "other small groups"})
-    said = build_facts([run])["verdict"]["unheard"]
-    assert "'f × b' (1 row), steered together with 'm × a'; " in said
-    assert "'f × c' (3 rows), steered together with other small groups." in said
+    said = build_twin([run])["verdict"]["unheard"]
+    assert "'f × b' (1 row), treated together with 'm × a'; " in said
+    assert "'f × c' (3 rows), treated together with other small groups." in said
 
 
 @pytest.mark.parametrize("details", [{"heard_together": {}}, {"heard_together": {"f × c": "f × a"}, "aim": "overall"}])
 def test_nothing_is_said_where_all_are_heard_or_nobody_is_asked(details: dict[str, Any]) -> None:
     run = small_groups(**details)
-    assert build_facts([run])["verdict"]["unheard"] is None
-    assert "Too few rows to be heard" not in render_card(run)
+    assert build_twin([run])["verdict"]["unheard"] is None
+    assert "Too few rows to be treated" not in render_card(run)

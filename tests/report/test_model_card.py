@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import veil
-from tests.report.report_facts import SEX_INCOME, make_audit, make_run
-from tests.report.test_report_facts import unknown_numbers
+from tests.report.run_records import SEX_INCOME, make_audit, make_run
+from tests.report.test_report_twin import unknown_numbers
 from veil.cli.report import _run_folders
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
-from veil.report import build_facts, judge_requirements, read_audits, render_card, render_page, write_report
+from veil.report import build_twin, judge_requirements, read_audits, render_card, render_page, write_report
 from veil.report.model_card import plain_markdown
 from veil.report.wording import percent
 from veil.training.fitting import Job, execute
@@ -34,18 +34,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> veil.Run:
 
 
 def test_the_card_has_the_figures_of_the_report() -> None:
-    facts = make_run("asc", extras=True)
+    record = make_run("asc", extras=True)
     exact = "These figures were computed from private rows without noise"
-    card, twin = render_card(facts, audits=[{**make_audit(), "not_covered": exact}]), build_facts([facts])
+    card, twin = render_card(record, audits=[{**make_audit(), "not_covered": exact}]), build_twin([record])
     assert exact in card
     rows = [line for line in card.splitlines() if " × " in line and line.startswith("| ") and line.count("|") == 7]
     for group, row in zip(twin["groups"], rows, strict=True):
         assert row.startswith(f"| {plain_markdown(group['name'])} | {percent(group['accuracy'])} |")
         assert f"{percent(group['low'])} to {percent(group['high'])}" in row
-    assert facts["certificate"]["statement"].split("(")[0].strip() in card
+    assert record["certificate"]["statement"].split("(")[0].strip() in card
     assert "Demographic parity" in card
     assert "ε ≥ 0.73" in card
-    for line in facts["certificate"]["not_covered"]:
+    for line in record["certificate"]["not_covered"]:
         assert line in card
 
 
@@ -60,7 +60,7 @@ def test_hostile_names_stay_text_in_the_card() -> None:
 
 def test_a_run_without_figures_or_privacy_still_has_a_card() -> None:
     assert "not private" in render_card(make_run("erm"))
-    assert "No row was there to measure on" in render_card(make_run("dp-sgd", evaluated=False))
+    assert "There were no rows to measure on" in render_card(make_run("dp-sgd", evaluated=False))
     assert render_card({"method": "dp-sgd"}).startswith("# Model card")
 
 
@@ -72,7 +72,7 @@ def test_a_run_writes_its_card_and_judges_what_was_required_of_it(run: veil.Run)
 
 
 def test_what_a_real_run_says_fills_the_panels(run: veil.Run) -> None:
-    twin = build_facts([run.as_json()])
+    twin = build_twin([run.as_json()])
     assert {"parity-run0", "calibration-run0", "roc-run0", "confusion-0-run0", "confusion-1-run0"} <= set(
         twin["figures"]
     )
@@ -104,7 +104,7 @@ def test_audits_of_the_folder_are_on_the_page(run: veil.Run, tmp_path: Path) -> 
     try:
         assert "audit-0" in json.loads(run.report(tmp_path / "a.html").with_suffix(".json").read_text())["figures"]
         audits = read_audits([run.folder])
-        assert "What the attack canary could show" in render_page([run.as_json()], audits=audits)
+        assert "What the attack canary found" in render_page([run.as_json()], audits=audits)
         assert read_audits([run.folder, tmp_path])[0]["run"] == "run"
         (run.folder / "audit.json").write_text("{")
         with pytest.raises(InputError, match="not a JSON file"):
@@ -123,11 +123,11 @@ def test_audits_of_the_folder_are_on_the_page(run: veil.Run, tmp_path: Path) -> 
     ],
 )
 def test_expected_excess_risk_is_shown_with_its_sentence(change: dict[str, Any]) -> None:
-    facts = {**make_run("dp-sgd"), **change}
-    assert build_facts([facts])["verdict"]["expected_excess_risk"] == {"value": 0.125, "sentence": "By the theorem."}
-    for text in (render_page([facts]), render_card(facts)):
+    record = {**make_run("dp-sgd"), **change}
+    assert build_twin([record])["verdict"]["expected_excess_risk"] == {"value": 0.125, "sentence": "By the theorem."}
+    for text in (render_page([record]), render_card(record)):
         assert "By the theorem." in text
-    assert build_facts([make_run()])["verdict"]["expected_excess_risk"] is None
+    assert build_twin([make_run()])["verdict"]["expected_excess_risk"] is None
 
 
 def test_several_requirements_stand_on_one_card_with_each_verdict() -> None:
@@ -146,17 +146,17 @@ def test_several_requirements_stand_on_one_card_with_each_verdict() -> None:
 def test_the_privacy_cost_gap_is_the_range_of_losses_against_erm() -> None:
     erm, asc = make_run("erm"), make_run("asc")
     costs = [erm["metrics"]["by_group"][n]["accuracy"] - asc["metrics"]["by_group"][n]["accuracy"] for n in SEX_INCOME]
-    row = next(row for row in build_facts([erm, asc])["summary"] if row["name"] == "asc")
+    row = next(row for row in build_twin([erm, asc])["summary"] if row["name"] == "asc")
     assert row["privacy_cost_gap"] == pytest.approx(max(costs) - min(costs))
-    assert build_facts([asc])["summary"][0]["privacy_cost_gap"] is None
+    assert build_twin([asc])["summary"][0]["privacy_cost_gap"] is None
 
 
 def test_a_tiny_group_is_named_with_its_rows() -> None:
-    facts = make_run("asc")
-    facts["metrics"]["by_group"][SEX_INCOME[3]] = {"n": 3, "accuracy": None}
-    facts["metrics"]["tiny_groups"] = {SEX_INCOME[3]: 3}
-    page = render_page([facts])
-    assert "Too few evaluation rows to say anything of: Male × &gt;50K (3)" in page
+    record = make_run("asc")
+    record["metrics"]["by_group"][SEX_INCOME[3]] = {"n": 3, "accuracy": None}
+    record["metrics"]["tiny_groups"] = {SEX_INCOME[3]: 3}
+    page = render_page([record])
+    assert "Too few evaluation rows for a reliable figure: Male × &gt;50K (3)" in page
 
 
 def test_the_folder_of_a_comparison_stands_for_its_runs(tmp_path: Path) -> None:

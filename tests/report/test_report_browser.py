@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.report_facts import make_audit, make_run, make_runs
+from tests.report.run_records import make_audit, make_run, make_runs
 from veil.report import write_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")

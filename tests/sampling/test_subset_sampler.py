@@ -101,5 +101,5 @@ def test_public_facts_are_those_of_the_plan():
 
 @pytest.mark.parametrize("counts", [(1,), (4, 0), (-1, 0), (1.5, 0)])
 def test_counts_that_cannot_be_drawn_are_refused(counts):
-    with pytest.raises(ValueError, match=r"cannot be drawn|counts were given"):
+    with pytest.raises(ValueError, match=r"cannot draw|counts were given"):
         SubsetSampler(Strata.from_labels(list("aaab")), counts)

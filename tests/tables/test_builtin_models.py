@@ -109,7 +109,7 @@ def test_public_weights_are_loaded_where_they_fit_and_chosen_layers_trained(tmp_
     assert torch.equal(model[0].weight, source[0].weight)
     assert train_only(model, ["2.*"]) == ["2.weight", "2.bias"]
     assert [p.requires_grad for p in model.parameters()] == [False, False, True, True]
-    with pytest.raises(InputError, match="no parameter fits"):
+    with pytest.raises(InputError, match="no parameter matches"):
         train_only(model, ["9.*"])
     (tmp_path / "broken.safetensors").write_text("no weights")
     with pytest.raises(InputError, match="is not a safetensors file"):
@@ -146,5 +146,5 @@ def test_scattering_keeps_energy_and_wavelets_have_no_mean() -> None:
 
 
 def test_scattering_refuses_sizes_it_cannot_sample() -> None:
-    with pytest.raises(InputError, match="do not divide by 4"):
+    with pytest.raises(InputError, match="are not divisible by 4"):
         scattering(torch.zeros(1, 1, 30, 30))

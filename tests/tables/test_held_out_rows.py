@@ -97,7 +97,7 @@ def test_a_class_that_only_a_held_out_row_has_is_a_class_of_the_model(train: Any
     assert outcome.code == 0, outcome.err
     assert load_predictor(tmp_path / "run").classes == ("no", "perhaps", "yes")
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
-    assert any("Which classes there are was read off" in sentence for sentence in certificate["assumptions"])
+    assert any("The set of classes was taken from" in sentence for sentence in certificate["assumptions"])
 
 
 @pytest.mark.parametrize("seed", [[], ["--seed", "7"]])
@@ -117,7 +117,7 @@ def test_the_held_out_rows_of_a_finished_run_can_be_told_again_though_its_seed_i
     other = json.loads((tmp_path / "run" / "run.json").read_text())
     del other["config"]["holdout_key"]
     (tmp_path / "run" / "run.json").write_text(json.dumps(other))
-    with pytest.raises(InputError, match="does not say which rows were held out"):
+    with pytest.raises(InputError, match="does not record which rows were held out"):
         rebuild_rows(load(tmp_path / "run"))
 
 

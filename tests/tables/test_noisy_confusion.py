@@ -94,7 +94,7 @@ def test_rows_are_not_read_when_the_reservation_fails(tmp_path: Path) -> None:
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             raise AssertionError("rows were read before the cost was reserved")
 
-    with pytest.raises(AccountingError, match="never written over"):
+    with pytest.raises(AccountingError, match="never overwritten"):
         noisy_metrics(
             Unread(),
             problem(),

@@ -30,7 +30,7 @@ def test_a_csv_that_nobody_prepared_trains_without_a_config(train: Any, tmp_path
     assert outcome.answer["metrics"]["released"] is True
     assert set(outcome.answer["metrics"]["by_group"]) == {"island", "mainland"}
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
-    assert any("read off the training rows" in sentence for sentence in certificate["not_covered"])
+    assert any("taken from the training rows" in sentence for sentence in certificate["not_covered"])
     assert any("Held-out rows" in sentence for sentence in certificate["assumptions"])
     assert certificate["epsilon"] <= 8.0
 
@@ -81,7 +81,7 @@ def test_with_a_schema_nothing_is_read_off_the_rows_and_roles_come_from_it(train
     outcome = train("--schema", str(tmp_path / "schema.toml"), roles=False)
     assert outcome.code == 0, outcome.err
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
-    assert not any("read off" in sentence for sentence in certificate["not_covered"])
+    assert not any("taken from" in sentence for sentence in certificate["not_covered"])
     assert not any("were counted" in sentence for sentence in certificate["assumptions"])
 
 
@@ -130,7 +130,7 @@ def test_private_preprocessing_stands_in_the_ledger_and_within_the_budget(train:
     assert (tmp_path / "run" / "preprocessing.jsonl").exists()
     assert verify(tmp_path / "run" / "certificate.json").holds
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
-    assert not any("read off" in sentence for sentence in certificate["not_covered"])
+    assert not any("taken from" in sentence for sentence in certificate["not_covered"])
     assert not any("were counted" in sentence for sentence in certificate["assumptions"])
     assert any("kind of each" in sentence for sentence in certificate["assumptions"])
 
@@ -171,7 +171,7 @@ def test_a_config_gives_what_the_command_line_leaves_out(train: Any, tmp_path: P
     (tmp_path / "my.toml").write_text("epsilom = 3.0\n")
     outcome = train("--config", str(tmp_path / "my.toml"))
     assert outcome.code == 2
-    assert '"epsilom" is neither an option' in outcome.err.replace("\n", " ")
+    assert '"epsilom" is not an option' in outcome.err.replace("\n", " ")
 
 
 @pytest.mark.parametrize("separator", [";", "|"])
@@ -219,14 +219,14 @@ def test_other_models_train_on_the_table(model: str, train: Any, tmp_path: Path)
 
 
 WRONG_WORDS = {
-    "no target": (["--group", "region"], "no target is named"),
-    "no group": (["--target", "bought"], "no group is named"),
+    "no target": (["--group", "region"], "no target: give"),
+    "no group": (["--target", "bought"], "no group: give"),
     "budgets without owner": (["--target", "bought", "--group", "region", "--budgets", "b.csv"], "--budgets needs"),
     "target of many values": (["--target", "height (cm)", "--group", "region"], "is missing"),
     "quantity as target": (["--target", "id", "--group", "region", "--task", "classification"], "different values"),
     "share above one": (
         ["--target", "bought", "--group", "region", "--private-preprocessing", "1.5"],
-        "it must lie between 0 and 1",
+        "it must be between 0 and 1",
     ),
     "not private": (
         ["--target", "bought", "--group", "region", "--private-preprocessing", "0.1", "--method", "erm"],
@@ -242,7 +242,7 @@ WRONG_WORDS = {
     ),
     "a name to ignore that is no column": (
         ["--target", "bought", "--group", "region", "--ignore", "id,postcod"],
-        '--ignore names "postcod", which is no column of the table: did you mean "postcode"?',
+        '--ignore names "postcod", which is not a column of the table: did you mean "postcode"?',
     ),
     "group of almost one row each": (["--target", "bought", "--group", "id"], 'group "id" has 500 different values'),
     "holdout of one": (["--target", "bought", "--group", "region", "--holdout", "1"], "holdout is 1.0"),
@@ -277,7 +277,7 @@ def test_a_folder_of_images_trains_with_its_classes_as_groups(
     assert set(outcome.answer["metrics"]["by_group"]) == {"cat", "dog"}
     assert outcome.answer["metrics"]["released"] is True
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
-    assert not any("read off" in sentence for sentence in certificate["not_covered"])
+    assert not any("taken from" in sentence for sentence in certificate["not_covered"])
     outcome = train("--target", "size", data=tmp_path / "photos", roles=False)
     assert "the class is target and group" in outcome.err
 
@@ -300,7 +300,7 @@ def test_a_draft_of_a_schema_is_not_covered_until_its_marks_are_gone(train: Any,
         assert outcome.code == 0, outcome.err
         certificate = json.loads((tmp_path / name / "certificate.json").read_text())
         assert (DRAFTED not in certificate["not_covered"]) == covered
-        read = any("Which classes there are was read off" in sentence for sentence in certificate["assumptions"])
+        read = any("The set of classes was taken from" in sentence for sentence in certificate["assumptions"])
         assert read != covered
 
 
@@ -315,8 +315,8 @@ def test_columns_that_are_not_learned_from_are_named_with_the_reason(tmp_path: P
     request = Request.checked(data=tmp_path / "shop.parquet", **roles, **SHORT)
     train_table(request, say=said.append)
     assert said == [
-        "Not learned from: id (counts the rows), postcode (no value stands out), remark (ignored), empty (ignored), "
-        "code (different in almost every row), nothing (empty)."
+        "Not used as features: id (counts the rows), postcode (no value stands out), remark (ignored), "
+        "empty (ignored), code (different in almost every row), nothing (empty)."
     ]
 
 

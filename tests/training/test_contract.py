@@ -263,7 +263,7 @@ def test_a_step_is_never_made_twice() -> None:
     plan = veil.methods.create("dp-sgd").plan(problem.public, Settings.checked(epsilon=1.0, steps=3, batch_size=40))
     loop = Loop(small_model(), problem, plan, row_losses, Seed.from_int(1), Ledger(plan.terms()))
     loop.run()
-    with pytest.raises(AccountingError, match="step 0 was made before"):
+    with pytest.raises(AccountingError, match="step 0 was already made"):
         loop.run()
 
 
@@ -298,7 +298,7 @@ def test_a_statistic_that_looks_at_other_rows_is_refused() -> None:
         return GradientRelease(Poisson((0.1, 0.1)), Clip((1.0, 1.0)), 1.0, 10.0, Relation.ADD_REMOVE, (statistic,))
 
     release(lambda per_row, cells: torch.stack([per_row.norms.clamp(max=1.0), (cells == 1).double()], 1)).check_rows(2)
-    with pytest.raises(InputError, match='statistic "s" measures a row by looking at other rows'):
+    with pytest.raises(InputError, match='statistic "s" computes the value of a row from other rows'):
         release(lambda per_row, cells: (per_row.norms > per_row.norms.median()).double()[:, None]).check_rows(2)
 
 
@@ -434,7 +434,7 @@ def test_classes_that_were_read_off_rows_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (nn.Linear(7, 2), "the model does not take rows of shape 10 (float32)"),
+        (nn.Linear(7, 2), "the model does not accept rows of shape 10 (float32)"),
         (nn.Linear(10, 1), "it must give 2 numbers per row, one per class"),
     ],
 )

@@ -44,7 +44,9 @@ def test_a_session_with_another_loop_is_refused_before_its_first_release(tmp_pat
     with pytest.raises(Crash):
         answered(out, plain_loss, crash=True)
     refused(
-        out, "step 4 gives another gradient", lambda: answered(out, lambda o, t: plain_loss(1.1 * o, t), resume=True)
+        out,
+        "step 4 gives a different gradient",
+        lambda: answered(out, lambda o, t: plain_loss(1.1 * o, t), resume=True),
     )
     refused(out, "the rows differ", lambda: answered(out, plain_loss, problem=edited(small_problem()), resume=True))
     refused(out, "`epsilon` was 1.0", lambda: _session(out, epsilon=2.0))
@@ -67,7 +69,7 @@ def test_an_older_checkpoint_does_not_let_a_session_repeat_other_steps(tmp_path:
             rows.close()
             break
     (out / "checkpoint.safetensors").write_bytes(kept[0])
-    with pytest.raises(InputError, match="its checkpoint is not the last one"):
+    with pytest.raises(InputError, match="its checkpoint is not the latest"):
         answered(out, plain_loss, resume=True)
 
 
@@ -88,7 +90,7 @@ def test_a_record_that_was_taken_away_does_not_open_the_run(tmp_path: Path) -> N
     record = json.loads((folder / "seed.key").read_text())
     del record["noted"]["run"]
     (folder / "seed.key").write_text(json.dumps(record))
-    with pytest.raises(InputError, match="does not say what the run began with"):
+    with pytest.raises(InputError, match="does not record how the run started"):
         train(folder, problem=edited(small_problem()), resume=True)
 
 

@@ -86,7 +86,7 @@ def test_checkpoints_of_another_run_are_refused_and_among_several_the_own_ones_a
     loud = trained(plan_of("dp-sgd", problem), problem, points)
     theirs = list(points.kept)
     run = trained(plan_of("dp-sgd", problem, seed=6), problem, points)
-    with pytest.raises(InputError, match="none of the checkpoints is of this run"):
+    with pytest.raises(InputError, match="none of the checkpoints belongs to this run"):
         roll_back(run, theirs, LOWERED)
     mine = {point.steps: point for point in points.kept[len(theirs) :]}
     back = roll_back(run, points.kept, LOWERED)
@@ -138,7 +138,7 @@ class Unknown:
     ("change", "message"),
     [
         (lambda plan: replace(plan, controller=WithLosses(plan.controller.gradient)), "differ"),
-        (lambda plan: replace(plan, rules=tuple(TokenBucket(()) for _ in plan.rules)), "do not pay for all"),
+        (lambda plan: replace(plan, rules=tuple(TokenBucket(()) for _ in plan.rules)), "do not cover all"),
         (lambda plan: replace(plan, rules=tuple(Unknown(rule) for rule in plan.rules)), "Unknown"),
     ],
 )
@@ -200,7 +200,7 @@ def test_held_out_rows_are_measured_once(tmp_path: Path) -> None:
         assert continued.folder is not None
         assert (continued.folder / "evaluation.jsonl").exists()
         assert verify(continued.folder / "certificate.json").holds
-        with pytest.raises(InputError, match="measured before"):
+        with pytest.raises(InputError, match="already measured"):
             later(continued.model, continued.plan)
     back = roll_back(run, points.kept, LOWERED, out=tmp_path / "back")
     assert not set(DISJOINT.values()) & set(back.certificate.assumptions)
@@ -215,9 +215,9 @@ def test_a_folder_is_a_run_of_its_own_and_is_not_used_twice(tmp_path: Path) -> N
     assert back.folder == tmp_path / "back"
     assert not (tmp_path / "back" / "seed.key").exists()
     for taken in ("run", "back"):
-        with pytest.raises(InputError, match="holds a run already"):
+        with pytest.raises(InputError, match="already contains a run"):
             roll_back(run, points.kept, LOWERED, out=tmp_path / taken)
-        with pytest.raises(InputError, match="holds a run already"):
+        with pytest.raises(InputError, match="already contains a run"):
             raise_budgets(run, problem, {"careful": 1.0}, 5, out=tmp_path / taken)
 
 
@@ -250,5 +250,5 @@ def test_a_run_whose_folder_is_out_of_sight_is_not_raised_past_its_charge(
     (tmp_path / "run" / "budget.json").write_text("{}")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="folder of the earlier run, is not there"):
+    with pytest.raises(InputError, match="folder of the earlier run, is missing"):
         raise_budgets(run, problem, {"careful": 1.0}, 5)

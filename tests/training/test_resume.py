@@ -306,7 +306,7 @@ def test_seed_and_checkpoint_are_for_their_owner_and_go_with_the_end(cut: Path) 
 
 
 def test_an_unfinished_run_is_never_written_over(cut: Path) -> None:
-    with pytest.raises(InputError, match="cut short"):
+    with pytest.raises(InputError, match="interrupted run"):
         fit(small_model(), small_problem(), out=cut, **BASE)
 
 

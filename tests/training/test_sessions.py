@@ -79,7 +79,7 @@ def test_a_batch_that_is_not_answered_is_named() -> None:
 
 def test_a_step_without_a_batch_is_refused() -> None:
     session = veil.session(small_model(), generate(GROUPS), method="dp-sgd", **SETTINGS)
-    with pytest.raises(InputError, match="there is no batch"):
+    with pytest.raises(InputError, match="no batch is waiting"):
         session.step(torch.zeros(3))
 
 
@@ -91,7 +91,7 @@ def test_leaving_early_keeps_the_guarantee_of_the_plan_and_the_recorder_stops() 
             break
         session.step(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
     run = session.finish()
-    assert run.stopped == "ended by its user after 3 of 12 steps"
+    assert run.stopped == "ended by the user after 3 of 12 steps"
     assert run.certificate.epsilon == pytest.approx(1.0, rel=0.01)
 
 

@@ -49,7 +49,7 @@ def test_a_model_that_cannot_be_evaluated_is_refused_before_anything_is_spent(
 ) -> None:
     problem = generate(GROUPS)
     monkeypatch.setattr(Problem, "batch", lambda self, rows: pytest.fail("a row was read"))
-    with pytest.raises(InputError, match=f"{said}.*leave evaluation out"):
+    with pytest.raises(InputError, match=f"{said}.*omit evaluation"):
         veil.fit(model, problem, loss=one_logit, evaluation=problem, out=tmp_path / "run", **SETTINGS)
     assert not (tmp_path / "run").exists()
 
@@ -72,7 +72,7 @@ def test_a_model_whose_figures_cannot_be_computed_is_refused_before_anything_is_
 
 def test_rows_for_evaluation_of_another_shape_are_refused_before_anything_is_spent(tmp_path: Path) -> None:
     other = Problem.from_arrays(torch.zeros(4, 7), [0, 1, 0, 1], ["large", "small"] * 2)
-    with pytest.raises(InputError, match="the model does not take rows of shape 7"):
+    with pytest.raises(InputError, match="the model does not accept rows of shape 7"):
         veil.fit(nn.Linear(10, 2), generate(GROUPS), evaluation=other, out=tmp_path / "run", **SETTINGS)
     assert not (tmp_path / "run").exists()
 

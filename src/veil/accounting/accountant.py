@@ -22,7 +22,7 @@ class Accountant(Protocol):
 
     @property
     def approximate(self) -> bool:
-        """True when the numbers may lie below the truth: such an accountant never reaches a certificate."""
+        """True when the numbers may underestimate the cost: such an accountant is never used for a certificate."""
         ...
 
     def supports(self, event: Event) -> bool:

@@ -1,4 +1,4 @@
-"""The inverse questions: which noise, rate or clip spends a budget. Every root lands on the private side.
+"""Calibration: the noise, rate or clip that spends a budget. Every root is rounded to the private side.
 
 What is returned satisfies the target under the accountant that was asked. It lies within the stated relative tolerance
 of a point that does not; where the accountant's own search leaves ripples in ε (the Rényi one looks for its order to
@@ -46,13 +46,13 @@ def _check_target(epsilon: float, delta: float) -> None:
 
 
 def _checked(extra: Events, epsilon: float, delta: float, accountant: Accountant | None) -> Accountant:
-    """The accountant to ask, once the budget is one that the other releases do not use up alone."""
+    """The accountant to use, after checking that the other releases leave some budget."""
     judge = accountant or Rdp()
     _check_target(epsilon, delta)
     cost = judge.epsilon(extra, delta) if extra else 0.0
     if cost >= epsilon:
         raise AccountingError(
-            f"the other releases alone cost epsilon {cost:.6g} at delta {delta:g}, which leaves nothing of {epsilon:g}"
+            f"the other releases alone cost epsilon {cost:.6g} at delta {delta:g}, so nothing is left of {epsilon:g}"
         )
     return judge
 
@@ -280,7 +280,7 @@ def kappa(
     orders = np.array([order], dtype=np.float64)
     check_orders(orders)
     if not np.all((rates > 0) & (rates <= 1)):
-        raise AccountingError(f"rates are {rates.tolist()}: each must lie above 0 and at most at 1")
+        raise AccountingError(f"rates are {rates.tolist()}: each must be above 0 and at most 1")
     if not np.all(np.isfinite(budgets) & (budgets > 0)):
         raise AccountingError(f"Rényi costs per step are {budgets.tolist()}: each must be finite and above 0")
     cost, divisor = _costs(sampling, relation, 1 if one_sided else 2)

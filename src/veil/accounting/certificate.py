@@ -84,9 +84,9 @@ class Certificate:
 
 
 def _check_kinds(record: Any) -> None:
-    """Every value that was read is of its field's kind, so that whoever uses the certificate can rely on it."""
+    """Check that every value has the type of its field, so that callers can rely on it."""
     if not isinstance(record, dict):
-        raise AccountingError("it holds no table of names and values")
+        raise AccountingError("it must be a JSON object")
     for name in ("by_group", "by_owner", "budgets", "spent_by_group"):
         values = record[name]
         if not isinstance(values, dict) or not all(_is_number(value) for value in values.values()):
@@ -96,15 +96,15 @@ def _check_kinds(record: Any) -> None:
             raise AccountingError(f"`{name}` must be a number")
     for name in ("method", "statement", "ledger_check"):
         if not isinstance(record[name], str):
-            raise AccountingError(f"`{name}` must be a text")
+            raise AccountingError(f"`{name}` must be a string")
     for name in ("relation", "accountant"):
         if record[name] is not None and not isinstance(record[name], str):
-            raise AccountingError(f"`{name}` must be a text")
+            raise AccountingError(f"`{name}` must be a string")
     for name in ("assumptions", "not_covered"):
         if not isinstance(record[name], list) or not all(isinstance(item, str) for item in record[name]):
             raise AccountingError(f"`{name}` must be a list of sentences")
     if not isinstance(record["private"], bool) or not isinstance(record["facts"], dict):
-        raise AccountingError("`private` must be true or false, and `facts` a table")
+        raise AccountingError("`private` must be true or false, and `facts` an object")
 
 
 def _is_number(value: Any) -> bool:
@@ -114,10 +114,10 @@ def _is_number(value: Any) -> bool:
 def certify(
     ledger: Ledger, accountant: Accountant, *, assumptions: tuple[str, ...] = (), not_covered: tuple[str, ...] = ()
 ) -> Certificate:
-    """The certificate of a private run. An approximate accountant is refused."""
+    """The certificate of a private run. An approximate accountant is rejected."""
     terms = ledger.terms
     if accountant.approximate:
-        raise AccountingError(f"{accountant.name} is an approximation and may lie below the truth: it cannot certify")
+        raise AccountingError(f"{accountant.name} is an approximation and may underestimate ε: it cannot certify")
     guarantees = guarantees_by_account(ledger, accountant)
     readings = _readings(ledger, accountant)
     worst = max(guarantees, default=0.0)
@@ -144,7 +144,7 @@ def certify(
 
 
 def no_certificate(method: str, facts: Mapping[str, Any]) -> Certificate:
-    """What stands in a certificate's place when a method is not private."""
+    """The certificate of a method that is not private: it guarantees nothing."""
     return Certificate(
         method=method,
         private=False,
@@ -173,7 +173,7 @@ def guarantees_by_account(ledger: Ledger, accountant: Accountant) -> list[float]
 
 
 def check_budgets(ledger: Ledger, accountant: Accountant) -> None:
-    """Refuse terms whose rules would let any account exceed its own budget; nothing has been released yet."""
+    """Reject terms whose rules would let an account exceed its budget; called before anything is released."""
     for account, epsilon in zip(ledger.terms.accounts, guarantees_by_account(ledger, accountant), strict=True):
         if not epsilon <= account.budget * (1 + 1e-6):
             raise AccountingError(

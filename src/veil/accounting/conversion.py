@@ -19,19 +19,19 @@ Floats = NDArray[np.float64]
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a δ that no (ε, δ) statement can have."""
+    """Reject a δ that no (ε, δ) statement can have."""
     if not 0.0 < delta < 1.0:
-        raise AccountingError(f"delta is {delta}: it must lie strictly between 0 and 1")
+        raise AccountingError(f"delta is {delta}: it must be strictly between 0 and 1")
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuse a negative or undefined ε."""
+    """Reject a negative or undefined ε."""
     if not epsilon >= 0.0:
         raise AccountingError(f"epsilon is {epsilon}: it must be 0 or more")
 
 
 def check_orders(orders: Floats) -> None:
-    """Refuse orders at which no Rényi divergence is computed here."""
+    """Reject orders at which no Rényi divergence is computed here."""
     if orders.size == 0 or not np.all(np.isfinite(orders) & (orders > 1)):
         raise AccountingError(f"orders are {orders.tolist()}: each must be finite and above 1")
 
@@ -107,8 +107,8 @@ def rho_for_budget(epsilon: float, delta: float, order: float) -> float:
     overhead = float((_terms(orders)[0] - math.log(delta)) / (order - 1))
     if overhead >= epsilon:
         raise AccountingError(
-            f"at order {order:g} and delta {delta:g} the conversion alone costs epsilon {overhead:.4g}, which leaves "
-            f"nothing of {epsilon:g}: choose a higher order"
+            f"at order {order:g} and delta {delta:g} the conversion alone costs epsilon {overhead:.4g}, so nothing is "
+            f"left of {epsilon:g}: choose a higher order"
         )
     rho = epsilon - overhead
     while float(epsilon_at_order(rho, order, delta)) > epsilon:

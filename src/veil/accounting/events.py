@@ -1,4 +1,4 @@
-"""Events: what was released, said without saying what it costs.
+"""Events: what was released, without what it costs.
 
 An event is a frozen record of one release as seen by one row: which noise, relative to that row's bound,
 which chance that the row took part, and which neighbouring relation. Accountants turn events into costs.
@@ -39,7 +39,7 @@ def _check_noise(value: float) -> None:
 
 
 def _check_probability(name: str, value: float) -> None:
-    _require(0.0 <= value <= 1.0, f"{name} is {value}: it must lie between 0 and 1")
+    _require(0.0 <= value <= 1.0, f"{name} is {value}: it must be between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class Mixture:
 class Envelope:
     """Any one of several events, chosen when the release is made, whatever was released before.
 
-    It costs what dominates all of them, so it can stand in a plan that is fixed beforehand although the choice is not.
+    It costs what dominates all of them, so a plan can fix it beforehand although the choice is open.
     """
 
     events: tuple[Gaussian | PoissonGaussian | SubsetGaussian, ...]
@@ -219,7 +219,7 @@ class Selection:
             _require(self.mean is not None and self.mean > 0, "a Poisson number of runs needs a mean above 0")
         else:
             _require(self.shape > -1, f"shape is {self.shape}: it must be above -1")
-            _require(self.gamma is not None and 0 < self.gamma < 1, "gamma must lie between 0 and 1")
+            _require(self.gamma is not None and 0 < self.gamma < 1, "gamma must be between 0 and 1")
         relation_of(self.events)
 
     @property
@@ -272,7 +272,7 @@ def relation_of(events: Iterable[Event | Repeated]) -> Relation:
     veil.accounting.events.AccountingError: events of add-remove and replace-one cannot be composed
     """
     relations = {(item.event if isinstance(item, Repeated) else item).relation for item in events}
-    _require(len(relations) > 0, "there is no event, hence no relation")
+    _require(len(relations) > 0, "no event was given, so the relation is unknown")
     _require(len(relations) == 1, f"events of {' and '.join(sorted(relations))} cannot be composed")
     return relations.pop()
 
@@ -319,7 +319,7 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 def from_json(record: Any) -> Event:
     """Read back what `to_json` wrote; anything else raises `AccountingError`."""
     if not isinstance(record, dict):
-        raise AccountingError("an event is written as a table of names and values")
+        raise AccountingError("an event must be an object of names and values")
     fields = dict(record)
     kind = _KINDS.get(str(fields.pop("kind", None)))
     if kind is None:
@@ -345,12 +345,12 @@ def from_json(record: Any) -> Event:
 def repeated_from_json(record: Any) -> Repeated:
     """Read back `{"event": …, "times": …}`."""
     if not isinstance(record, dict):
-        raise AccountingError("a repeated event is written as a table of event and times")
+        raise AccountingError("a repeated event must be an object with event and times")
     return Repeated(from_json(record["event"]), whole_number(record["times"], "times"))
 
 
 def whole_number(value: Any, name: str, least: int = 0) -> int:
-    """A count that was read; what is no whole number of a possible size raises `AccountingError`."""
+    """A count from a file; raises `AccountingError` unless it is a whole number in range."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     _require(whole and least <= value < _LARGEST_COUNT, f"{name} is not a whole number of at least {least}")
     return int(value)
@@ -366,7 +366,7 @@ _LARGEST_COUNT = 2**63
 
 
 def _check_kinds(kind: type[Any], fields: Mapping[str, Any]) -> None:
-    """Every value that was read is of its field's kind: a truth value is no number, a text is no list."""
+    """Check that every value has the type of its field: a bool is not a number, a string is not a list."""
     for name, value in fields.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if name in _NUMBERS:
@@ -377,4 +377,4 @@ def _check_kinds(kind: type[Any], fields: Mapping[str, Any]) -> None:
         elif name in ("one_sided", "monotone"):
             _require(isinstance(value, bool), f"{name} is neither true nor false")
     inside = fields.get("events", (fields["event"],) if "event" in fields else ())
-    _require(all(isinstance(item, _INSIDE.get(kind, Repeated)) for item in inside), "it holds an event of another kind")
+    _require(all(isinstance(item, _INSIDE.get(kind, Repeated)) for item in inside), "it contains a wrong kind of event")

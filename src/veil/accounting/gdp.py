@@ -31,11 +31,11 @@ def _squared_mu(event: Event) -> float:
                 return rate**2 * math.expm1(inverse)
             return 4 * rate**2 * math.sinh(inverse)
         case _:
-            raise AccountingError(f"the Gaussian-privacy accountant has no limit for {event!r}")
+            raise AccountingError(f"the Gaussian-privacy accountant does not support {event!r}")
 
 
 class Gdp:
-    """Adds up μ² and reads (ε, δ) off the Gaussian curve. An approximation that can lie far below the truth.
+    """Adds up μ² and reads (ε, δ) off the Gaussian curve. An approximation that can be far too low.
 
     A Poisson-sampled Gaussian over T steps gets μ = q·√(T·(e^(1/κ²) − 1)), the limit for many steps with q·√T fixed
     (Dong, Roth and Su 2022; Bu et al. 2020); under replace-one μ = 2q·√(T·sinh(1/κ²)) by the same limit.

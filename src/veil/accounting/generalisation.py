@@ -18,7 +18,7 @@ from veil.accounting.events import AccountingError, Event, Relation, Repeated, r
 
 def _check_share(name: str, value: float) -> None:
     if not 0.0 <= value <= 1.0:
-        raise AccountingError(f"{name} is {value}: it must lie between 0 and 1")
+        raise AccountingError(f"{name} is {value}: it must be between 0 and 1")
 
 
 def tv_from_privacy(epsilon: float, delta: float) -> float:
@@ -39,14 +39,14 @@ def tv_from_privacy(epsilon: float, delta: float) -> float:
 def tv_from_events(accountant: Accountant, events: Iterable[Event | Repeated]) -> float:
     """TV stability as δ at ε = 0 of the privacy profile, under replace-one: exact for a tight accountant.
 
-    Assumes a schedule fixed in the plan, and refuses accountants that only approximate. Rényi costs bound it through
+    Assumes a schedule fixed in the plan, and rejects accountants that only approximate. Rényi costs bound it through
     the KL divergence (Pinsker, Bretagnolle–Huber).
     """
     given = tuple(events)
     if accountant.approximate:
-        raise AccountingError(f"the {accountant.name} accountant only approximates: it proves no bound")
+        raise AccountingError(f"the {accountant.name} accountant is an approximation: it does not prove a bound")
     if given and relation_of(given) is not Relation.REPLACE_ONE:
-        raise AccountingError("generalisation bounds need events of replace-one: the number of rows is fixed")
+        raise AccountingError("generalisation bounds need replace-one events, where the number of rows is fixed")
     return min(1.0, accountant.delta(given, 0.0))
 
 
@@ -60,7 +60,7 @@ def property_gap(tv: float, low: float = 0.0, high: float = 1.0) -> float:
     """
     _check_share("total variation", tv)
     if not high >= low:
-        raise AccountingError(f"a property in [{low}, {high}] has no values")
+        raise AccountingError(f"the range [{low}, {high}] of the property is empty")
     return tv * (high - low)
 
 

@@ -90,7 +90,7 @@ class Terms:
             )
             relation, delta = Relation(record["relation"]), float(record["delta"])
             if not (0 <= delta < 1 and all(account.budget > 0 for account in accounts)):
-                raise AccountingError("δ or a budget is not possible")
+                raise AccountingError("δ or a budget is out of range")
             return cls(relation, delta, str(record["accountant"]), accounts, dict(record["facts"]))
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
             raise LedgerDamaged(f"the ledger's first line is not valid: {str(error)[:200]}") from error
@@ -110,7 +110,7 @@ class Ledger:
         self._check = ""
         if path is not None:
             if path.exists():
-                raise AccountingError(f"{path} exists already: a ledger is never written over")
+                raise AccountingError(f"{path} already exists: a ledger is never overwritten")
             path.touch(mode=0o644)
         self._append({"terms": terms.as_json()})
 
@@ -137,9 +137,9 @@ class Ledger:
 
     @classmethod
     def continued(cls, terms: Terms, path: Path) -> Ledger:
-        """The ledger of a run that goes on: the one on disk if it has these terms, a new one if none was begun.
+        """The ledger of a resumed run: the one on disk if it has these terms, a new one if there is none.
 
-        A file whose first line a crash cut short holds no reservation and is begun anew.
+        A file whose first line a crash cut short holds no reservation and is replaced.
         """
         if path.exists() and b"\n" not in path.read_bytes():
             path.unlink()
@@ -147,7 +147,7 @@ class Ledger:
             return cls(terms, path)
         ledger = cls.open(path)
         if json.dumps(ledger.terms.as_json(), sort_keys=True) != json.dumps(terms.as_json(), sort_keys=True):
-            raise AccountingError(f"{path} was begun under other terms: resume with the original plan or a new folder")
+            raise AccountingError(f"{path} was started with other terms: resume with the original plan or a new folder")
         ledger.terms = terms
         return ledger
 
@@ -177,7 +177,7 @@ class Ledger:
     def reserve(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> int:
         """Charge `count` releases, steps `first` onwards, to the cells in `events`; on disk when this returns.
 
-        Returns how many entries the ledger has up to and with this one.
+        Returns the number of entries in the ledger, this one included.
 
         Refused with `BudgetExceeded`, before anything is written, if any cell's rule does not admit it. The same
         reservation made again (a resumed run that repeats the same releases with the same noise) costs nothing more.
@@ -186,7 +186,7 @@ class Ledger:
         earlier = self._made.get((purpose, first))
         if earlier is not None:
             if earlier != record:
-                raise AccountingError(f"step {first} was already reserved for {purpose} with another cost")
+                raise AccountingError(f"step {first} was already reserved for {purpose} with a different cost")
             return self._entries.index(earlier) + 1
         for cell, event in events.items():
             reason = self.terms.accounts[cell].rule.refusal(self._spent[cell], Repeated(event, count))
@@ -219,7 +219,7 @@ class Ledger:
             for event_json, cells in record["costs"]:
                 event = from_json(event_json)
                 if event.relation is not self.terms.relation:
-                    raise AccountingError(f"an event is not of the ledger's relation {self.terms.relation}")
+                    raise AccountingError(f"an event does not have the ledger's relation {self.terms.relation}")
                 for cell in cells:
                     spent = self._spent[whole_number(cell, "the number of a cell")]
                     spent[event] = spent.get(event, 0) + count
@@ -254,7 +254,7 @@ def _read_lines(content: bytes) -> tuple[list[dict[str, Any]], str]:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise LedgerDamaged(f"line {number} of the ledger is not readable") from error
         if line != expected:
-            raise LedgerDamaged(f"line {number} of the ledger does not fit its checksum: it was changed afterwards")
+            raise LedgerDamaged(f"line {number} of the ledger does not match its checksum: it was modified")
         records.append(record)
     if not records:
         raise LedgerDamaged("the ledger is empty: its first line, the terms, is missing")

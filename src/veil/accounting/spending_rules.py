@@ -51,7 +51,7 @@ class TokenBucket:
     tokens: tuple[Repeated, ...]
 
     def refusal(self, spent: Mapping[Event, int], asked: Repeated) -> str | None:
-        """Refuse what the plan has no token left for."""
+        """Reject what the plan has no token left for."""
         token = next((token for token in self.tokens if _pays_for(token.event, asked.event)), None)
         allowed = token.times if token else 0
         used = sum(times for event, times in spent.items() if token and _pays_for(token.event, event))
@@ -85,7 +85,7 @@ class RenyiFilter:
     rho: float
 
     def refusal(self, spent: Mapping[Event, int], asked: Repeated) -> str | None:
-        """Refuse what would bring the sum of costs above ρ."""
+        """Reject what would bring the sum of costs above ρ."""
         used = self._cost(Repeated(event, times) for event, times in spent.items())
         cost = self._cost([asked])
         if used + cost <= self.rho * (1 + 1e-12):
@@ -127,7 +127,7 @@ def rule_from_json(record: Any) -> SpendingRule:
         if record["rule"] == "renyi-filter":
             order, rho = float(record["order"]), float(record["rho"])
             if not (1 < order < math.inf and 0 <= rho < math.inf):
-                raise AccountingError("a Rényi filter has a finite order above 1 and a finite cost")
+                raise AccountingError("a Rényi filter needs a finite order above 1 and a finite cost")
             return RenyiFilter(order, rho)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise AccountingError(f"not a valid spending rule: {str(error)[:200]}") from error

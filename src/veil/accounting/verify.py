@@ -1,10 +1,10 @@
-"""Verify: recompute a certificate from its ledger with a second, independent accountant (dp-accounting).
+"""Verification: recompute a certificate from its ledger with an independent accountant (dp-accounting).
 
 The two never share code: events are translated into dp-accounting's own, remembering that under replace-one its RDP
 accountant reads noise relative to 2C and its PLD accountant relative to C.
 
 Two kinds of event it cannot compose as tightly as Veil does: subsets without replacement (it has a Rényi bound only)
-and envelopes. Where Veil claims a PLD for those, the second opinion is a *lower* bound on the truth: the ε of one pair
+and envelopes. Where Veil claims a PLD for those, the check is a *lower* bound on the true ε: the ε of one pair
 of tables that can occur, and of single rungs repeated throughout. A claim below it would be false.
 """
 
@@ -110,7 +110,7 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
 
 
 def _opened(path: Path) -> Ledger:
-    """A ledger as it is: one that ends in the middle of a line is not repaired, as a resumed run would repair it."""
+    """Read a ledger without repairing it: an incomplete last line is an error here."""
     if not path.exists():
         raise AccountingError(f"there is no {path.name} in {path.parent}")
     if not path.read_bytes().endswith(b"\n"):
@@ -122,19 +122,19 @@ def _opened(path: Path) -> Ledger:
 
 
 def _faults_of_folder(folder: Path) -> Iterable[str]:
-    """The seed of a run that is under way, or was cut short: with it anybody can subtract the noise."""
+    """The seed file of an unfinished run: with it anybody can subtract the noise."""
     if (folder / "seed.key").exists():
-        yield "seed.key is still there: the run is not finished, and must not be published; resume it first"
+        yield "seed.key still exists, so the run is not finished and must not be published: resume it first"
 
 
 def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
     terms = ledger.terms
     if certificate.ledger_check != ledger.check:
-        yield "the certificate was made from another state of the ledger"
+        yield "the ledger has changed since the certificate was made"
     if certificate.delta != terms.delta or certificate.relation != terms.relation.value:
-        yield "the certificate's δ or relation is not the ledger's"
+        yield "δ or relation differ between certificate and ledger"
     if set(certificate.by_group) != {account.group for account in terms.accounts}:
-        yield "the certificate's groups are not the ledger's"
+        yield "groups differ between certificate and ledger"
     if certificate.epsilon != max(certificate.by_group.values(), default=None):
         yield "the certificate's ε is not the largest of its groups' ε"
     yield from _overspent(ledger)
@@ -144,17 +144,17 @@ def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
     found, remade = certificate.as_json(), certify(ledger, ACCOUNTANTS[terms.accountant]()).as_json()
     for name in REMADE:
         if not _same(found[name], remade[name]):
-            yield f"{name} is not what the ledger gives: {_short(found[name])} instead of {_short(remade[name])}"
+            yield f"{name} does not follow from the ledger: {_short(found[name])} instead of {_short(remade[name])}"
 
 
 def _faults_of_words(certificate: Certificate, ledger: Ledger, record_path: Path) -> Iterable[str]:
-    """Assumptions and what is not covered stand in no ledger: a plan always has both, and the run's record the same."""
+    """Ledgers do not contain assumptions and exclusions: check them against the run's record."""
     found = certificate.as_json()
     planned = "steps" in ledger.terms.facts
     kept = _certificate_in(record_path)
     for name in IN_WORDS:
         if planned and not found[name]:
-            yield f"{name} is empty: the guarantee of every plan has some"
+            yield f"{name} is empty, but every guarantee has some"
         elif kept is not None and list(kept.get(name) or ()) != list(found[name]):
             yield f"{name} is not what {record_path.name} says"
 
@@ -171,7 +171,7 @@ def _certificate_in(path: Path) -> Mapping[str, Any] | None:
 
 
 def _faults_before(ledger: Ledger, path: Path) -> Iterable[str]:
-    """Private preprocessing has a ledger of its own, and the run's ledger pays for it again, in every cell."""
+    """Private preprocessing has its own ledger; the run's ledger must include the same cost in every cell."""
     if not path.exists():
         return
     try:
@@ -186,11 +186,11 @@ def _faults_before(ledger: Ledger, path: Path) -> Iterable[str]:
             spent for spent, account in zip(paid, ledger.terms.accounts, strict=True) if account.group == early.group
         ]
         if any(spent.get(item.event, 0) < item.times for item in before.spent(cell) for spent in own):
-            yield f'{path.name}: the ledger of the run does not pay for what group "{early.group}" was charged before'
+            yield f'{path.name}: the ledger of the run does not include what group "{early.group}" was charged before'
 
 
 def _faults_after(certificate: Certificate, path: Path) -> Iterable[str]:
-    """Held-out rows pay for figures in a ledger of their own, at the run's δ and at most the smallest of its ε."""
+    """Figures on held-out rows have their own ledger, at the run's δ and at most its smallest ε."""
     if not path.exists():
         return
     try:
@@ -202,7 +202,7 @@ def _faults_after(certificate: Certificate, path: Path) -> Iterable[str]:
         return
     yield from (f"{path.name}: {fault}" for fault in _overspent(after))
     if terms.delta != certificate.delta or terms.relation.value != certificate.relation:
-        yield f"{path.name}: its δ or relation is not the certificate's"
+        yield f"{path.name}: its δ or relation differs from the certificate's"
     if max((a.budget for a in terms.accounts), default=0.0) > min(certificate.budgets.values(), default=math.inf):
         yield f"{path.name}: held-out rows were charged more than the smallest budget"
 
@@ -212,7 +212,7 @@ def _overspent(ledger: Ledger) -> Iterable[str]:
         for item in ledger.spent(cell):
             others = {other.event: other.times for other in ledger.spent(cell) if other.event != item.event}
             if account.rule.refusal(others, item) is not None:
-                yield f'group "{account.group}", owner "{account.owner}" was charged more than its rule admits'
+                yield f'group "{account.group}", owner "{account.owner}" was charged more than its spending rule allows'
                 break
 
 
@@ -243,8 +243,8 @@ def _second_epsilon(account: Account, ledger: Ledger) -> tuple[float | None, str
                 peer.compose(_translate(item.event, rdp=True), item.times)
             return float(peer.get_epsilon(terms.delta)), f"RDP at the fixed order {rule.order:g} of what was spent"
     except (_NoTranslationError, dp_accounting.UnsupportedEventError) as error:
-        return None, f"no second opinion: dp-accounting has no {error}"
-    return None, "no second opinion: this kind of rule is unknown to dp-accounting"
+        return None, f"no independent check: dp-accounting does not support {error}"
+    return None, "no independent check: dp-accounting does not support this kind of rule"
 
 
 def _by_tokens(tokens: tuple[Repeated, ...], terms: Terms) -> tuple[float, str]:

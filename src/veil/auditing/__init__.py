@@ -1,4 +1,4 @@
-"""Audits: what an attacker can really learn about the rows of each group, beside what is promised."""
+"""Audits: what an attacker learns about the rows of each group, compared with the guarantee."""
 
 from veil.auditing.attacks import audit
 from veil.auditing.findings import Audit, Finding, read_audits

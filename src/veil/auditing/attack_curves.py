@@ -32,7 +32,7 @@ def tpr_at(scores: Floats, inside: Inside, rates: ArrayLike) -> Floats:
     [1.0, 1.0]
     """
     members, others = np.sort(scores[inside]), np.sort(scores[~inside])[::-1]
-    require(len(members) > 0 and len(others) > 0, "an attack needs rows inside and outside: one side is empty")
+    require(len(members) > 0 and len(others) > 0, "an attack needs members and non-members: one side is empty")
     allowed = np.floor(np.asarray(rates, dtype=np.float64) * len(others) + 1e-9).astype(np.int64)
     # Just above the first score that may not raise an alarm.
     thresholds = np.append(others, -np.inf)[np.minimum(allowed, len(others))]
@@ -46,7 +46,7 @@ def auroc(scores: Floats, inside: Inside) -> float:
     0.75
     """
     members, others = int(inside.sum()), int((~inside).sum())
-    require(members > 0 and others > 0, "an attack needs rows inside and outside: one side is empty")
+    require(members > 0 and others > 0, "an attack needs members and non-members: one side is empty")
     ranks = stats.rankdata(scores)
     return float((ranks[inside].sum() - members * (members + 1) / 2) / (members * others))
 
@@ -137,7 +137,7 @@ def attack_curve(scores: Floats, inside: Inside, bound: Ceiling | None = None, c
     """A curve from scores of shape (target models, rows); each target has its own threshold, rates are pooled."""
     scores, inside = np.atleast_2d(scores), np.atleast_2d(inside)
     targets = [(s, i) for s, i in zip(scores, inside, strict=True) if i.any() and not i.all()]
-    require(len(targets) > 0, "an attack needs rows inside and outside: one side is empty")
+    require(len(targets) > 0, "an attack needs members and non-members: one side is empty")
     areas = np.array([auroc(s, i) for s, i in targets])
     members = int(sum(i.sum() for _, i in targets))
     others = int(sum((~i).sum() for _, i in targets))

@@ -49,11 +49,11 @@ def audit(
     out: Path | str | None = None,
     **asked: Any,
 ) -> Audit:
-    """What an attacker can really learn about the rows of each group and owner.
+    """Attack a run or a plan, and report what leaks about the rows of each group and owner.
 
     `target` is a run, or the plan of one (`veil.plan`). `asked` are the fields of `veil.request.AuditSettings`: attack,
-    canaries, shadows, mode, confidence, seed. Attacks: "canary" and "one-run" run the plan once over `canaries` made-up
-    rows per group (in and out) and need no data; their headlines are the f-DP fit and the bound without assumptions.
+    canaries, shadows, mode, confidence, seed. Attacks: "canary" and "one-run" run the plan once over `canaries`
+    synthetic rows per group and need no data; their headlines are the f-DP fit and the bound without assumptions.
     "input" puts rows with a wrong target among those of `problem` and trains once. "lira" trains `shadows` models on
     halves of `problem`, by `workers`, kept in `out`. For both `model(problem, seed)` builds a model. "loss" compares
     the losses of `problem` and of `others` under the trained `model`.
@@ -68,7 +68,7 @@ def audit(
     """
     settings = AuditSettings.checked(**asked)
     if not isinstance(target, Plan | Run):
-        raise InputError('an audit needs a run, or a plan as veil.plan(problem, "dp-sgd", epsilon=1.0) makes it')
+        raise InputError('an audit needs a run or a plan, such as veil.plan(problem, "dp-sgd", epsilon=1.0)')
     plan, attack = target if isinstance(target, Plan) else target.plan, settings.attack
     if isinstance(target, Run) and model is None:
         model = target.model
@@ -78,7 +78,7 @@ def audit(
     assert problem is not None
     if attack == "loss":
         require(isinstance(model, nn.Module), 'the attack "loss" needs the trained model: give model')
-        require(others is not None, 'the attack "loss" needs rows that took no part in training: give others')
+        require(others is not None, 'the attack "loss" needs rows that were not used in training: give others')
         assert isinstance(model, nn.Module)
         assert others is not None
         return loss_audit(plan, model, problem, others, settings, loss)
@@ -138,7 +138,7 @@ def _by_cells(facts: PublicFacts, finding: Callable[[Sequence[int]], Finding]) -
 
 
 def _parts(facts: PublicFacts) -> int:
-    """Of how many sets of rows an audit speaks: all, each group, and each owner where there are several."""
+    """How many sets of rows an audit covers: all, each group, and each owner where there are several."""
     owners = len(facts.owners)
     return 1 + len(facts.groups) + (owners if owners > 1 else 0)
 
@@ -151,7 +151,7 @@ def judged(
     tests: int,
     curve: AttackCurve | None = None,
 ) -> Finding:
-    """Bounds at their own confidence; where one lies above the promise, again at the confidence that all share."""
+    """Bounds at their own confidence; if one exceeds the guarantee, also at the confidence corrected for all."""
     bounds, above = bounds_at(confidence), tuple[str, ...]()
     if any(bound.epsilon > promised for bound in bounds):
         together = bounds_at(shared_confidence(confidence, tests))
@@ -234,7 +234,7 @@ def loss_audit(
     settings: AuditSettings = DEFAULTS,
     loss: LossFunction = row_losses,
 ) -> Audit:
-    """The loss threshold on one trained model: training rows against rows that took no part.
+    """The loss threshold on one trained model: training rows against other rows.
 
     Rows of both must come from the same source, else the attack tells the sources apart instead of the members.
     """

@@ -1,9 +1,9 @@
-"""Canaries: made-up rows, each with a direction of its own, that go through the real loop of a plan.
+"""Canaries: synthetic rows, each with its own direction, trained by the real loop of a plan.
 
 Row i moves nothing but coordinate i of two parameter tensors, by all that its bound allows. A fair coin decides
 whether it is there (add-remove) or which way it points (replace-one). What is released at coordinate i is then one
 independent game about one row, and a single run plays it thousands of times. Draw, bound, noise, controller and ledger
-are those of the plan, not copies: what is wrong with them shows in the scores.
+are those of the plan, not copies: their bugs show in the scores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BASE_LOSS = 0.5
 
 
 class CanaryModel(nn.Module):
-    """Two tables with one number per canary; the last entry of each belongs to rows that say nothing."""
+    """Two tables with one number per canary; the last entry of each is for rows without influence."""
 
     def __init__(self, canaries: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def canary_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Canaries:
-    """Who plays: the cell and the coin of each canary, and the rows that they are."""
+    """The canaries: cell and coin flip of each, and their rows."""
 
     cells: NDArray[np.int64]
     coins: NDArray[np.bool_]
@@ -77,8 +77,8 @@ def make_canaries(plan: Plan, per_group: int, seed: Seed) -> Canaries:
     Where rows are drawn independently there may be as many canaries as one likes, as every row plays alone. Batches
     without replacement need exactly the declared rows: there some are canaries and the others have a gradient of 0.
     """
-    require(plan.relation is not None, f"{plan.method} is not private: there is no promise that an audit could test")
-    require(plan.solver is None, f"{plan.method} does not train in steps that canaries could go through")
+    require(plan.relation is not None, f"{plan.method} is not private: there is no guarantee to audit")
+    require(plan.solver is None, f"{plan.method} does not train in steps, so canaries cannot be added")
     require(per_group >= 2, f"{per_group} canaries per group: an audit needs at least 2")
     cells = plan.facts.cells
     free = drawn_alone(first_release(plan.controller))
@@ -134,7 +134,7 @@ def canary_loop(plan: Plan, canaries: Canaries, seed: Seed, make_loop: MakeLoop 
 
 
 def run_watched(loop: Loop, canaries: Canaries, look: Callable[[CanaryStep], None]) -> None:
-    """Let the loop run as it always does, and show what each step released at the canaries' coordinates."""
+    """Run the loop unchanged, and yield what each step released at the canaries' coordinates."""
     prepare, absorb = loop.prepare, loop.absorb
     latest: dict[int, tuple[GradientRelease, Sampler]] = {}
 
@@ -174,7 +174,7 @@ def _rates(release: GradientRelease, sampler: Sampler, loop: Loop, step: int) ->
 
 
 def rate_of(event: Event | None) -> float:
-    """The chance to take part that an event speaks of.
+    """The sampling rate of an event.
 
     >>> from veil.accounting import Gaussian, PoissonGaussian
     >>> rate_of(PoissonGaussian(1.0, 0.25)), rate_of(Gaussian(1.0)), rate_of(None)
@@ -199,7 +199,7 @@ class Scores:
 
 
 class Likelihood:
-    """Adds up, step by step, the log-likelihood ratio of a canary's two stories: the most powerful score there is."""
+    """Sums the log-likelihood ratio of "in" against "out" over steps: the most powerful score."""
 
     def __init__(self, canaries: Canaries, relation: Relation) -> None:
         self._relation = relation

@@ -20,7 +20,7 @@ FILE = "audit.json"
 class Finding:
     """What an attack shows about the rows of one group, one owner, or all: bounds on ε, a curve, or both.
 
-    `above` names the bounds that lie above the promise even at the confidence that all bounds of the audit share.
+    `above` names the bounds that exceed the guarantee even at the confidence corrected for all bounds.
     """
 
     rows: int
@@ -51,9 +51,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """One attack on one method or run. `headline` names the bound that stands for it.
+    """One attack on one method or run. `headline` names its main bound.
 
-    Each bound has `confidence`; the verdict over all `tests` of them has it too, because there each is asked at its
+    Each bound has `confidence`; the verdict over all `tests` of them has it too, because there each is tested at its
     share of the risk (Bonferroni).
     """
 
@@ -71,28 +71,26 @@ class Audit:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """That of all rows, of each group, of each owner."""
+        """The findings of all rows, of each group and of each owner."""
         return (self.overall, *self.by_group.values(), *self.by_owner.values())
 
     @property
     def holds(self) -> bool:
-        """Whether no bound lies above what is promised; a sound mechanism fails with at most the stated risk."""
+        """Whether no bound exceeds the guarantee; a sound mechanism fails with at most the stated risk."""
         return not any(finding.above for finding in self.findings)
 
     @property
     def verdict(self) -> str:
         """What follows from all bounds together, in words."""
         if not self.overall.bounds:
-            return "This attack gives no bound on ε: there is no verdict."
+            return "This attack gives no bound on ε, so there is no verdict."
         above = sum(len(finding.above) for finding in self.findings)
         alone = sum(bound.epsilon > finding.epsilon for finding in self.findings for bound in finding.bounds)
-        found = (
-            f"{above} of {self.tests} bounds lie ABOVE their promise" if above else "No bound lies above its promise"
-        )
+        found = f"{above} of {self.tests} bounds EXCEED their guarantee" if above else "No bound exceeds its guarantee"
         each = f"{100 * shared_confidence(self.confidence, self.tests):.6g} %"
-        text = f"{found}: each was tested at {each}, so that the verdict holds at {100 * self.confidence:g} % together."
+        text = f"{found}: each was tested at {each}, so that the overall verdict holds at {100 * self.confidence:g} %."
         if alone > above:
-            text += f" On their own, at {100 * self.confidence:g} % each, {alone} lie above it."
+            text += f" On their own, at {100 * self.confidence:g} % each, {alone} exceed it."
         return text
 
     @property
@@ -101,7 +99,7 @@ class Audit:
         return self.overall.bound(self.headline) if self.overall.bounds else None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values; the keys that the report reads stand at the top."""
+        """Plain JSON values; the keys that the report reads are at the top level."""
         assumptions = {bound.name: bound.assumption for bound in self.overall.bounds}
         record = {
             "attack": self.attack,
@@ -149,11 +147,11 @@ def read_audits(folder: Path | str) -> Sequence[dict[str, Any]]:
     try:
         return list(json.loads(path.read_text(encoding="utf-8"))["audits"])
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a file of audits: remove it and audit again") from error
+        raise InputError(f"{path} is not a valid audits file: delete it and run the audit again") from error
 
 
 def _plain(value: Any) -> Any:
-    """What is not finite becomes None: JSON has no word for it."""
+    """Values that are not finite become None, as JSON cannot express them."""
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Check:
-    """One question to a mechanism. Random ones have a p-value; the others hold or do not."""
+    """One check of a mechanism. Random checks have a p-value; the others hold or fail."""
 
     name: str
     passed: bool
@@ -40,7 +40,7 @@ def normal_check(name: str, z: float, level: float, finding: str) -> Check:
 class Residuals:
     """What is left of released values when the bounded canaries that took part are subtracted: noise and nothing else.
 
-    `watch` is handed to a canary run; `checks` then asks eight questions. In units of the noise each tensor's
+    `watch` is handed to a canary run; `checks` then gives eight checks. In units of the noise each tensor's
     residual is N(0, 1), independent over canaries, steps and tensors.
     """
 
@@ -123,7 +123,7 @@ class Residuals:
             self._batches.append(float(taken.sum() - rate.sum()) / math.sqrt(spread))
 
     def checks(self, level: float) -> list[Check]:
-        """The answers; each random one gives a false alarm with probability `level`."""
+        """The checks; each random one raises a false alarm with probability `level`."""
         further = [_spread_check("statistics have their noise", self._statistics, level)] if self._statistics else []
         return [*self._noise(level), *self._bounds(level), *self._draws(level), *further]
 

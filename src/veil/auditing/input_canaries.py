@@ -40,14 +40,14 @@ def put_among(problem: Problem, per_group: int, seed: Seed) -> tuple[Problem, ND
     it replaces and has another class; every public constant stays as it was.
     """
     classes = len(problem.public.classes)
-    require(classes >= 2, "input canaries have a wrong class: the task must be classification")
+    require(classes >= 2, "input canaries need classes: the task must be classification")
     generator = seed.generator("input canaries", 0)
     chosen = []
     for group in range(len(problem.public.groups)):
         rows = np.flatnonzero((problem.group_of == group) & problem.present)
         chosen.append(generator.permutation(rows)[: min(per_group, len(rows) // 2)])
     rows = np.sort(np.concatenate(chosen))
-    require(len(rows) >= 2, "there are too few rows to put canaries among them")
+    require(len(rows) >= 2, "there are too few rows to add canaries")
     targets = problem.targets.clone()
     shift = torch.from_numpy(generator.integers(1, classes, len(rows)))
     targets[torch.from_numpy(rows)] = (targets[torch.from_numpy(rows)] + shift) % classes

@@ -36,7 +36,7 @@ def lira(scores: Floats, inside: Inside, mode: Mode = "online") -> Floats:
     >>> (lira(scores, inside)[:, 0] > 0).tolist()
     [True, True, False, False, True, False]
     """
-    require(mode in ("online", "offline"), f'mode is "{mode}": it is online or offline')
+    require(mode in ("online", "offline"), f'mode is "{mode}": it must be online or offline')
     require(scores.ndim == 2 and scores.shape == inside.shape, "scores and membership must both be (models, rows)")
     require(len(scores) >= 3, f"{len(scores)} models: the attack needs a target and at least 2 shadows")
     values = np.nan_to_num(scores, nan=0.0, posinf=50.0, neginf=-50.0)

@@ -1,11 +1,11 @@
-"""Lower bounds on ε from guesses about canaries, each with the assumption that it rests on.
+"""Lower bounds on ε from guesses about canaries, each with its assumption.
 
 All take fair coins and the guesses that an attacker made of them, and return an ε that the true one exceeds with the
 stated confidence. The fewer the assumptions, the lower the bound:
 
 - `one_run`: none beyond fair coins (Steinke, Nasr, Jagielski 2023).
 - `clopper_pearson`: canaries play independently of each other.
-- `gdp_fit`: as before, and the trade-off between errors is a Gaussian one.
+- `gdp_fit`: as before, and the trade-off curve is Gaussian.
 - `fdp_fit`: as before, but the trade-off is that of the releases in the ledger with unknown noise.
 
 An exact test on the number of right guesses serves the two fits: at a threshold fixed before they are counted, each is
@@ -35,9 +35,9 @@ Coins = NDArray[np.bool_]
 
 LARGEST_EPSILON = 200.0
 ASSUMPTIONS = {
-    "one-run": "The coins of the canaries are fair and independent; nothing is assumed of the mechanism.",
-    "clopper-pearson": "The coins are fair and canaries do not influence each other's scores.",
-    "gdp-fit": "Canaries do not influence each other, and the trade-off between errors is a Gaussian one.",
+    "one-run": "The coin flips of the canaries are fair and independent; nothing is assumed about the mechanism.",
+    "clopper-pearson": "The coin flips are fair, and canaries do not influence each other's scores.",
+    "gdp-fit": "Canaries do not influence each other, and the trade-off curve is Gaussian.",
     "fdp-fit": "Canaries do not influence each other, and the releases are those of the ledger except for the noise.",
 }
 
@@ -169,7 +169,7 @@ def _scaled(event: Event, factor: float) -> Event:
     if isinstance(event, Envelope):
         return Envelope(tuple(_scaled(one, factor) for one in event.events))  # type: ignore[misc]
     if isinstance(event, Selection):
-        raise AccountingError(f"{type(event).__name__} has no noise that could be larger or smaller")
+        raise AccountingError(f"{type(event).__name__} has no noise level that can be varied")
     return replace(event, noise_multiplier=event.noise_multiplier * factor)
 
 
@@ -232,7 +232,7 @@ def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, confi
     >>> round(one_run_epsilon(1000, 1000, 750, 1e-5, 0.95), 2)
     0.98
     """
-    require(0 <= right <= guesses <= canaries, "there cannot be more right guesses than guesses, nor than canaries")
+    require(0 <= right <= guesses <= canaries, "correct guesses cannot exceed guesses, nor guesses canaries")
 
     def rare(epsilon: float) -> bool:
         return one_run_p_value(canaries, guesses, right, epsilon, delta) < 1.0 - confidence

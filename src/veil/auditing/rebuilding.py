@@ -43,13 +43,13 @@ def rebuild_rows(run: LoadedRun, model_values: Mapping[str, Any] | None = None) 
     config = run.record.get("config") or {}
     require(
         bool(config.get("data")) and Path(str(config.get("data"))).exists(),
-        "the rows of this run cannot be read again: this attack needs a run of `veil train` whose table is still there",
+        "the rows of this run cannot be read: this attack needs a run of `veil train` whose table still exists",
     )
     request = Request.recorded(config, **({"model_option": model_values} if model_values else {}))
     plain = not holds_images(request.data) and not is_large(request.data)
     require(
         plain and request.private_preprocessing is None,
-        "this attack takes tables in memory without private preprocessing: call veil.audit with your own problem",
+        "this attack needs an in-memory table without private preprocessing: call veil.audit with your own problem",
     )
     relation = Relation(run.certificate.relation) if run.certificate.relation else None
     split = Split(Seed.from_int(0), _holdout(request, config), relation)
@@ -64,19 +64,19 @@ def _holdout(request: Request, config: Mapping[str, Any]) -> Holdout:
     key = str(config.get(HOLDOUT_KEY) or "")
     require(
         bool(key) or request.test is not None or request.holdout == 0,
-        "the folder of this run does not say which rows were held out: train again with this version of veil",
+        "the folder of this run does not record which rows were held out: train again with this version of veil",
     )
     return holdout_of(request, Seed(bytes.fromhex(key)) if key else Seed.from_int(0))
 
 
 def rebuild_plan(run: LoadedRun, options: Mapping[str, Any] | None = None, problem: Problem | None = None) -> Plan:
-    """The run's plan, made again from public facts and checked against the rules in its ledger.
+    """The run's plan, rebuilt from public facts and checked against the rules in its ledger.
 
-    `options` are those of the method. Where a group has rows of several owners their numbers stand only in the table:
-    give `problem`.
+    `options` are those of the method. Where a group has rows of several owners, only the table has their numbers: give
+    `problem`.
     """
     record, name = run.record, str(run.record["method"])
-    require(bool(run.certificate.private), f"{name} is not private: there is no promise that an audit could test")
+    require(bool(run.certificate.private), f"{name} is not private: there is no guarantee to audit")
     public = problem.public if problem is not None else facts_from(record)
     given = {key: value for key, value in record["settings"].items() if key in Settings.model_fields}
     known = {field.name for field in fields(methods.create(name))}  # type: ignore[arg-type]
@@ -86,21 +86,21 @@ def rebuild_plan(run: LoadedRun, options: Mapping[str, Any] | None = None, probl
     ledger = Ledger.open(run.folder / "ledger.jsonl")
     require(
         (record.get("config") or {}).get("private_preprocessing") is None,
-        "a run with private preprocessing cannot be audited from its folder: audit one that has a schema instead",
+        "a run with private preprocessing cannot be audited from its folder: audit a run with a schema instead",
     )
     require(
         plan.terms().accounts == ledger.terms.accounts,
-        "the plan of this run cannot be made again from its folder: name the method's options with --option, or call "
+        "the plan of this run cannot be rebuilt from its folder: give the method's options with --option, or call "
         "veil.audit(run) in the program that trained it",
     )
     return plan
 
 
 def facts_from(record: Mapping[str, Any]) -> PublicFacts:
-    """Public facts of a run with one owner, from what its folder says."""
+    """Public facts of a run with one owner, from its folder."""
     require(
         len(record["owners"]) == 1,
-        "the folder of a run with several owners does not say how many rows each has in a group: its table is needed",
+        "the folder of a run with several owners does not record how many rows each has in a group: give its table",
     )
     groups = record["groups"]
     cells = tuple(Cell(index, 0, int(group["rows"])) for index, group in enumerate(groups))
@@ -112,10 +112,10 @@ def facts_from(record: Mapping[str, Any]) -> PublicFacts:
 
 
 def reload(folder: Path) -> LoadedRun:
-    """A finished run whose ledger is there."""
+    """Load a finished run that has a ledger."""
     run = load(folder)
     require(
         not run.certificate.private or (folder / "ledger.jsonl").exists(),
-        f"{folder} has no ledger.jsonl: the promise of this run cannot be checked",
+        f"{folder} has no ledger.jsonl: the guarantee of this run cannot be checked",
     )
     return run

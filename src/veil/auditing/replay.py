@@ -34,7 +34,7 @@ TOLERANCE = 2e-4
 
 
 class NoNoise(GaussianNoise):
-    """Stands in for the noise: a release made with it is the exact bounded sum."""
+    """Replaces the noise: a release made with it is the exact bounded sum."""
 
     def add(
         self,
@@ -58,7 +58,7 @@ class Scene:
 
 
 def tied_scene(plan: Plan) -> Scene:
-    """Rows that all have the same loss, each with a direction of its own: whoever orders rows meets ties only."""
+    """Rows with the same loss and different directions: every order of rows has only ties."""
     cell_of = _cells(plan)
     count = len(cell_of)
     problem = Problem(torch.arange(count)[:, None], torch.ones(count), cell_of, plan.facts, np.ones(count, dtype=bool))
@@ -84,13 +84,13 @@ def _cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _cells(plan: Plan) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """As many rows of each cell as the facts declare: subsets need them all."""
+    """The declared number of rows in each cell: subsets need them all."""
     declared = [cell.rows for cell in plan.facts.cells]
     return np.repeat(np.arange(len(declared)), declared).astype(np.int64)
 
 
 def replay_checks(plan: Plan, scene: Scene, steps: int = 4, rows_per_step: int = 10) -> list[Check]:
-    """Take rows away (or exchange them), one at a time, in several steps of the plan's first release."""
+    """Remove (or replace) rows one at a time, in several steps of the plan's first release."""
     assert plan.relation is not None
     release = first_release(plan.controller)
     events = release.events(plan.facts)
@@ -155,7 +155,7 @@ def _distance(release: GradientRelease, one: Released, other: Released) -> tuple
 
 
 def charged_noise(event: Event | None) -> float:
-    """The noise multiplier that an event speaks of; infinite where nothing is charged.
+    """The noise multiplier of an event; infinite where nothing is charged.
 
     >>> from veil.accounting import PoissonGaussian
     >>> charged_noise(PoissonGaussian(2.0, 0.1)), charged_noise(None)
@@ -168,7 +168,7 @@ def charged_noise(event: Event | None) -> float:
 
 
 def ledger_check(plan: Plan, reopen: Callable[[Path], Ledger] = Ledger.open) -> Check:
-    """A ledger that is full, closed and opened again remembers every cost and refuses one more."""
+    """A ledger that is full, closed and opened again remembers every cost and rejects one more."""
     name = "a ledger that is opened again remembers what was spent"
     events = first_release(plan.controller).events(plan.facts)
     with TemporaryDirectory() as folder:
@@ -190,7 +190,7 @@ def ledger_check(plan: Plan, reopen: Callable[[Path], Ledger] = Ledger.open) -> 
 
 
 def _most_admitted(plan: Plan, events: Mapping[int, Event]) -> int:
-    """How often the first release may happen until some cell's rule refuses it."""
+    """How often the first release may happen until some cell's rule rejects it."""
     assert plan.rules is not None
     rules = plan.rules
 

@@ -1,6 +1,6 @@
 """The self-test of a method: its own parts, run over canaries and replayed, against what it charges the ledger.
 
-Nothing private is read: the rows are made up. It is for whoever writes or changes a method.
+Nothing private is read: the rows are made up. It is for authors of methods.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHECKS_AT_MOST = 64
 
 @dataclass(frozen=True)
 class SelfTest:
-    """Every check with its answer. A healthy method fails one or more with a probability of at most `false_alarms`."""
+    """The result of every check. A sound method fails one or more with probability at most `false_alarms`."""
 
     method: str
     checks: tuple[Check, ...]
@@ -89,15 +89,15 @@ def self_test(
     fresh: Callable[[], Seed] = Seed.from_system,
     **settings: Any,
 ) -> SelfTest:
-    """Ask a method everything: noise, bounds, draws, charges, ledger, and whether canaries give more away than ε.
+    """Check a method: noise, bounds, draws, charges, ledger, and whether canaries leak more than ε.
 
-    `make_loop`, `reopen` and `fresh` are the parts that a test of the test replaces by broken copies.
+    `make_loop`, `reopen` and `fresh` are parts that tests of this function replace with broken copies.
 
     >>> self_test("dp-sgd", seed=1, steps=10, per_group=500).passed
     True
     """
     plan = method if isinstance(method, Plan) else small_plan(method, options, **settings)
-    require(plan.relation is not None, f"{plan.method} is not private: there is no promise that a test could check")
+    require(plan.relation is not None, f"{plan.method} is not private: there is no guarantee to test")
     assert plan.relation is not None
     level = FALSE_ALARMS / CHECKS_AT_MOST
     source = Seed.from_system() if seed is None else Seed.from_int(seed)

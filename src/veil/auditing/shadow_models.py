@@ -1,7 +1,7 @@
 """Shadow models: the same plan on random halves of the rows, in parallel, each kept on disk as soon as it is done.
 
 A shadow leaves each row out by a fair coin. Rows that are left out are holes, so that every public constant (rates,
-bounds, noise, divisor) is that of the plan and each row plays exactly the game that the guarantee speaks of.
+bounds, noise, divisor) is that of the plan and each row is in exactly the setting of the guarantee.
 Shadow models are trained on private rows and nothing of them may be released: files are readable by their owner alone.
 """
 
@@ -58,7 +58,7 @@ class ShadowTraining:
     loss: LossFunction = row_losses
 
     def train(self, index: int) -> int:
-        """One shadow: coins, training, scores of all rows, and a file that is whole or not there."""
+        """Train one shadow model, score all rows, and write its file atomically."""
         torch.set_num_threads(1)
         plan, problem = self.plan, self.problem
         source = Seed(Seed.from_int(self.seed).key("shadow model", index))
@@ -81,7 +81,7 @@ def train_shadows(
     workers: int | Workers = 1,
     finished: Callable[[int], None] | None = None,
 ) -> Shadows:
-    """Train what is missing in the folder and read all of it back: a stopped audit goes on where it was."""
+    """Train the shadow models missing in the folder and load all: an interrupted audit continues."""
     plan, folder = training.plan, training.folder
     require(shadows >= 3, f"{shadows} shadow models: an attack needs at least 3")
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def _file(folder: Path, index: int) -> Path:
 
 
 def _description(plan: Plan, problem: Problem, seed: int) -> dict[str, str]:
-    """What makes shadow models comparable, of what is public: the plan, the facts about the rows, the seed."""
+    """The public identity of shadow models: the plan, the facts about the rows, the seed."""
     constants = plan.terms().as_json() if plan.private else {"method": plan.method, **plan.details}
     terms = json.dumps(constants, sort_keys=True, default=str)
     training = plan.settings.model_dump_json(exclude={"seed"})
@@ -158,7 +158,7 @@ def _rows_mark(problem: Problem) -> bytes:
 
 
 def _check_same(folder: Path, description: dict[str, str], rows: bytes) -> None:
-    """Refuse a folder of other shadow models. Rows are compared with those of this process only."""
+    """Reject a folder of other shadow models. Rows are compared within this process only."""
     path = folder / "shadows.json"
     known = description
     if path.exists():

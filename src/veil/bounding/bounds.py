@@ -31,8 +31,8 @@ def by_row(values: tuple[float, ...], cells: Tensor, dtype: torch.dtype) -> Tens
 class Bound(Protocol):
     """How much one row can move the sum: at most `limits[cell]`, in the ℓ₂ norm.
 
-    `weights` gives each row's factor. A row-local bound must not look at other rows: the release checks this on made-up
-    rows before it is used, and clamps every weight so that no row exceeds its limit.
+    `weights` gives each row's factor. A row-local bound must not depend on other rows: the release checks this on
+    synthetic rows before use, and clamps every weight so that no row exceeds its limit.
     """
 
     @property
@@ -47,7 +47,7 @@ class Bound(Protocol):
 
     @property
     def needs_norms(self) -> bool:
-        """Whether weights look at gradient norms; only methods that are not private can do without."""
+        """Whether weights depend on gradient norms; only methods that are not private can omit them."""
         ...
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
@@ -134,25 +134,25 @@ class Weighted:
 
 
 def check_row_local(bound: Bound, cells: int) -> None:
-    """Refuse a bound whose weight for one row moves when other rows change: its limits would not be the sensitivity.
+    """Reject a bound whose weight for one row depends on other rows: its limits would not be the sensitivity.
 
-    Tried on made-up rows only. A bound that orders or ranks rows needs a sensitivity proof of its own, as Veil's have.
+    Tested on synthetic rows only. A bound that orders or ranks rows needs its own sensitivity proof.
     """
     if not bound.row_local:
         require(
             type(bound).__module__.startswith("veil."),
-            f"the bound {type(bound).__name__} says that it looks at other rows, and Veil has no proof of its limits",
+            f"the bound {type(bound).__name__} depends on other rows, and Veil has no proof of its sensitivity",
         )
         return
     require(
         looks_at_one_row(bound.weights, cells),
-        f"the bound {type(bound).__name__} weighs a row by looking at other rows, so one row can move more than "
-        "its own limit: make the weight of a row depend on that row alone",
+        f"the bound {type(bound).__name__} computes a row's weight from other rows, so one row can change the sum "
+        "by more than its bound: make the weight of a row depend on that row alone",
     )
 
 
 def looks_at_one_row(function: Callable[[PerRow, Tensor], Tensor], cells: int) -> bool:
-    """Whether what a function gives for a row is the same alone and among others, tried on made-up rows."""
+    """Whether a function's value for a row does not depend on other rows, tested on synthetic rows."""
     generator = torch.Generator().manual_seed(0)
     rows = 16
     norms = torch.rand(rows, generator=generator, dtype=torch.float64) * 10

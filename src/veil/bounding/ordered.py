@@ -1,4 +1,4 @@
-"""Ordered importance: rows that already do well fall into a tail and weigh less, and every row keeps its own limit.
+"""Ordered importance: rows with a low loss fall into a tail and weigh less; every row keeps its limit.
 
 The rows of a batch stand in a line, each as long as its threshold C, the hardest first. The end of the line is the
 tail, of length γ. An importance function on the tail falls from at most 1 to at least 0; before the tail importance
@@ -43,7 +43,7 @@ ORDERS: tuple[str, ...] = ("loss", "ascending", "random", "owner")
 
 
 class Tail(Protocol):
-    """A tail importance function with its length γ, known by the area that it takes away."""
+    """A tail importance function of length γ, given by the area that it removes."""
 
     @property
     def length(self) -> float:
@@ -72,7 +72,7 @@ class BetaTail:
     def __post_init__(self) -> None:
         check_length(self.length)
         for name, value in (("alpha", self.alpha), ("beta", self.beta)):
-            require(0.01 <= value <= 1000, f"{name} is {value}: it must lie between 0.01 and 1000")
+            require(0.01 <= value <= 1000, f"{name} is {value}: it must be between 0.01 and 1000")
 
     def lost(self, distance: Floats) -> Floats:
         """In closed form."""
@@ -120,7 +120,7 @@ class LinearTail:
 
     def __post_init__(self) -> None:
         check_length(self.length)
-        require(len(self.points) >= 2, "a tail of straight lines needs the importance at two points or more")
+        require(len(self.points) >= 2, "a piecewise linear tail needs the importance at two points or more")
         check_importance(self.points)
 
     def lost(self, distance: Floats) -> Floats:
@@ -137,7 +137,7 @@ class LinearTail:
 
 
 def tail_from(function: Callable[[float], float], length: float, points: int = 1025) -> LinearTail:
-    """A tail from a function of the place in it, 0 (front) to 1 (end), that may not rise nor leave [0, 1].
+    """A tail from a function of the place in it, 0 (front) to 1 (end), that must not increase and must stay in [0, 1].
 
     The function is read at `points` places, and what is used are the straight lines between them, integrated exactly:
     whatever the function does elsewhere, the limit of every row holds.
@@ -145,12 +145,12 @@ def tail_from(function: Callable[[float], float], length: float, points: int = 1
     >>> tail_from(lambda place: 1 - place**2, 10.0, points=5).points
     (1.0, 0.9375, 0.75, 0.4375, 0.0)
     """
-    require(points >= 2, f"points is {points}: a tail is read at two places or more")
+    require(points >= 2, f"points is {points}: a tail needs at least two points")
     return LinearTail(length, tuple(float(function(float(place))) for place in np.linspace(0.0, 1.0, points)))
 
 
 def importance(thresholds: ArrayLike, order: NDArray[np.intp], tail: Tail) -> Floats:
-    """ρ of every row, given the rows' thresholds and who stands where (`order[0]` is the front of the line).
+    """ρ of every row, given the rows' thresholds and their order (`order[0]` is the front of the line).
 
     >>> importance([1.0, 1.0, 2.0], np.array([0, 1, 2]), BetaTail(4.0))
     array([0.875, 0.625, 0.25 ])
@@ -207,14 +207,14 @@ class Ordered:
     needs_norms: bool = True
 
     def __post_init__(self) -> None:
-        require(self.inner.row_local, "an ordered bound stands on a row-local one: clip or normalise")
-        require(self.order in ORDERS, f'order is "{self.order}": it is one of {", ".join(ORDERS)}')
+        require(self.inner.row_local, "an ordered bound needs a per-row bound: clip or normalise")
+        require(self.order in ORDERS, f'order is "{self.order}": it must be one of {", ".join(ORDERS)}')
         if self.order == "owner":
             require(len(self.ranks) == len(self.limits), "the order by owner needs a rank for every cell")
         room = self.room(torch.float32)
         require(
             room <= 0.1,
-            f"the smallest threshold {self._smallest():.3g} is lost in the rounding of a tail as long as "
+            f"the smallest threshold {self._smallest():.3g} is too small for the rounding of a tail of length "
             f"{self.tail.length:.3g}: bring the budgets closer together or shorten the tail",
         )
 
@@ -276,10 +276,10 @@ def check_importance(values: Sequence[float]) -> None:
     levels = np.asarray(values, dtype=np.float64)
     require(levels.size > 0, "a tail needs at least one importance")
     inside = bool(np.all((levels >= 0) & (levels <= 1)))
-    require(inside, "the importance in the tail leaves [0, 1]: give a function with values from 0 to 1")
+    require(inside, "the importance in the tail is outside [0, 1]: give a function with values from 0 to 1")
     rises = np.flatnonzero(np.diff(levels) > 0)
     where = float(rises[0] / max(levels.size - 1, 1)) if rises.size else 0.0
-    require(not rises.size, f"the importance rises at {where:.0%} of the tail: it may only fall towards the end")
+    require(not rises.size, f"the importance increases at {where:.0%} of the tail: it must not increase")
 
 
 def _hash(losses: Floats, norms: Floats) -> Floats:

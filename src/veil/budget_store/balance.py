@@ -18,7 +18,7 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a row may lose in all runs together; of one group or one owner where they are named."""
+    """The (ε, δ) limit of a row over all runs, optionally for one group or owner."""
 
     epsilon: float
     delta: float
@@ -50,7 +50,7 @@ class Charge:
     cells: Mapping[Cell, Cost] = field(default_factory=dict)
 
     def to(self, cell: Cell) -> Cost:
-        """What the rows of a cell pay."""
+        """The cost to the rows of a cell."""
         return self.cells.get(cell, self.most)
 
 
@@ -89,7 +89,7 @@ class Balance:
 
 
 def balance(limit: Limit, charges: Sequence[Charge], dataset: DataSet) -> Balance:
-    """What the rows under a limit have paid: of all cells that a run has named, the one that paid most."""
+    """The cost to the rows under a limit: the largest of all cells that runs have named."""
     totals = [_total(charge.to(cell) for charge in charges) for cell in _cells(limit, charges)]
     totals = totals or [_total(charge.most for charge in charges)]
     if dataset.order is not None:
@@ -110,11 +110,11 @@ def overrun(limit: Limit, before: Sequence[Charge], asked: Charge, dataset: Data
         what = f"δ would be {after.spent_delta:.3g} of {limit.delta:g}, and {now.left_delta:.3g} is left"
     else:
         return None
-    return f'the budget of "{dataset.name}" does not allow it for {limit.name()}: {what}'
+    return f'the budget of "{dataset.name}" does not allow this for {limit.name()}: {what}'
 
 
 def check_limit(limit: Limit, dataset: DataSet) -> None:
-    """Refuse a limit that the budget's way of adding up cannot keep."""
+    """Reject a limit that the budget's composition cannot enforce."""
     if dataset.order is not None:
         check_delta(limit.delta)
         rho_for_budget(limit.epsilon, limit.delta, dataset.order)

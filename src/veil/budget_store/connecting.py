@@ -1,7 +1,7 @@
 """Connecting: an SQLite file or a PostgreSQL server, transactions that wait for each other, and errors in one sentence.
 
 A commit is on disk when it returns, whatever the server's or the file's defaults are. A connection that breaks is tried
-again for a while; every action is written such that doing it twice is the same as doing it once.
+again for a while; every action is idempotent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READING = "veil_reading"
 
 
 class StoreUnreachable(InputError):
-    """The store did not answer. What was asked may or may not have been written."""
+    """The store did not respond. The request may or may not have been written."""
 
 
 def store_url(place: str | Path) -> URL:
@@ -36,21 +36,21 @@ def store_url(place: str | Path) -> URL:
     ('sqlite', 'postgresql+psycopg')
     """
     text_ = str(place)
-    require(bool(text_), "no budget store is named: give a file or a postgresql:// URL")
+    require(bool(text_), "no budget store is given: name a file or a postgresql:// URL")
     if "://" not in text_:
         return URL.create("sqlite", database=str(Path(text_).expanduser()))
     try:
         url = make_url(text_)
     except (ArgumentError, ValueError) as error:
         # The URL itself is not repeated: it may hold a password.
-        raise InputError("the address of the budget store is not a URL that can be read") from error
+        raise InputError("the address of the budget store is not a valid URL") from error
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
         require(
             bool(url.database) and url.database != ":memory:", "a budget store in memory would be lost: name a file"
         )
         return URL.create("sqlite", database=url.database)
-    require(kind in ("postgresql", "postgres"), f"a budget store is an SQLite file or PostgreSQL, not {kind}")
+    require(kind in ("postgresql", "postgres"), f"a budget store must be an SQLite file or PostgreSQL, not {kind}")
     return url.set(drivername="postgresql+psycopg")
 
 
@@ -99,7 +99,7 @@ def reading(engine: Engine) -> Engine:
 
 
 def patiently(engine: Engine, action: Callable[[Connection], T], patience: float = PATIENCE) -> T:
-    """Do `action` in one transaction; where the connection breaks or the store is busy, do it again for a while."""
+    """Run `action` in one transaction; retry for a while if the connection breaks or the store is busy."""
     end, pause = time.monotonic() + patience, _PAUSE
     while True:
         try:
@@ -134,18 +134,18 @@ def _in_words(error: DBAPIError, url: URL) -> InputError:
         return InputError(f"{place} is not a budget store")
     if isinstance(error, OperationalError) or error.connection_invalidated:
         return StoreUnreachable(
-            f"the budget store {place} did not answer ({reason}): if a reservation was under way it may have been "
-            "written, and then stays charged (see veil budget history)"
+            f"the budget store {place} did not respond ({reason}): a reservation in progress may have been written "
+            "and then stays charged (see veil budget history)"
         )
     if isinstance(error, DatabaseError):
-        return InputError(f"{place} is not a budget store that can be used: {reason}")
+        return InputError(f"{place} cannot be used as a budget store: {reason}")
     return InputError(f"the budget store {place} failed: {reason}")
 
 
 def new_file(url: URL) -> None:
-    """Make the empty SQLite file, and its place on disk durable, before a table is made in it."""
+    """Create the empty SQLite file, durably, before any table is created in it."""
     path = Path(str(url.database))
-    require(path.parent.is_dir(), f"there is no folder {path.parent} for the budget store")
+    require(path.parent.is_dir(), f"the folder {path.parent} of the budget store does not exist")
     if not path.exists():
         path.touch()
         flush_folder(path.parent)

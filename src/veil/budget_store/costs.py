@@ -1,7 +1,7 @@
 """Costs: what a run takes from a budget, and how the costs of several runs are put together.
 
 Runs are chosen one after another, each after a look at what the earlier ones released; some go on at the same time.
-Two ways of adding up are sound then: sums of ε and of δ, and sums of Rényi costs at one order that was fixed before.
+Two kinds of composition are then sound: sums of ε and of δ, and sums of Rényi costs at one order that was fixed before.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ NAME_LENGTH = 500
 def checked_name(name: str, what: str) -> str:
     """A name that every store can hold; anything else raises `InputError`."""
     require(0 < len(name) <= NAME_LENGTH, f"{what} must have between 1 and {NAME_LENGTH} characters")
-    require(name.isprintable(), f"{what} holds a character that cannot be printed: choose another name")
+    require(name.isprintable(), f"{what} contains an unprintable character: choose another name")
     return name
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run takes from every row of a cell: (ε, δ), and its Rényi cost where the budget is kept in those."""
+    """The cost of a run to every row of a cell: (ε, δ), and the Rényi cost if the budget uses it."""
 
     epsilon: float
     delta: float
@@ -65,12 +65,12 @@ class DataSet:
             checked_name(column, "the name of a column")
         require(
             self.composition in get_args(Composition),
-            f'composition is "{self.composition}": it is {" or ".join(get_args(Composition))}',
+            f'composition is "{self.composition}": it must be {" or ".join(get_args(Composition))}',
         )
 
 
 def order_for(epsilon: float, delta: float) -> float:
-    """The order at which (ε, δ) has room for the most Gaussian noise: their Rényi cost grows in proportion to it.
+    """The order at which (ε, δ) allows the most Gaussian releases, whose Rényi cost is linear in the order.
 
     >>> order_for(1.0, 1e-5) > order_for(8.0, 1e-5)
     True
@@ -83,7 +83,7 @@ def order_for(epsilon: float, delta: float) -> float:
             continue
         if found > room:
             best, room = order, found
-    require(best > 0, f"no order leaves room for ε = {epsilon:g} at δ = {delta:g}: compose by sum instead")
+    require(best > 0, f"no Rényi order allows ε = {epsilon:g} at δ = {delta:g}: compose by sum instead")
     return best
 
 
@@ -96,14 +96,14 @@ def cost_of(rule: SpendingRule, epsilon: float, delta: float, dataset: DataSet, 
 
 
 def amount(epsilon: float, delta: float, dataset: DataSet, relation: Relation | None = None) -> Cost:
-    """The cost of something of which nothing is known but its (ε, δ)."""
+    """The cost of a release known only by its (ε, δ)."""
     cost = Cost(epsilon, delta)
     if dataset.order is None:
         return translated(cost, relation or dataset.relation, dataset)
     _require_same(relation or dataset.relation, dataset)
     require(
         delta == 0,
-        f'the budget of "{dataset.name}" adds Rényi costs: an amount with δ above 0 has none, so only δ = 0 is taken',
+        f'the budget of "{dataset.name}" adds Rényi costs, which an amount with δ above 0 does not have: use δ = 0',
     )
     # Pure ε is at most ε, and at most αε²/2, at any order.
     return Cost(epsilon, 0.0, min(epsilon, dataset.order * epsilon**2 / 2))
@@ -127,10 +127,10 @@ def renyi_cost(rule: SpendingRule, order: float) -> float:
         # A Rényi cost at one order bounds the cost at every smaller one.
         require(
             rule.order >= order,
-            f"the run keeps its costs at order {rule.order:g}, below the budget's {order:g}: it cannot be added up",
+            f"the run keeps its costs at order {rule.order:g}, below the budget's {order:g}: the costs cannot be added",
         )
         return rule.rho
-    raise InputError(f"a {type(rule).__name__} has no Rényi cost: keep this budget by sum")
+    raise InputError(f"a {type(rule).__name__} has no Rényi cost: use a budget with composition by sum")
 
 
 def events_cost(events: Sequence[Repeated], order: float) -> float:
@@ -139,7 +139,7 @@ def events_cost(events: Sequence[Repeated], order: float) -> float:
 
 
 def largest(costs: Iterable[Cost]) -> Cost:
-    """The largest of each part: what any row pays at most."""
+    """The largest of each component: an upper bound for every row."""
     found = list(costs)
     require(len(found) > 0, "there is no cell to charge")
     rhos = [cost.rho for cost in found if cost.rho is not None]
@@ -154,5 +154,5 @@ def _require_same(relation: Relation, dataset: DataSet) -> None:
     require(
         relation is dataset.relation,
         f'the budget of "{dataset.name}" is kept for {dataset.relation} and the run is {relation}: '
-        "make the budget with --relation replace-one and composition by sum, which takes both",
+        "make the budget with --relation replace-one and composition by sum, which accepts both",
     )

@@ -1,4 +1,4 @@
-"""Entries: what is asked of the store, what it keeps, and the tables that it keeps them in."""
+"""Entries: reservations and runs in the store, and its database tables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ State = Literal["reserved", "running", "finished", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What a run asks for: the largest cost of any row and, where its groups are the budget's, that of each cell."""
+class Spending:
+    """What a run may spend: the largest cost to any row and, where its groups are the budget's, that of each cell."""
 
     run: str
     most: Cost
@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def reads_more(self) -> bool:
-        """Whether it reads something off the rows which no ε covers, as its note says."""
+        """Whether its note says that it reads something from the rows that no ε covers."""
         return self.charged and self.note.startswith(NOT_CHARGED)
 
     def as_json(self) -> dict[str, Any]:

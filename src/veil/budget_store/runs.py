@@ -1,4 +1,4 @@
-"""Runs: what a plan costs a budget, and a run's way from its reservation to its end, with a copy in its folder."""
+"""Runs: the cost of a plan, and a run's states from reservation to end, with a copy in its folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from veil.accounting.calibration import noise_multiplier
 from veil.accounting.events import Gaussian, Relation, Repeated
 from veil.accounting.spending_rules import TokenBucket
 from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of, largest
-from veil.budget_store.entries import Request, State
+from veil.budget_store.entries import Spending, State
 from veil.budget_store.store import BudgetStore, new_claim
 from veil.errors import InputError, require
 from veil.foundation.files import write_whole
@@ -29,12 +29,12 @@ SNAPSHOT = "budget.json"
 class RunReservation:
     """A run's own reservation: `begin` before the first row is read, `finish` at the end, `cancel` if none was read.
 
-    `state` is the one that it was found in: an earlier attempt of a run in the same folder may have begun already.
+    `state` is the state found at the start: an earlier attempt in the same folder may have begun already.
     """
 
     store: BudgetStore
     dataset: str
-    request: Request
+    spending: Spending
     claim: str
     folder: Path | None = None
     state: State = "reserved"
@@ -51,23 +51,23 @@ class RunReservation:
 
     def cancel(self) -> None:
         """No row was read: give the reservation back."""
-        self.store.cancel(self.dataset, self.request.run)
+        self.store.cancel(self.dataset, self.spending.run)
         self.keep("cancelled")
 
     def snapshot(self, state: str) -> dict[str, Any]:
         """What a report shows: what this run took, and how the budget stands at this moment."""
-        most = self.request.most
+        most = self.spending.most
         return {
             "store": self.store.place,
             "dataset": self.dataset,
-            "run": self.request.run,
+            "run": self.spending.run,
             "claim": self.claim,
             "state": state,
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "charged": {"epsilon": most.epsilon, "delta": most.delta, "rho": most.rho},
             "charged_by_cell": [
                 {"group": group, "owner": owner, "epsilon": cost.epsilon, "delta": cost.delta}
-                for (group, owner), cost in self.request.cells.items()
+                for (group, owner), cost in self.spending.cells.items()
             ],
             "limits": [balance.as_json() for balance in self.store.balances(self.dataset)],
         }
@@ -93,15 +93,15 @@ def reserve_for(
 
     `groups` and `owner` are the columns that make the run's groups and owners: if they are the budget's, every cell is
     charged its own cost, else every row the largest. `held_out` says that rows which take no part in training are
-    measured with noise at the run's own (ε, δ): a row then pays for the dearer of the two. With `folder`, the run's
+    measured with noise at the run's own (ε, δ): a row is then charged the larger of the two. With `folder`, the run's
     mark and name are kept there, so that a resumed run is not charged again.
     """
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
     terms = place.dataset(dataset)
     costs = _costs(plan, terms, held_out)
     same = tuple(groups) == terms.groups and (owner or "") == terms.owner and bool(terms.groups or terms.owner)
-    request = Request(run_id, largest(costs.values()), costs if same else {}, plan.method)
-    return _reserved(place, dataset, request, folder)
+    spending = Spending(run_id, largest(costs.values()), costs if same else {}, plan.method)
+    return _reserved(place, dataset, spending, folder)
 
 
 def reserve_amount(
@@ -118,13 +118,13 @@ def reserve_amount(
     """Reserve an (ε, δ) for every row: for a run whose plan is not known before it reads rows."""
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
     cost = amount(epsilon, delta, place.dataset(dataset), relation)
-    return _reserved(place, dataset, Request(run_id, cost, method=method), folder)
+    return _reserved(place, dataset, Spending(run_id, cost, method=method), folder)
 
 
 def _costs(plan: Plan, terms: DataSet, held_out: bool) -> dict[tuple[str, str], Cost]:
     """The cost of each cell; equal rules are worked out once."""
     if plan.rules is None or plan.relation is None:
-        raise InputError(f"{plan.method} is not private: no budget is large enough for it")
+        raise InputError(f"{plan.method} is not private: its privacy loss is unlimited, so no budget allows it")
     accountant, facts = plan.settings.accountant_for(), plan.facts
     besides = [_measurement(plan, terms, accountant)] if held_out else []
     known: dict[Any, Cost] = {}
@@ -139,7 +139,7 @@ def _costs(plan: Plan, terms: DataSet, held_out: bool) -> dict[tuple[str, str], 
 
 
 def _measurement(plan: Plan, terms: DataSet, accountant: Accountant) -> Cost:
-    """What a held-out row pays: one Gaussian release at the run's smallest ε (`veil.metrics.noisy_confusion`)."""
+    """The cost to a held-out row: one Gaussian release at the run's smallest ε (`veil.metrics.noisy_confusion`)."""
     relation = plan.relation or Relation.ADD_REMOVE
     budget = min((plan.settings.epsilon, *(plan.facts.budgets or ())))
     kappa = noise_multiplier(lambda k: [Gaussian(k, relation, one_sided=True)], budget, plan.delta, accountant)
@@ -147,13 +147,13 @@ def _measurement(plan: Plan, terms: DataSet, accountant: Accountant) -> Cost:
     return cost_of(rule, budget, plan.delta, terms, relation)
 
 
-def _reserved(store: BudgetStore, dataset: str, request: Request, folder: Path | None) -> RunReservation:
+def _reserved(store: BudgetStore, dataset: str, spending: Spending, folder: Path | None) -> RunReservation:
     mark = new_claim()
     if folder is not None:
-        mark, name = _mark(folder, request.run)
-        request = replace(request, run=name)
-    state = store.reserve(dataset, request, mark).state
-    reservation = RunReservation(store, dataset, request, mark, folder, state)
+        mark, name = _mark(folder, spending.run)
+        spending = replace(spending, run=name)
+    state = store.reserve(dataset, spending, mark).state
+    reservation = RunReservation(store, dataset, spending, mark, folder, state)
     reservation.keep(state)
     return reservation
 
@@ -166,9 +166,9 @@ def _mark(folder: Path, run: str) -> tuple[str, str]:
             record = json.loads(path.read_text(encoding="utf-8"))
             claim, name, state = record["claim"], record["run"], record["state"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"{path} is damaged: the run cannot show what it has reserved") from error
+            raise InputError(f"{path} is damaged: what the run has reserved is unknown") from error
         text = all(isinstance(value, str) and 0 < len(value) <= NAME_LENGTH for value in (claim, name))
-        require(text and len(claim) <= 64, f"{path} is damaged: it has no mark of the run")
+        require(text and len(claim) <= 64, f"{path} is damaged: it does not identify the run")
         if state != "cancelled":
             return str(claim), str(name)
     folder.mkdir(parents=True, exist_ok=True)

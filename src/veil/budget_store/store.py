@@ -1,7 +1,7 @@
 """BudgetStore: data sets, limits and runs, changed one at a time per data set.
 
 Every change of a data set first raises its `turn`. The database lets one transaction do that at a time, so a second one
-reads only what the first has committed: two reservations can never both see the same rest and both take it.
+reads only what the first has committed: two reservations can never both spend the same remainder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from veil.budget_store.costs import Cost, DataSet, checked_name, order_for
 from veil.budget_store.entries import (
     FORMAT,
     Entry,
-    Request,
+    Spending,
     State,
     cells,
     datasets,
@@ -40,16 +40,16 @@ T = TypeVar("T")
 
 
 class BudgetStore:
-    """A store that was opened; safe to use from many processes on many machines at once."""
+    """An open budget store; safe to use from many processes and machines at once."""
 
     def __init__(self, url: URL, engine: Engine, patience: float) -> None:
         self._url, self._engine, self._patience = url, engine, patience
 
     @classmethod
     def open(cls, place: str | Path, *, patience: float = PATIENCE) -> BudgetStore:
-        """A store that is there already. `patience` is for how many seconds a broken connection is tried again."""
+        """Open an existing store. `patience` is how many seconds a broken connection is retried."""
         url = store_url(place)
-        missing = f"there is no budget store at {shown(url)}: make one by veil budget create"
+        missing = f"there is no budget store at {shown(url)}: create one with veil budget create"
         require(url.get_backend_name() != "sqlite" or Path(str(url.database)).exists(), missing)
         engine = engine_for(url, patience)
         with in_words(url), reading(engine).connect() as connection:
@@ -60,7 +60,7 @@ class BudgetStore:
 
     @classmethod
     def create(cls, place: str | Path, *, patience: float = PATIENCE) -> BudgetStore:
-        """A store that is there already, or a new one without data sets."""
+        """Open an existing store, or create one without data sets."""
         url = store_url(place)
         if url.get_backend_name() == "sqlite":
             new_file(url)
@@ -78,7 +78,7 @@ class BudgetStore:
         return shown(self._url)
 
     def add_dataset(self, dataset: DataSet, *, epsilon: float, delta: float) -> None:
-        """A new data set whose rows may each lose (ε, δ) in all runs together."""
+        """Add a data set with a limit of (ε, δ) per row for all runs together."""
         if dataset.composition == "renyi" and dataset.order is None:
             dataset = replace(dataset, order=order_for(epsilon, delta))
         total = Limit(epsilon, delta)
@@ -86,7 +86,7 @@ class BudgetStore:
 
         def act(connection: Connection) -> None:
             found = connection.execute(select(datasets.c.id).where(datasets.c.name == dataset.name)).scalar()
-            require(found is None, f'data set "{dataset.name}" has a budget already: see veil budget show')
+            require(found is None, f'data set "{dataset.name}" already has a budget: see veil budget show')
             made = connection.execute(
                 insert(datasets).values(
                     name=dataset.name,
@@ -104,7 +104,7 @@ class BudgetStore:
         self._do(act)
 
     def add_limit(self, dataset: str, limit: Limit) -> None:
-        """A limit for a group or an owner, or a lower one than before. A limit is never raised."""
+        """Add a limit for a group or an owner, or lower it. A limit cannot be raised."""
         checked_name(limit.group or "-", "the name of a group")
         checked_name(limit.owner or "-", "the name of an owner")
 
@@ -115,8 +115,8 @@ class BudgetStore:
                 if (known.group, known.owner) == (limit.group, limit.owner):
                     require(
                         limit.epsilon <= known.epsilon and limit.delta <= known.delta,
-                        f"the limit for {limit.name()} is ε = {known.epsilon:g}, δ = {known.delta:g}: a limit that was "
-                        "promised is never raised",
+                        f"the limit for {limit.name()} is ε = {known.epsilon:g}, δ = {known.delta:g}: a limit can be "
+                        "lowered but not raised",
                     )
                     lower = update(limits).where(limits.c.id == number)
                     connection.execute(lower.values(epsilon=limit.epsilon, delta=limit.delta))
@@ -134,11 +134,11 @@ class BudgetStore:
         found = self._look(lambda c: list(c.execute(select(datasets.c.name).order_by(datasets.c.name)).scalars()))
         return [str(name) for name in found]
 
-    def reserve(self, dataset: str, request: Request, claim: str | None = None) -> Entry:
-        """Charge a run; on disk when this returns. Refused with `BudgetExceeded` if any limit would be overrun.
+    def reserve(self, dataset: str, spending: Spending, claim: str | None = None) -> Entry:
+        """Charge a run; on disk when this returns. Rejected with `BudgetExceeded` if any limit would be overrun.
 
-        `claim` is the run's own mark. Asking again with the same mark (a resumed run, a connection that broke) costs
-        nothing more; another run of the same name is refused.
+        `claim` is the run's own mark. Repeating the call with the same mark (a resumed run, a broken connection) costs
+        nothing more; another run of the same name is rejected.
         """
         mark = claim or new_claim()
 
@@ -146,34 +146,34 @@ class BudgetStore:
             row = _take_turn(connection, dataset)
             earlier = connection.execute(select(runs).where(runs.c.claim == mark)).one_or_none()
             if earlier is not None:
-                _require_same(connection, earlier, row, request)
+                _require_same(connection, earlier, row, spending)
                 return _entry(earlier, row.name)
-            same_name = (runs.c.dataset == row.id) & (runs.c.name == request.run) & (runs.c.state != "cancelled")
+            same_name = (runs.c.dataset == row.id) & (runs.c.name == spending.run) & (runs.c.state != "cancelled")
             taken = select(func.count()).where(same_name)
             require(
                 connection.execute(taken).scalar() == 0,
-                f'a run "{request.run}" has reserved from "{dataset}" already: give this one another name',
+                f'a run "{spending.run}" has already reserved from "{dataset}": use another name',
             )
-            known, asked = _charges(connection, row.id), Charge(request.most, request.cells)
+            known, asked = _charges(connection, row.id), Charge(spending.most, spending.cells)
             for _, limit in _limits(connection, row.id):
                 reason = overrun(limit, known, asked, _dataset(row))
                 if reason is not None:
                     raise BudgetExceeded(reason)
-            _write(connection, row.id, mark, request)
+            _write(connection, row.id, mark, spending)
             return _entry(connection.execute(select(runs).where(runs.c.claim == mark)).one(), row.name)
 
         return self._do(act)
 
     def begin(self, dataset: str, claim: str) -> None:
-        """Say that rows are read from now on: the reservation can no longer be cancelled."""
+        """Record that rows are read from now on: the reservation can no longer be cancelled."""
         self._move(dataset, runs.c.claim == claim, ("reserved", "running"), "running")
 
     def finish(self, dataset: str, claim: str) -> None:
-        """Say that the run is done. It stays charged for what it reserved."""
+        """Record that the run is done. Its reservation stays charged."""
         self._move(dataset, runs.c.claim == claim, ("running", "finished"), "finished")
 
     def cancel(self, dataset: str, run: str) -> None:
-        """Give a reservation back; refused as soon as the run has begun to read rows."""
+        """Cancel a reservation; rejected once the run has begun to read rows."""
         self._move(dataset, runs.c.name == run, ("reserved", "cancelled"), "cancelled")
 
     def balances(self, dataset: str) -> list[Balance]:
@@ -197,7 +197,7 @@ class BudgetStore:
         return self._look(act)
 
     def remark(self, dataset: str, claim: str, note: str) -> None:
-        """Write a note beside a run, such as what it reads off the rows without being charged for it."""
+        """Add a note to a run, such as what it reads from the rows at no charge."""
         checked_name(note, "a note")
 
         def act(connection: Connection) -> None:
@@ -236,7 +236,7 @@ def _refusal(run: Row[Any], to: State) -> str:
     if to == "cancelled":
         return f'run "{run.name}" is {run.state}: rows may have been read, so it stays charged'
     if run.state == "cancelled":
-        return f'the reservation of run "{run.name}" was cancelled: reserve anew under another name'
+        return f'the reservation of run "{run.name}" was cancelled: make a new reservation under another name'
     return f'run "{run.name}" is {run.state} and cannot become {to}'
 
 
@@ -254,14 +254,14 @@ def _make_tables(engine: Engine) -> None:
 def _number(made: CursorResult[Any]) -> int:
     """The number that the database gave a new row."""
     key = made.inserted_primary_key
-    require(key is not None, "the budget store gave a new row no number")
+    require(key is not None, "the budget store returned no id for a new row")
     return int(key[0]) if key is not None else 0
 
 
 def _found(connection: Connection, name: str) -> Row[Any]:
     row = connection.execute(select(datasets).where(datasets.c.name == name)).one_or_none()
     if row is None:
-        raise InputError(f'data set "{name}" has no budget here: make one by veil budget create')
+        raise InputError(f'data set "{name}" has no budget here: create one with veil budget create')
     return row
 
 
@@ -302,36 +302,36 @@ def _charges(connection: Connection, dataset: int) -> list[Charge]:
     return [Charge(Cost(run.epsilon, run.delta, run.rho), by_run.get(run.id, {})) for run in listed]
 
 
-def _write(connection: Connection, dataset: int, claim: str, request: Request) -> None:
+def _write(connection: Connection, dataset: int, claim: str, spending: Spending) -> None:
     made = connection.execute(
         insert(runs).values(
             dataset=dataset,
-            name=request.run,
+            name=spending.run,
             claim=claim,
             state="reserved",
-            **asdict(request.most),
-            method=request.method,
-            note=request.note,
+            **asdict(spending.most),
+            method=spending.method,
+            note=spending.note,
             reserved=_now(),
         )
     )
     number = _number(made)
     rows = [
         {"run": number, "group_name": group, "owner_name": owner, **asdict(cost)}
-        for (group, owner), cost in request.cells.items()
+        for (group, owner), cost in spending.cells.items()
     ]
     if rows:
         connection.execute(insert(cells), rows)
 
 
-def _require_same(connection: Connection, earlier: Row[Any], dataset: Row[Any], request: Request) -> None:
-    """A run that goes on asks for what it asked before, or for nothing."""
+def _require_same(connection: Connection, earlier: Row[Any], dataset: Row[Any], spending: Spending) -> None:
+    """Check that a resumed run requests the same cost as before."""
     rows = connection.execute(select(cells).where(cells.c.run == earlier.id))
     known = {(row.group_name, row.owner_name): Cost(row.epsilon, row.delta, row.rho) for row in rows}
-    same = earlier.dataset == dataset.id and earlier.name == request.run and known == dict(request.cells)
+    same = earlier.dataset == dataset.id and earlier.name == spending.run and known == dict(spending.cells)
     require(
-        same and Cost(earlier.epsilon, earlier.delta, earlier.rho) == request.most,
-        f'run "{earlier.name}" has reserved another amount before: resume with the original plan, or use a new run',
+        same and Cost(earlier.epsilon, earlier.delta, earlier.rho) == spending.most,
+        f'run "{earlier.name}" has already reserved a different amount: resume the original plan, or start a new run',
     )
     require(earlier.state != "cancelled", _refusal(earlier, "running"))
 

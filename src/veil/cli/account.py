@@ -1,4 +1,4 @@
-"""`veil account`: what releases cost, and which noise, rate or clip a budget buys."""
+"""`veil account`: the cost of releases, and the noise, rate or clip for a budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from veil.foundation.words import numbers
 from veil.request.settings import ACCOUNTANTS, Asked
 
 account_app = typer.Typer(
-    help="What do releases cost, and which noise, rate or clip does a budget buy?",
+    help="Compute the cost of releases, or the noise, rate or clip for a budget.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -32,7 +32,7 @@ Budgets = Annotated[str, typer.Option(help="The budget ε, or one per owner: 0.6
 
 
 class Releases(Asked):
-    """The releases that all four questions are about, and who judges them: Poisson-sampled, at a rate still open."""
+    """The releases that all four subcommands share, and their accountant: Poisson-sampled, rate not set yet."""
 
     steps: int = Field(description="Number of releases.")
     relation: str | None = Field(None, description="add-remove or replace-one; wor has replace-one only.")
@@ -42,17 +42,17 @@ class Releases(Asked):
 
     @classmethod
     def asked(cls, context: typer.Context) -> Self:
-        """What the command line says, checked."""
+        """The values of the command line, validated."""
         return cls.checked(**values_of(cls, context))
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        require(self.accountant in KINDS, f'accountant is "{self.accountant}": it is {", ".join(KINDS)}')
-        require(0 < self.delta < 1, f"delta is {self.delta}: it must lie between 0 and 1")
+        require(self.accountant in KINDS, f'accountant is "{self.accountant}": it must be one of {", ".join(KINDS)}')
+        require(0 < self.delta < 1, f"delta is {self.delta}: it must be between 0 and 1")
         require(self.steps >= 1, f"steps is {self.steps}: it must be at least 1")
         known = [kind.value for kind in Relation]
         asked = self.relation
-        require(asked is None or asked in known, f'relation is "{asked}": it is {" or ".join(known)}')
+        require(asked is None or asked in known, f'relation is "{asked}": it must be {" or ".join(known)}')
         return self
 
     @property
@@ -88,10 +88,10 @@ class Releases(Asked):
 
 
 class SampledReleases(Releases):
-    """Releases of which all is known but their noise."""
+    """Releases without their noise."""
 
     sampling: str = Field(
-        "poisson", description="poisson: each row by chance; wor: subsets without replacement; none: all rows."
+        "poisson", description="poisson: each row independently; wor: subsets without replacement; none: all rows."
     )
     rate: str | None = Field(None, description="Sampling rate, or one per group: 0.01,0.09.")
     size: int | None = Field(None, description="Rows (wor).")
@@ -100,10 +100,10 @@ class SampledReleases(Releases):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         known = self.sampling in ("poisson", "wor", "none")
-        require(known, f'sampling is "{self.sampling}": it is poisson, wor or none')
+        require(known, f'sampling is "{self.sampling}": it must be poisson, wor or none')
         if self.sampling == "wor":
             proved = self.neighbours is Relation.REPLACE_ONE
-            require(proved, "without replacement only replace-one is proved: leave --relation out")
+            require(proved, "sampling without replacement is proved for replace-one only: omit --relation")
             require(self.size is not None and self.batch is not None, "sampling wor needs --size and --batch")
         require(self.sampling != "poisson" or self.rate is not None, "sampling poisson needs --rate")
         return self
@@ -182,7 +182,7 @@ def _finite(value: float) -> float | None:
 def account_epsilon(
     context: typer.Context,
     noise_multiplier: Kappa,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw ε over steps.")] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Plot ε over steps.")] = False,
     json: Json = False,
 ) -> None:
     """The ε that the releases cost, for every group's rate."""

@@ -59,7 +59,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(
-        False, "--version", help="Print the version and stop.", callback=_version, is_eager=True
+        False, "--version", help="Print the version and exit.", callback=_version, is_eager=True
     ),
 ) -> None:
     """Train models with differential privacy that leave no group behind."""
@@ -69,7 +69,7 @@ NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 class Stopped(BaseException):
-    """A signal asked the program to end. The command framework would catch a KeyboardInterrupt on its way."""
+    """A signal asked the program to end. (Typer would catch a KeyboardInterrupt.)"""
 
     def __init__(self, number: int) -> None:
         super().__init__("Interrupted" if number == signal.SIGINT else "Terminated")
@@ -81,7 +81,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run the program. Exit code 0: done; 1: a check failed; 2: wrong input, said in one sentence."""
+    """Run the program. Exit code 0: done; 1: a check failed; 2: wrong input, with a one-sentence error."""
     if threading.current_thread() is threading.main_thread():  # elsewhere Python lets nobody set a handler
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _stop)
@@ -95,17 +95,17 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Stopped as reason:
-        say_error(f"{reason}. The reserved budget stays charged; continue a run that has begun with --resume.")
+        say_error(f"{reason}. The reserved budget stays charged; continue a started run with --resume.")
         sys.exit(reason.code)
     except (MemoryError, RuntimeError) as error:
         # torch reports a failed allocation as a RuntimeError; anything else is a fault that must be seen whole.
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
-        say_error("memory ran out: set micro_batch in a --config file, and continue with --resume")
+        say_error("out of memory: set micro_batch in a --config file, and continue with --resume")
         sys.exit(2)
     except OSError as error:
         said = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror or error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            said += ". The reserved budget stays charged: make room, then continue with --resume"
+            said += ". The reserved budget stays charged: free some space, then continue with --resume"
         say_error(said)
         sys.exit(2)

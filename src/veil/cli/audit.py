@@ -1,4 +1,4 @@
-"""`veil audit`: what an attacker can show about a run, beside what is promised; and the self-test of a method."""
+"""`veil audit`: attack a run and compare with its guarantee; and the self-test of a method."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @asks(AuditRequest)
 def audit(context: typer.Context, json: Json = False) -> None:
-    """Attack a run (or test a method) and set what was found beside the promise. Exit code 1 if it exceeds it."""
+    """Attack a run (or test a method) and compare with its guarantee. Exit code 1 if it is exceeded."""
     request = AuditRequest.checked(**values_of(AuditRequest, context))
     if request.self_test is not None:
         require(request.run is None, "give either a run or --self-test, not both")
         _self_test(request.self_test, request.option, request.seed, json)
         return
     run = request.run
-    require(run is not None, "name the folder of a run, or a method with --self-test")
+    require(run is not None, "give the folder of a run, or a method with --self-test")
     assert run is not None
     require(
         request.show_private or not request.reads_rows,
-        f"the attack {request.attack} reads private rows and its figures are not covered by the certificate: "
-        "say --show-private if that is meant",
+        f"the attack {request.attack} reads private rows, and the certificate does not cover its figures: add "
+        "--show-private to allow this",
     )
     found = _attack(run, request, json)
     page = _keep(run, found)
@@ -47,7 +47,7 @@ def audit(context: typer.Context, json: Json = False) -> None:
 
 
 def _attack(folder: Path, request: AuditRequest, json: bool) -> Audit:
-    """The attack on what the folder says of its run; the rows are read again where they are needed."""
+    """Attack the run in a folder, reading its rows again if needed."""
     from veil.auditing import audit as run_audit
     from veil.auditing.rebuilding import rebuild_plan, rebuild_rows, reload
     from veil.foundation.parallel import Workers
@@ -62,11 +62,13 @@ def _attack(folder: Path, request: AuditRequest, json: bool) -> Audit:
     if rows is None or not request.reads_rows:
         return run_audit(plan, **settings)
     if request.attack == "loss":
-        require(rows.others is not None, "the run set no rows apart: the attack needs rows that took no part")
+        require(rows.others is not None, "the run held out no rows: the attack needs rows outside of training")
         return run_audit(plan, problem=rows.problem, others=rows.others, model=rows.trained(loaded), **settings)
     place = request.shadow_folder or folder.with_name(folder.name + "-shadows")
     if request.attack == "lira" and not json:
-        stderr.print(f"Shadow models are kept in {place}: they know private rows.", soft_wrap=True, highlight=False)
+        stderr.print(
+            f"Shadow models are kept in {place}: they may reveal private rows.", soft_wrap=True, highlight=False
+        )
     return run_audit(plan, problem=rows.problem, model=rows.build, workers=workers, out=place, **settings)
 
 

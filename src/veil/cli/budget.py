@@ -1,4 +1,4 @@
-"""`veil budget`: a privacy budget that lives longer than a run and that a team can share."""
+"""`veil budget`: a privacy budget across runs, which a team can share."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def create(context: typer.Context, store: Store = STORE, json: Json = False) -> 
 @budget_app.command("limit")
 def limit(
     dataset: Name,
-    epsilon: Annotated[float, typer.Option(help="ε in all runs together.")],
-    delta: Annotated[float, typer.Option(help="δ in all runs together.")],
-    group: Annotated[str | None, typer.Option(help="The group whose rows may lose no more than this.")] = None,
-    owner: Annotated[str | None, typer.Option(help="The owner whose rows may lose no more than this.")] = None,
+    epsilon: Annotated[float, typer.Option(help="ε for all runs together.")],
+    delta: Annotated[float, typer.Option(help="δ for all runs together.")],
+    group: Annotated[str | None, typer.Option(help="The group that this limit applies to.")] = None,
+    owner: Annotated[str | None, typer.Option(help="The owner that this limit applies to.")] = None,
     store: Store = STORE,
     json: Json = False,
 ) -> None:
@@ -66,7 +66,7 @@ def show(
     store: Store = STORE,
     json: Json = False,
 ) -> None:
-    """What every limit allows, what is charged and what is left."""
+    """Show what every limit allows, what is charged and what is left."""
     from veil.budget_store import BudgetStore
 
     place = BudgetStore.open(store)
@@ -76,20 +76,20 @@ def show(
 @budget_app.command("reserve")
 def reserve(
     dataset: Name,
-    run: Annotated[str, typer.Option(help="A name for what will read the rows; each name is used once.")],
-    epsilon: Annotated[float, typer.Option(help="ε that it may cost any row.")],
-    delta: Annotated[float, typer.Option(help="δ of it.")] = 0.0,
-    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    run: Annotated[str, typer.Option(help="A unique name for what will read the rows.")],
+    epsilon: Annotated[float, typer.Option(help="Maximum ε per row.")],
+    delta: Annotated[float, typer.Option(help="Maximum δ per row.")] = 0.0,
+    note: Annotated[str, typer.Option(help="Purpose, for the history.")] = "",
     store: Store = STORE,
     json: Json = False,
 ) -> None:
-    """Charge something that reads the rows outside of `veil train`, before it starts."""
-    from veil.budget_store import BudgetStore, Request
+    """Charge a use of the rows outside `veil train`, before it starts."""
+    from veil.budget_store import BudgetStore, Spending
     from veil.budget_store.costs import amount
 
     place = BudgetStore.open(store)
     cost = amount(epsilon, delta, place.dataset(dataset))
-    entry = place.reserve(dataset, Request(run, cost, note=note))
+    entry = place.reserve(dataset, Spending(run, cost, note=note))
     if json:
         print_json(entry.as_json())
         return
@@ -99,21 +99,21 @@ def reserve(
 @budget_app.command("cancel")
 def cancel(
     dataset: Name,
-    run: Annotated[str, typer.Option(help="The run whose reservation is given back.")],
+    run: Annotated[str, typer.Option(help="The run whose reservation to cancel.")],
     no_row_was_read: Annotated[
-        bool, typer.Option("--no-row-was-read", help="Say that it is so; needed for what `reserve` charged.")
+        bool, typer.Option("--no-row-was-read", help="Confirm it; needed for what `reserve` charged.")
     ] = False,
     store: Store = STORE,
     json: Json = False,
 ) -> None:
-    """Give back a reservation of which no row was read. A run that has begun stays charged for good."""
+    """Cancel a reservation if no row was read. A run that has started stays charged."""
     from veil.budget_store import BudgetStore
 
     place = BudgetStore.open(store)
     entry = _entry(place, dataset, run)
     require(
         bool(entry.method) or no_row_was_read,
-        f'run "{run}" is not a run of Veil, so only you know: if no row was read, add --no-row-was-read',
+        f'run "{run}" was not trained by Veil, so only you know: if no row was read, add --no-row-was-read',
     )
     place.cancel(dataset, run)
     if json:
@@ -124,7 +124,7 @@ def cancel(
 
 @budget_app.command("history")
 def history(dataset: Name, store: Store = STORE, json: Json = False) -> None:
-    """Every reservation: when, for what, how much, and what became of it."""
+    """List every reservation: when, for what, how much, and its state."""
     from veil.budget_store import BudgetStore
 
     entries = BudgetStore.open(store).history(dataset)
@@ -160,14 +160,14 @@ def _show(store: BudgetStore, names: list[str], json: bool) -> None:
         stdout.print(_table(dataset, balances))
         if more:
             runs = "1 run" if len(more) == 1 else f"{len(more)} runs"
-            line = f"{runs} also read something off the rows that no ε covers (veil budget history says what)."
+            line = f"{runs} also read something from the rows that no ε covers (details: veil budget history)."
             stdout.print(Text(line), soft_wrap=True)
     if not found:
-        stdout.print("There is no data set yet: veil budget create makes one.")
+        stdout.print("No data set yet: create one with veil budget create.")
 
 
 def _reading_more(store: BudgetStore, dataset: str) -> list[str]:
-    """Runs that read something off the rows for which nothing was charged."""
+    """Runs that read something from the rows without a charge."""
     return [entry.run for entry in store.history(dataset) if entry.reads_more]
 
 

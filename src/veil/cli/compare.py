@@ -87,13 +87,13 @@ def _compare(request: CompareRequest, opened: Opened, out: Path, workers: Worker
 
 
 def _opened(request: CompareRequest) -> Opened:
-    """The table and the public rows that the methods are judged by."""
+    """The table and the public rows to evaluate on."""
     from veil.datasets import load_adult
     from veil.tables.opening import open_to_compare
 
     bundled = request.data == BUNDLED
     _require_data(str(request.data))
-    require(bundled or request.test is not None, "comparing needs rows to judge by: give public ones with --test")
+    require(bundled or request.test is not None, "a comparison needs public rows to evaluate on: give --test")
     return open_to_compare(request.of_table(), load_adult() if bundled else None)
 
 

@@ -1,4 +1,4 @@
-"""What the shell offers when a person presses the tab key."""
+"""Shell completion."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ SIGNS = (">=", "<=")
 
 
 def complete_method(incomplete: str) -> list[str]:
-    """Methods whose name begins so."""
+    """Methods whose name starts with the text."""
     from veil.methods import names
 
     return [name for name in names() if name.startswith(incomplete)]
 
 
 def complete_methods(incomplete: str) -> list[str]:
-    """A list by commas: what is there, with each way to go on.
+    """A comma-separated list: the text so far, with each possible completion.
 
     >>> complete_methods("erm,dp-sg")
     ['erm,dp-sgd']
@@ -24,7 +24,7 @@ def complete_methods(incomplete: str) -> list[str]:
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Built-in models whose name begins so."""
+    """Built-in models whose name starts with the text."""
     from veil.models import MODELS
 
     return [name for name in MODELS if name.startswith(incomplete)]

@@ -15,7 +15,7 @@ NOT_KEPT = ("config", "print_config", "dry_run", "resume")
 
 
 def read_config_file(context: typer.Context, path: Path | None) -> Path | None:
-    """Let a TOML file give what the command line leaves out: options, and any field of `veil.plans.Settings`.
+    """Let a TOML file set what the command line does not: options, and any field of `veil.plans.Settings`.
 
     They stand at the top or in a table `settings`, as in the `config.toml` of a run.
     """
@@ -25,7 +25,7 @@ def read_config_file(context: typer.Context, path: Path | None) -> Path | None:
         return None
     record = read_toml(path)
     settings = record.pop("settings", {})
-    require(isinstance(settings, dict), f"{path}: settings is a table, as in [settings]")
+    require(isinstance(settings, dict), f"{path}: settings must be a table, as in [settings]")
     known: dict[str, Any] = {str(parameter.name): parameter for parameter in context.command.params}
     given: dict[str, object] = {}
     further: dict[str, object] = {}
@@ -38,7 +38,7 @@ def read_config_file(context: typer.Context, path: Path | None) -> Path | None:
             further[name] = value
         else:
             command = context.command.name
-            require(name in _NOT_OPTIONS, f'{path}: "{key}" is neither an option of veil {command} nor a setting')
+            require(name in _NOT_OPTIONS, f'{path}: "{key}" is not an option or setting of veil {command}')
     context.default_map = {name: value for name, value in given.items() if name not in NOT_KEPT}
     context.meta[FURTHER] = further
     return path
@@ -49,16 +49,16 @@ _NOT_OPTIONS = ("command", "label", "seed", "holdout_key")
 
 
 def further_settings(context: typer.Context) -> dict[str, Any]:
-    """Settings of the configuration file that have no option of their own."""
+    """Settings of the configuration file without a command-line option."""
     found: dict[str, Any] = context.meta.get(FURTHER, {})
     return found
 
 
 def config_text(context: typer.Context) -> str:
-    """Every option with its value and help as TOML; what is not set stands as a comment."""
+    """Every option with its value and help as TOML; unset options are comments."""
     from veil.plans import Settings
 
-    lines = [f"# veil {context.command.name} --config THIS_FILE; what stands on the command line wins.", ""]
+    lines = [f"# veil {context.command.name} --config THIS_FILE; options on the command line take precedence.", ""]
     for parameter in context.command.params:
         name = str(parameter.name)
         if name in NOT_KEPT or name == "help":

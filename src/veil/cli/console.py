@@ -18,7 +18,7 @@ LONGEST_SENTENCE = 1000
 
 
 def say_error(sentence: str) -> None:
-    """One sentence on standard error, on one line, whatever names and values of a file stand in it."""
+    """Print one sentence on standard error, on one line, with names and values escaped."""
     plain = "".join(character if character.isprintable() else repr(character)[1:-1] for character in sentence)
     short = plain if len(plain) <= LONGEST_SENTENCE else plain[:LONGEST_SENTENCE] + " …"
     stderr.print(f"[bold red]error:[/] {_escape(short)}", soft_wrap=True, highlight=False)
@@ -40,7 +40,7 @@ def error(value: float | None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """An ε with three digits; ∞ where nothing is promised."""
+    """An ε with three digits; ∞ where there is no guarantee."""
     return "∞" if value is None else f"{value:.3g}"
 
 
@@ -103,7 +103,7 @@ def not_measured(summaries: list[dict[str, Any]]) -> str | None:
     missing, names = unmeasured(judged), {name for one in judged for name in one["metrics"]["by_group"]}
     if not missing:
         return None
-    return f"– {len(missing)} of {len(names)} groups: too few rows to be measured; worst and average leave them out"
+    return f"– {len(missing)} of {len(names)} groups: too few rows to measure; excluded from worst and average"
 
 
 def _escape(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`veil data`: which data sets there are, what they need, fetching them, and a first schema for a table."""
+"""`veil data`: list, describe and download data sets, and draft a schema for a table."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fetch(name: Annotated[str, typer.Argument(help="A data set; see `veil data l
     if json:
         print_json({"name": name, "files": places})
         return
-    for place in places or ["It is bundled with the package: there is nothing to fetch."]:
+    for place in places or ["It is bundled with the package: no download needed."]:
         stdout.print(place, soft_wrap=True, highlight=False)
 
 
@@ -73,10 +73,10 @@ def schema(
     table: Annotated[Path, typer.Argument(help="The table to draft a schema for.")],
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     group: Annotated[str, typer.Option(help="Group columns, comma-separated.")] = "",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; else standard output.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write. [default: standard output]")] = None,
     json: Json = False,
 ) -> None:
-    """Draft a schema from the rows. What was read off private rows is marked: replace it by public knowledge."""
+    """Draft a schema from the rows. Values taken from private rows are marked: replace them with public knowledge."""
     from veil.tables import draft_schema, read_table
     from veil.tables.schema import PRIVATE_NOTE
     from veil.tables.table import require_columns
@@ -95,11 +95,11 @@ def schema(
     elif out is None:
         typer.echo(text)
     else:
-        stderr.print(f"Draft in {out}: replace every line marked {PRIVATE_NOTE}.", soft_wrap=True, highlight=False)
+        stderr.print(f"Wrote {out}: replace every line marked {PRIVATE_NOTE}.", soft_wrap=True, highlight=False)
 
 
-_HEADING = """# A draft, read off the rows. It is public knowledge only after you have replaced every line that is
-# marked {mark} by what everybody may know; the kinds were guessed from the rows too.
+_HEADING = """# A draft, taken from the rows. It is public knowledge only after you have replaced every line that is
+# marked {mark} with what everybody may know; the kinds were guessed from the rows too.
 
 """
 

@@ -1,4 +1,4 @@
-"""`veil demo`: the main job on the bundled data."""
+"""`veil demo`: train, compare and report on the bundled data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEMONSTRATED = ("erm", "dp-sgd", "asc", "auto")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("veil-demo"),
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε of the private runs.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The demo is repeatable: it uses a given seed.")] = 1,
+    seed: Annotated[int, typer.Option(help="The demo uses a fixed seed, so it is reproducible.")] = 1,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -76,7 +76,7 @@ def demo(
 def _clear(out: Path) -> None:
     """Remove an earlier demo; never a folder that holds anything else."""
     if out.exists() and any(out.iterdir()):
-        require((out / MARK).exists(), f"{out} exists and holds no demo: choose another folder with --out")
+        require((out / MARK).exists(), f"{out} exists and does not contain a demo: choose another folder with --out")
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).touch()

@@ -47,7 +47,7 @@ def asks(request: type[Asked]) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def values_of(request: type[Asked], context: typer.Context) -> dict[str, Any]:
-    """What the command line and its configuration file say for the fields of a request."""
+    """Values of the request's fields from the command line and its configuration file."""
     asked = context.params
     given = {name: asked[name] for name in _own(request) if asked.get(name) is not None}
     if "settings" not in request.model_fields:
@@ -65,7 +65,7 @@ def _own(request: type[Asked]) -> dict[str, FieldInfo]:
 
 
 def _further(request: type[Asked]) -> dict[str, FieldInfo]:
-    """Settings that stand on the command line, unless the request has its own word for them, or none at all."""
+    """Settings that are command-line options, except those the request renames or hides."""
     if "settings" not in request.model_fields:
         return {}
     taken = {*_own(request), *getattr(request, "without", ())}

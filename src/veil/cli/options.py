@@ -13,13 +13,11 @@ from veil.cli.config_file import read_config_file
 Config = Annotated[
     Path | None, typer.Option(help="A TOML file with any of these options.", is_eager=True, callback=read_config_file)
 ]
-PrintConfig = Annotated[
-    bool, typer.Option("--print-config", help="Write a TOML file with every option to standard output, and stop.")
-]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print a TOML file with every option and exit.")]
 Require = Annotated[
     list[str] | None,
     typer.Option(
-        help="What must hold, as METRIC>=VALUE: worst_group_accuracy>=0.6. Exit code 1 if it does not. Repeatable.",
+        help="A requirement, METRIC>=VALUE: worst_group_accuracy>=0.6. Exit code 1 if it is not met. Repeatable.",
         autocompletion=complete_requirement,
     ),
 ]

@@ -26,7 +26,7 @@ def report(
     from veil.report.requirements import asked_of
     from veil.training import load
 
-    check(out.parent.is_dir(), f"there is no folder {out.parent}: make it, or choose another place with --out")
+    check(out.parent.is_dir(), f"there is no folder {out.parent}: create it, or choose another path with --out")
     given = checked_requirements(require)
     folders = [folder for given in runs for folder in _run_folders(given)]
     records = [dict(load(folder).record) for folder in folders]
@@ -52,5 +52,5 @@ def _run_folders(given: Path) -> list[Path]:
         rows = loads(path.read_text(encoding="utf-8")).get("rows") or []
     except ValueError as error:
         raise InputError(f"{path} is not a JSON file: {error}") from error
-    check(len(rows) > 0, f"{given} holds no finished run")
+    check(len(rows) > 0, f"{given} contains no finished run")
     return [given / Path(row["run"]).name for row in rows]

@@ -30,17 +30,15 @@ class ScaleChoice(StrEnum):
 
 Name = Annotated[
     str | None,
-    typer.Argument(help="The experiment; without a name they are listed. index: the page that leads to all others."),
+    typer.Argument(help="The experiment; omit to list all. index: the overview page."),
 ]
-Scale = Annotated[ScaleChoice, typer.Option(help="small: seconds, to see that it runs; paper: what the pages show.")]
-Seeds = Annotated[int | None, typer.Option(help="Runs per arm, with seeds 1, 2, …; by default what the file says.")]
+Scale = Annotated[ScaleChoice, typer.Option(help="small: a check that takes seconds; paper: the published results.")]
+Seeds = Annotated[int | None, typer.Option(help="Runs per arm, with seeds 1, 2, … [default: from the file]")]
 Jobs = Annotated[int, typer.Option(help="Runs at the same time, one thread each.")]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for page, figure and stored runs [docs/results; runs/small for small].")
 ]
-PageOnly = Annotated[
-    bool, typer.Option("--page-only", help="Run nothing: write the page again from the runs that are stored.")
-]
+PageOnly = Annotated[bool, typer.Option("--page-only", help="Run nothing: rewrite the page from the stored runs.")]
 Specs = Annotated[Path, typer.Option(help="Folder with the TOML files.")]
 
 

@@ -1,4 +1,4 @@
-"""`--require`: read before anything runs, judged at the end, and said in the exit code."""
+"""`--require`: parsed before anything runs, checked at the end, reported in the exit code."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Checks:
 
 
 def checked_requirements(texts: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Each of `--require`, refused with one sentence where it is wrong."""
+    """Parse each `--require`; raises `InputError` for an invalid one."""
     from veil.report.requirements import parse_requirements
 
     return [requirement.as_json() for requirement in parse_requirements(texts or [])]
 
 
-def judge(facts: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> Checks:
+def judge(records: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> Checks:
     """The verdict of the report, without the page."""
     from veil.report import judge_requirements
 
-    subject, checks = judge_requirements(facts, wanted)
+    subject, checks = judge_requirements(records, wanted)
     return Checks(subject, tuple(checks))
 
 

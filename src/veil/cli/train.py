@@ -32,7 +32,7 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Show the plan per group (rates, clips, noise, cost) and stop. It reads the table, like training.",
+        help="Show the plan per group (rates, clips, noise, cost) and exit. Like training, it reads the table.",
     ),
 ]
 
@@ -48,7 +48,7 @@ def train(
     dry_run: DryRun = False,
     print_config: PrintConfig = False,
 ) -> None:
-    """Train on a table with privacy for every row, and show what each group gets. Exit code 1: a requirement fails."""
+    """Train on a table with privacy for every row; show accuracy and ε by group. Exit code 1: a requirement failed."""
     if print_config:
         typer.echo(config_text(context), nl=False)
         return
@@ -68,12 +68,12 @@ def train(
 def _request(context: typer.Context) -> Request:
     """What was asked for, with the preset's method and model where one is named."""
     asked = values_of(Request, context)
-    require("data" in asked, "no data are named: give a table, as in veil train people.csv --target …")
+    require("data" in asked, "no data given: name a table, as in veil train people.csv --target …")
     if "preset" in asked:
         from veil.training.presets import preset
 
         typed = _typed(context, "method", "model")
-        require(not typed, f"--preset {asked['preset']} brings its own method and model: leave {typed} out")
+        require(not typed, f"--preset {asked['preset']} sets method and model: omit {typed}")
         chosen = preset(asked["preset"])
         asked |= {"method": chosen.method, "model": chosen.model}
     elif not _given(context, "method") and (_given(context, "model") or _given(context, *LOOP)):
@@ -88,37 +88,37 @@ def _method(request: Request) -> Method:
 
 
 def _typed(context: typer.Context, *names: str) -> str:
-    """Those of the options that stand on the command line, as they are typed there."""
+    """The given options, as typed on the command line."""
     return " and ".join("--" + name.replace("_", "-") for name in _given(context, *names, also=()))
 
 
 def _given(context: typer.Context, *names: str, also: tuple[str, ...] = ("DEFAULT_MAP",)) -> list[str]:
-    """Those of the options that stand on the command line or, `also`, in its configuration file."""
+    """The options given on the command line or, with `also`, in its configuration file."""
     sources = {name: context.get_parameter_source(name) for name in names}
     return [name for name, source in sources.items() if source is not None and source.name in ("COMMANDLINE", *also)]
 
 
 def _check(context: typer.Context, request: Request, method: Method, wanted: list[Any], dry_run: bool) -> None:
-    """Refuse what a run would pass over: an ε beside budgets, steps beside a solver, figures that nobody measures."""
+    """Reject options that a run would ignore: ε with budgets, steps with a solver, requirements without rows."""
     if getattr(method, "whole", False):
         typed = _typed(context, *LOOP)
         require(
             not typed,
-            f"{method.name} is solved as a whole, with steps of its own: leave {typed} out, or name another --method",
+            f"{method.name} is not trained in steps that you set: omit {typed}, or choose another --method",
         )
     if request.budgets is not None or request.row_budgets is not None:
         given = "--budgets" if request.budgets is not None else "--row-budgets"
-        require(not _typed(context, "epsilon"), f"{given} says everybody's own ε: leave --epsilon out")
+        require(not _typed(context, "epsilon"), f"{given} sets the ε of every owner or row: omit --epsilon")
     measured = request.test is not None or request.holdout != 0
-    require(measured or not wanted, "--require has nothing to judge: give --test, or hold rows out by --holdout")
+    require(measured or not wanted, "--require needs rows to evaluate on: give --test, or hold out rows with --holdout")
     require(
         not dry_run or request.private_preprocessing is None,
-        "a dry run releases nothing: leave --private-preprocessing out",
+        "a dry run releases nothing: omit --private-preprocessing",
     )
 
 
 def _leads() -> bool:
-    """Whether this process speaks: under torchrun only the first one does."""
+    """Whether this process prints: under torchrun only the first one does."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -167,7 +167,7 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
             summary = run.summary()
             stdout.print(results_table([summary], sizes))
             if summary["metrics"].get("released"):
-                covered = ": it is covered by the certificate" if run.plan.private else ""
+                covered = ", which the certificate covers" if run.plan.private else ""
                 what = "Accuracy is" if run.plan.facts.task == "classification" else "Errors are"
                 stdout.print(f"{what} from held-out rows, released with noise{covered}.")
         if "Training rows" in run.findings:

@@ -17,7 +17,7 @@ def verify(
     certificate: Annotated[Path, typer.Argument(help="certificate.json, or the run folder that holds it.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
 ) -> None:
-    """Check a certificate against its ledgers, with dp-accounting beside. Exit code 1 if they disagree."""
+    """Check a certificate against its ledgers and with dp-accounting. Exit code 1 if they disagree."""
     from veil.accounting.verify import verify as check
 
     path = certificate / "certificate.json" if certificate.is_dir() else certificate

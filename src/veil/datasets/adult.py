@@ -58,7 +58,7 @@ def load_adult() -> tuple[pd.DataFrame, pd.DataFrame]:
     """
     content = resources.files("veil.datasets").joinpath("adult.parquet").read_bytes()
     if hashlib.sha256(content).hexdigest() != SHA256:
-        raise InputError("the bundled adult.parquet does not fit its checksum: install the package again")
+        raise InputError("the bundled adult.parquet does not match its checksum: reinstall the package")
     table = pd.read_parquet(BytesIO(content))
     train = table["split"] == "train"
     return (
@@ -86,7 +86,7 @@ def load_adult_split(
     `official`: the official split (n = 32,561). `fdpg`: rows without missing values, as many men as women, 80 % of
     them train (n = 23,512, as in the FDPG paper); which men stay depends on the public seed alone.
     """
-    require(variant in ("official", "fdpg"), f'variant is "{variant}": it is official or fdpg')
+    require(variant in ("official", "fdpg"), f'variant is "{variant}": it must be official or fdpg')
     train, test = load_adult()
     if variant == "fdpg":
         both = pd.concat([train, test], ignore_index=True).dropna().reset_index(drop=True)

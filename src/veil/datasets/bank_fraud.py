@@ -52,7 +52,7 @@ CLASSES = ("legitimate", "fraud")
 
 def load_bank_fraud(*, variant: str = "Base", test_months: tuple[int, ...] = (6, 7)) -> Split:
     """Months 6 and 7 test, the earlier ones train, as the data sheet proposes."""
-    require(variant in VARIANTS, f'variant is "{variant}": it is one of {", ".join(VARIANTS)}')
+    require(variant in VARIANTS, f'variant is "{variant}": it must be one of {", ".join(VARIANTS)}')
     table = pd.read_csv(locate(DataFile(f"bank_account_fraud/{variant}.csv"), "bank-fraud"))
     for name in BOUNDS:
         if BOUNDS[name][0] == 0.0 and name in table.columns:

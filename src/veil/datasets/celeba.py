@@ -34,7 +34,7 @@ def load_celeba(
     attributes = pd.read_csv(locate(FILES[0], "celeba"), sep=r"\s+", skiprows=1)
     partition = pd.read_csv(locate(FILES[1], "celeba"), sep=r"\s+", header=None, index_col=0).iloc[:, 0]
     for name in (target, *groups):
-        require(name in attributes.columns, f'CelebA has no attribute "{name}"')
+        require(name in attributes.columns, f'CelebA does not have the attribute "{name}"')
     folder = data_folder() / IMAGES
     require(folder.is_dir(), f'data set "celeba" needs the images in {folder}')
 

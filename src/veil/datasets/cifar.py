@@ -54,11 +54,11 @@ def kept_arrays(name: str, file: DataFile, dataset: str, read: Callable[[Path], 
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Refuses every class but what a numpy array needs, so that reading runs no code."""
+    """Rejects every class but what a numpy array needs, so that reading runs no code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("numpy") and name in {"_reconstruct", "ndarray", "dtype"}:
             return super().find_class(module.replace("numpy.core", "numpy._core"), name)
         if (module, name) == ("_codecs", "encode"):
             return super().find_class(module, name)
-        raise InputError(f"the pickle asks for {module}.{name}: it is not the official file")
+        raise InputError(f"the pickle imports {module}.{name}, so it is not the official file")

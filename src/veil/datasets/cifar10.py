@@ -48,8 +48,8 @@ def load_cifar10(
     `auto` takes the official archive where VEIL_DATA holds it, else the JPEG tree. What was decoded is kept in the
     cache folder, so the JPEG tree is slow only once.
     """
-    require(source in ("auto", "official", "jpeg"), f'source is "{source}": it is auto, official or jpeg')
-    require(owners in get_args(Owners), f'owners is "{owners}": it is everybody, class or dealt')
+    require(source in ("auto", "official", "jpeg"), f'source is "{source}": it must be auto, official or jpeg')
+    require(owners in get_args(Owners), f'owners is "{owners}": it must be everybody, class or dealt')
     require(len(budgets) == 2 and min(budgets) > 0, f"budgets is {budgets}: it must be two numbers above 0")
     if source == "auto":
         source = "official" if (data_folder() / OFFICIAL.path).exists() else "jpeg"

@@ -47,9 +47,9 @@ def load_cifar100(
     `owners="class"`: budgets from ε = 1 to 10 by class (CH of INO-SGD). `variant="fish-vehicles"`: the ten classes of
     two categories only (CIFAR-100-FV); with `owners="category"`, fish allow ε = 1 and vehicles ε = 5 (CF of INO-SGD).
     """
-    require(variant in OWNERS, f'variant is "{variant}": it is official or fish-vehicles')
+    require(variant in OWNERS, f'variant is "{variant}": it must be official or fish-vehicles')
     known = " or ".join(OWNERS[variant])
-    require(owners in OWNERS[variant], f'owners is "{owners}": with variant "{variant}" it is {known}')
+    require(owners in OWNERS[variant], f'owners is "{owners}": with variant "{variant}" it must be {known}')
     arrays = kept_arrays("cifar100-official", OFFICIAL, "cifar100", read_official)
     if variant == "fish-vehicles":
         arrays = _two_categories(arrays)
@@ -69,7 +69,7 @@ def read_official(archive: Path) -> Arrays:
 
 
 def _two_categories(arrays: Arrays) -> Arrays:
-    """The rows of ten classes, which are numbered anew in their old order."""
+    """The rows of ten classes, renumbered in their old order."""
     chosen = np.isin(arrays["classes"], list(_CATEGORY_OF))
     number = np.cumsum(chosen) - 1
     found = {"classes": arrays["classes"][chosen]}

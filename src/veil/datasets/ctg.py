@@ -48,7 +48,7 @@ def load_ctg(
     *, owners: Literal["diagnosis", "everybody"] = "diagnosis", test_share: float = 0.2, seed: int = 0
 ) -> Split:
     """21 features in [−1, 1]. `owners="diagnosis"`: ε is 5 for normal, 4 for suspicious, 3 for pathological traces."""
-    require(owners in ("diagnosis", "everybody"), f'owners is "{owners}": it is diagnosis or everybody')
+    require(owners in ("diagnosis", "everybody"), f'owners is "{owners}": it must be diagnosis or everybody')
     table = pd.read_csv(BytesIO(read_verified(FILES[0], "ctg")))
     low, high = (np.array([bounds[side] for bounds in BOUNDS.values()]) for side in (0, 1))
     features = np.clip(2 * (table[list(BOUNDS)].to_numpy(float) - low) / (high - low) - 1, -1, 1).astype(np.float32)

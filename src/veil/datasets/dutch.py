@@ -1,7 +1,7 @@
 """Dutch census 2001: 60,420 people; is an occupation prestigious? Groups by sex.
 
 Statistics Netherlands / IPUMS, as prepared by Le Quy et al. (2022). All columns are categories whose values stand in
-the file's heading. The original asks for registration: the file is not passed on here.
+the file's heading. The original requires registration: the file is not redistributed here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Raw files: where they lie below VEIL_DATA, whether they are what they should be, and how to fetch them."""
+"""Raw files: their paths under VEIL_DATA, their checksums, and how to download them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DataFile:
 def data_folder() -> Path:
     """The folder that VEIL_DATA names."""
     named = os.environ.get("VEIL_DATA")
-    require(bool(named), "VEIL_DATA is not set: let it name the folder that holds the raw data files")
+    require(bool(named), "VEIL_DATA is not set: set it to the folder with the raw data files")
     return Path(str(named))
 
 
@@ -54,7 +54,7 @@ def read_verified(file: DataFile, dataset: str) -> bytes:
         content = gzip.decompress(content)
     if file.sha256 is not None:
         found = hashlib.sha256(content).hexdigest()
-        require(found == file.sha256, f"{path} is not the file it should be: its sha256 is {found}, not {file.sha256}")
+        require(found == file.sha256, f"{path} is the wrong file: its sha256 is {found}, not {file.sha256}")
     return content
 
 
@@ -63,7 +63,7 @@ def verified_path(file: DataFile, dataset: str) -> Path:
     path = locate(file, dataset)
     if file.sha256 is not None:
         found = sha256_of(path)
-        require(found == file.sha256, f"{path} is not the file it should be: its sha256 is {found}, not {file.sha256}")
+        require(found == file.sha256, f"{path} is the wrong file: its sha256 is {found}, not {file.sha256}")
     return path
 
 
@@ -77,13 +77,13 @@ def sha256_of(path: Path) -> str:
 
 
 def fetch(file: DataFile, dataset: str) -> Path:
-    """Download a file from its official address, unless it is there already; a wrong checksum leaves nothing behind."""
+    """Download a file from its official URL unless it exists; a file with a wrong checksum is deleted."""
     target = data_folder() / file.path
     if target.exists():
         return target
     if file.url is None:
-        raise InputError(f'data set "{dataset}": {file.path} has no public address, see `veil data info {dataset}`')
-    require(file.url.startswith("https://"), f"{file.url} is not an https address")
+        raise InputError(f'data set "{dataset}": {file.path} cannot be downloaded, see `veil data info {dataset}`')
+    require(file.url.startswith("https://"), f"{file.url} is not an https URL")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(target.name + ".part")
@@ -91,7 +91,7 @@ def fetch(file: DataFile, dataset: str) -> Path:
             for piece in _pieces(answer):
                 stream.write(piece)
     except (urllib.error.URLError, OSError) as error:
-        raise InputError(f"{file.url} could not be fetched: {error}") from error
+        raise InputError(f"{file.url} could not be downloaded: {error}") from error
     _check_fetched(part, file)
     part.replace(target)
     return target
@@ -109,4 +109,4 @@ def _check_fetched(part: Path, file: DataFile) -> None:
     found = hashlib.sha256(gzip.decompress(content)).hexdigest() if file.packed else sha256_of(part)
     if found != file.sha256:
         part.unlink()
-        raise InputError(f"{file.url} gave a file whose sha256 is {found}, not {file.sha256}: it was not kept")
+        raise InputError(f"{file.url} returned a file with sha256 {found} instead of {file.sha256}: it was deleted")

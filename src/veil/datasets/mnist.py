@@ -52,7 +52,7 @@ def load_unbalanced_mnist(
         keep = _few(keep, labels, 474)
         validation = _problem(images[apart], labels[apart], normalisation)
     else:
-        require(variant == "fdpg", f'variant is "{variant}": it is asc or fdpg')
+        require(variant == "fdpg", f'variant is "{variant}": it must be asc or fdpg')
         keep, validation = _few(order, labels, 500), None
     keep = np.sort(keep)
     return Split(_problem(images[keep], labels[keep], normalisation), _test(normalisation), validation)
@@ -93,7 +93,7 @@ def _test(normalisation: Normalisation) -> Problem:
 def _problem(
     images: NDArray[np.uint8], labels: NDArray[np.int64], normalisation: Normalisation, owners: str = "everybody"
 ) -> Problem:
-    require(owners in ("everybody", "halves"), f'owners is "{owners}": it is everybody or halves')
+    require(owners in ("everybody", "halves"), f'owners is "{owners}": it must be everybody or halves')
     who = np.where(labels < 5, *LOW_AND_HIGH) if owners == "halves" else None
     budgets: Mapping[str, float] | None = LOW_AND_HIGH if owners == "halves" else None
     pixels = normalise(torch.from_numpy(images.copy())[:, None], normalisation, *PIXEL)

@@ -32,7 +32,7 @@ def load_pneumonia(
     normalisation: Normalisation = "per-row",
 ) -> Split:
     """Grey images. INO-SGD trains on 1,341 of each diagnosis; normal rows allow ε = 5 and the others ε = 0.5."""
-    require(owners in ("health", "everybody"), f'owners is "{owners}": it is health or everybody')
+    require(owners in ("health", "everybody"), f'owners is "{owners}": it must be health or everybody')
     train = _listed(data_folder() / FILES[0].path / "train")
     if each is not None:
         order = shuffled(len(train), seed, "pneumonia")

@@ -15,7 +15,7 @@ from veil.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What `veil data info` tells. `home` is the module and function that reads it, imported when it is needed."""
+    """What `veil data info` shows. `home` is the module and function that reads it, imported when it is needed."""
 
     name: str
     summary: str
@@ -69,7 +69,7 @@ _ALL = (
         "dutch",
         "Dutch census 2001: 60,420 people, prestigious occupation",
         "sex",
-        "asks for registration: not passed on",
+        "requires registration: not redistributed",
         "veil.datasets.dutch:load_dutch",
     ),
     Dataset(
@@ -144,7 +144,7 @@ _ALL = (
     ),
     Dataset(
         "multinli",
-        "433,000 pairs of sentences: does one follow from the other?",
+        "433,000 pairs of sentences: does the second follow from the first?",
         "label × negation",
         "several, see its paper",
         "veil.datasets.texts:load_multinli",

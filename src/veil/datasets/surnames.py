@@ -50,8 +50,8 @@ def load_surnames(
 
     A row's group is its language, or with `groups="owner"` whether it is Russian.
     """
-    require(groups in ("language", "owner"), f'groups is "{groups}": it is language or owner')
-    require(owners in ("majority", "everybody"), f'owners is "{owners}": it is majority or everybody')
+    require(groups in ("language", "owner"), f'groups is "{groups}": it must be language or owner')
+    require(owners in ("majority", "everybody"), f'owners is "{owners}": it must be majority or everybody')
     names: list[str] = []
     labels: list[str] = []
     for language, file in zip(LANGUAGES, FILES, strict=True):

@@ -32,7 +32,7 @@ def load_utkface(
     normalisation: Normalisation = "per-row",
 ) -> Split:
     """Names that do not follow the pattern (a few in the official archive) are left out."""
-    require(target in ("gender", "race"), f'target is "{target}": it is gender or race')
+    require(target in ("gender", "race"), f'target is "{target}": it must be gender or race')
     folder = data_folder() / FILES[0].path
     require(folder.is_dir(), f'data set "utkface" needs the folder {folder}')
     found = []

@@ -1,1 +1,1 @@
-"""Foundation: seeds and streams, files, TOML and workers, which every package may use and which know none of them."""
+"""Foundation: seeds and streams, files, TOML and workers, which every package may use and which import none of them."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside, flushed to disk, then renamed; and the folder of caches."""
+"""Atomic files: written to a temporary file, flushed to disk, then renamed; and the cache folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOR_ALL = 0o644
 
 
 def write_whole(path: Path, content: bytes, mode: int = OWNER_ONLY) -> None:
-    """All of it or nothing: written beside, flushed to disk, then renamed over what was there."""
+    """Write a file atomically: to a temporary file, flushed to disk, then renamed."""
     part = _part(path)
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:

@@ -16,12 +16,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 # So often may workers die in a row before the piece of work that comes next is given up.
 PATIENCE = 4
-WORKER_DIED = "its worker process ended again and again (out of memory?): start the same again to go on"
+WORKER_DIED = "its worker process died repeatedly (out of memory?): run the same command again to continue"
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who does the work: so many `jobs` at once (-1: one per core), by a `backend` that joblib knows.
+    """Workers: the number of parallel `jobs` (-1: one per core) and the joblib `backend`.
 
     >>> Workers(0)
     Traceback (most recent call last):
@@ -33,16 +33,16 @@ class Workers:
     backend: str = "loky"
 
     def __post_init__(self) -> None:
-        """Refuse what joblib would refuse only when work begins."""
+        """Reject early what joblib would reject only when work starts."""
         require(self.jobs != 0, "jobs is 0: give how many to run at once, or -1 for one per core")
         known = sorted({*BACKENDS, *EXTERNAL_BACKENDS, "ray"})
-        require(self.backend in known, f'backend is "{self.backend}": joblib knows {", ".join(known)}')
+        require(self.backend in known, f'backend is "{self.backend}": it must be one of {", ".join(known)}')
 
 
 def in_order(
     work: Callable[[Item], Result], items: Sequence[Item], workers: int | Workers = 1
 ) -> Iterator[tuple[Item, Result | None]]:
-    """Each item with its result, in order; None where workers died of it. Work must bear being done again.
+    """Each item with its result, in order; None where workers died. Work must be repeatable.
 
     >>> list(in_order(abs, [-1, 2], Workers(1, "threading")))
     [(-1, 1), (2, 2)]

@@ -24,7 +24,7 @@ _LANES_AT_ONCE = 16384
 def _describe(purpose: str, step: int, stream: int | str) -> bytes:
     """An encoding that no two different descriptions share: lengths first, and the kind of stream."""
     if not 0 <= step < 1 << 63:
-        raise ValueError(f"step is {step}: it must lie between 0 and 2⁶³ − 1")
+        raise ValueError(f"step is {step}: it must be between 0 and 2⁶³ − 1")
     name = purpose.encode()
     if isinstance(stream, str):
         kind, tail = b"s", stream.encode()
@@ -81,7 +81,7 @@ class Seed:
     def from_int(cls, value: int) -> Seed:
         """A seed that a person chose: for tests and reproduction, not for production."""
         if not 0 <= value < 1 << 256:
-            raise ValueError("a seed given as a number must lie between 0 and 2²⁵⁶ − 1")
+            raise ValueError("a seed given as a number must be between 0 and 2²⁵⁶ − 1")
         return cls(int(value).to_bytes(_SEED_BYTES, "little"), given=True)
 
     @classmethod

@@ -14,7 +14,7 @@ from veil.errors import InputError, require
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a file; what is not TOML, in whichever way, raises `InputError`."""
-    require(path.exists(), f"there is no file {path}")
+    require(path.exists(), f"file not found: {path}")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of its own

@@ -1,4 +1,4 @@
-"""Words that people type, into values: lists by commas, name=value pairs, numbers."""
+"""Parsing typed text: comma-separated lists, name=value pairs, numbers."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def count_rows(batch: Batch) -> int:
     """
     sizes = {tensor.shape[0] if tensor.ndim else -1 for tensor in tensors(batch)}
     if not sizes:
-        raise GradientError("the batch holds no tensor: give a tensor, or a tuple, list or dict of tensors")
+        raise GradientError("the batch contains no tensor: give a tensor, or a tuple, list or dict of tensors")
     if len(sizes) > 1 or -1 in sizes:
         raise GradientError(
             f"the tensors of the batch have first dimensions {sorted(sizes)}: the first dimension of each must be "

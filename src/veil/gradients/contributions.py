@@ -1,4 +1,4 @@
-"""Contributions: the ways a layer can hold the gradients of all rows for one parameter.
+"""Contributions: the forms in which a layer holds the gradients of all rows for one parameter.
 
 A contribution knows three things about the per-row gradients it stands for: their squared norms, their weighted
 sums, and (for oracles and odd cases) their values. `settle` picks the cheaper way to the norms by counted cost

@@ -102,7 +102,7 @@ class GradientEngine:
     def _parameters(self) -> dict[str, Tensor]:
         parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if not parameters:
-            raise GradientError("the model has no trainable parameter: set requires_grad on what should be trained")
+            raise GradientError("the model has no trainable parameter: set requires_grad on the parameters to train")
         return dict(parameters)
 
     def _run(self, batch: Batch, rows: int, keep: bool = True) -> Outcome:
@@ -149,8 +149,8 @@ class GradientEngine:
             same = torch.equal(outcome.per_row.losses, before.losses)
             if not same or not torch.allclose(outcome.per_row.norms, before.norms, rtol=1e-4):
                 raise GradientError(
-                    "the model gives other gradients for the same rows a second time, so its rows cannot be bounded "
-                    "over several micro-batches: make it deterministic or use one micro-batch"
+                    "the model is not deterministic (the same rows give different gradients), so rows cannot be "
+                    "bounded over several micro-batches: make it deterministic or use one micro-batch"
                 )
             _add(sums, _totals(outcome.parts, weights[..., start : start + count], self._trained))
             start += count
@@ -183,7 +183,7 @@ def _joined(per_row: list[PerRow]) -> PerRow:
 
 
 def _weights(weigh: Weigh, per_row: PerRow) -> Tensor:
-    """The weights as given, 0 for rows that are not finite; anything that could poison a sum is refused."""
+    """The weights as given, 0 for rows that are not finite; anything that could poison a sum is rejected."""
     weights = weigh(per_row)
     weights = weights.detach() if weights.requires_grad else weights
     rows = per_row.norms.shape[0]

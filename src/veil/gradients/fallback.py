@@ -58,7 +58,7 @@ def per_row_gradients(
         if _LOOPED not in warned:
             warned.add(_LOOPED)
             warnings.warn(
-                f"torch.func cannot batch this model ({_first_line(error)}): taking one row at a time, which is slow",
+                f"torch.func cannot batch this model ({_first_line(error)}): using one row at a time, which is slow",
                 FallbackWarning,
                 stacklevel=2,
             )

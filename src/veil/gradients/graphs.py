@@ -26,7 +26,7 @@ _LEAF = "torch::autograd::AccumulateGrad"
 class Kind:
     """What all nodes of one type share: a name, and the constants that decide where rows go.
 
-    `checked` is what is looked at in every pass anew, for nodes whose values decide where rows go; `alike` is True for
+    `checked` is what is checked again in every pass, for nodes whose values decide where rows go; `alike` is True for
     operations whose one output has the shape of their one input, which the key then holds already.
     """
 
@@ -102,7 +102,7 @@ def kind_of(node: Any) -> Kind:
 
 
 def _start(losses: Tensor) -> Any:
-    """The node that made the losses; that of the tensor itself if they are a leaf, None if they depend on nothing."""
+    """The node that made the losses; the tensor's own node for a leaf, None if there is no dependency."""
     if losses.grad_fn is None and losses.requires_grad:
         return get_gradient_edge(losses).node
     return losses.grad_fn
@@ -112,7 +112,7 @@ def read_graph(losses: Tensor, rows: int, past_products: bool = True) -> Graph:
     """Every node that the losses depend on.
 
     If not `past_products`, of a matrix product only what comes from the left is followed, and its key leaves out the
-    shape of what it gives: whoever asks for that knows and compares it.
+    shape of what it gives: the caller compares it.
     """
     start = _start(losses)
     nodes: list[Any] = [start] if start is not None else []
@@ -161,7 +161,7 @@ def reject_checkpoints(kinds: Collection[Kind]) -> None:
     if any(kind.name.endswith("CheckpointFunctionBackward") for kind in kinds):
         raise GradientError(
             "the model recomputes activations by reentrant checkpointing, which hides its parameters: "
-            "remove torch.utils.checkpoint and bound memory with micro_batch or max_memory instead"
+            "remove torch.utils.checkpoint and limit memory with micro_batch or max_memory instead"
         )
 
 

@@ -2,7 +2,7 @@
 
 Most models keep rows first. Some put time first, some fold rows and positions into one dimension. What a layer's
 rule needs is always (rows, positions, features). The layout follows from the graph of the pass (`tracing`); where the
-graph does not tell, it is probed in that very pass: scaling a row's loss must scale exactly the places where it stands.
+graph does not show it, it is probed in that pass: scaling a row's loss must scale exactly the places where it stands.
 """
 
 from __future__ import annotations

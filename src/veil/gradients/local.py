@@ -1,8 +1,8 @@
 """Local fallback: per-row gradients of one module's parameters from that module's own calls, without the whole model.
 
 A module whose parameters no rule covers is watched from outside: its inputs, its output, and the gradient that
-reaches the output. Its parameters' gradients per row then come from torch.func on that module alone. This is only
-done where it is sure to be right: the module was called once, its parameters act nowhere else, it draws no random
+reaches the output. Its parameters' gradients per row then come from torch.func on that module alone. This is done
+only where it is known to be correct: the module was called once, its parameters act nowhere else, it draws no random
 numbers, its outputs stand in the order of the rows (known as for any layer), and taking its rows one by one gives the
 very output that the batch gave.
 """
@@ -54,7 +54,7 @@ class Watch:
             handle.remove()
 
     def close(self) -> None:
-        """Stop, and let go of the graph, which holds this object in turn."""
+        """Stop, and release the graph, which holds a reference to this object."""
         self.stop()
         for call in (call for calls in self.calls.values() for call in calls):
             call.nodes.clear()
@@ -102,7 +102,7 @@ def draws_random_numbers(module: nn.Module) -> bool:
 def per_row_of_module(
     module: nn.Module, call: Call, rows: int, parameters: dict[str, Tensor]
 ) -> dict[str, Tensor] | None:
-    """Per-row gradients of `parameters` (by their names in the module); None if they cannot be trusted."""
+    """Per-row gradients of `parameters` (by their names in the module); None if they may be wrong."""
     given = list(tensors((call.args, call.options)))
     changed = [tensor._version for tensor in given] != call.versions
     by_row = [place for place, tensor in enumerate(given) if tensor.ndim > 0 and tensor.shape[0] == rows]

@@ -1,6 +1,6 @@
-"""Loss traces: whether a pass that the user writes keeps rows apart, outside of the model.
+"""Loss traces: whether the user's own pass keeps rows separate outside the model.
 
-In a loop of one's own the loss is a tensor, not a function that could be tried beforehand. But every torch call between
+In a user-written loop the loss is a tensor, not a function that could be tested before. But every torch call between
 the batch and the model, and between the model and the losses, is seen while it happens. Once the losses are given, the
 same calls are made again with the values of some rows changed: nothing may change at the other rows. That also finds
 what the autograd graph does not show, such as weights that were detached.
@@ -50,7 +50,7 @@ class _Start:
 
 
 class LossTrace(TorchFunctionMode):
-    """Sees the torch calls of a pass over `batch` outside of `model`; `check` makes them again with other rows.
+    """Records the torch calls of a pass over `batch` outside `model`; `check` repeats them with other rows.
 
     Which rows are changed, and how, follows from `turn`, the number of passes before.
     """
@@ -98,7 +98,7 @@ class LossTrace(TorchFunctionMode):
         return result
 
     def check(self, losses: Tensor) -> None:
-        """Raise `GradientError` if the losses, or what the model was given, are seen to mix rows or to reorder them."""
+        """Raise `GradientError` if the losses or the model's inputs mix or reorder rows."""
         self.__exit__(None, None, None)
         try:
             if self._rows > 1 and len(self._steps) <= MOST_CALLS:
@@ -109,9 +109,9 @@ class LossTrace(TorchFunctionMode):
                 held.clear()
 
     def _check(self, losses: Tensor) -> None:
-        ends = [(losses, "the losses mix rows", "compute the loss of each row from that row alone, in its place")]
-        fix = "give the model the rows of the batch as they are and in their order (no mixup)"
-        ends += [(tensor, "the model is given rows that are mixed", fix) for tensor in self._given]
+        ends = [(losses, "the losses mix rows", "compute each row's loss from that row alone, in the same order")]
+        fix = "pass the rows of the batch to the model unchanged and in order (no mixup)"
+        ends += [(tensor, "the model's inputs mix rows", fix) for tensor in self._given]
         made = {id(tensor) for step in self._steps for tensor in tensors((step.args[:1], step.result))}
         plain = self._again(None, "") if made else {}
         # Calls that give something else each time (random numbers) show nothing, nor does what was not seen.
@@ -125,7 +125,7 @@ class LossTrace(TorchFunctionMode):
             for end, what, fix in ends:
                 one, two = plain[id(end)], other.get(id(end))
                 if two is not None and not _same(two, one, ~changed):
-                    raise GradientError(f"{what}: changing some rows of the batch changes others: {fix}")
+                    raise GradientError(f"{what} (changing some rows of the batch changes others): {fix}")
 
     def _again(self, changed: Tensor | None, kind: str) -> dict[int, Tensor]:
         """Every value of the pass with some rows replaced at every start; as far as the calls take such values."""
@@ -155,7 +155,7 @@ class LossTrace(TorchFunctionMode):
             self._starts[id(tensor)] = _Start(tensor.detach().clone(), by_row and self._has_rows(tensor))
 
     def _has_rows(self, tensor: Tensor) -> bool:
-        """Whether rows stand first for sure; of two dimensions of this size either could be the rows."""
+        """Whether rows are certainly the first dimension; another dimension of this size makes it ambiguous."""
         return tensor.shape[:1] == (self._rows,) and self._rows not in tensor.shape[1:]
 
     def _enters(self, model: nn.Module, args: Any, options: Any) -> None:

@@ -85,7 +85,7 @@ class ModelState:
             self._take_module(name, module)
 
     def changed(self) -> list[str]:
-        """Names of what holds other values than before, or is new or gone, sorted."""
+        """Sorted names of the entries that were changed, added or removed."""
         found = {name for name, now, before in self._leaves if not _equal(now, before)}
         for name, now, before in self._spaces:
             if not _same_entries(now, before):
@@ -102,7 +102,7 @@ class ModelState:
                 _write(now, before)
 
     def renew(self) -> ModelState:
-        """This, if nothing changed since; else a copy of what the model holds now."""
+        """This object if nothing changed since, else a copy of the model's current state."""
         return ModelState(self._model, parameters=self._with_parameters) if self.changed() else self
 
     def _take_module(self, name: str, module: nn.Module) -> None:
@@ -172,7 +172,7 @@ def _entries(container: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _visible(space: Any) -> Any:
-    """The entries of a module's `__dict__` that are its user's; any other container as it is."""
+    """The user's entries of a module's `__dict__`; any other container unchanged."""
     if isinstance(space, dict) and "_modules" in space:
         return {key: value for key, value in space.items() if key not in _OWN}
     return space

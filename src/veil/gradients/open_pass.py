@@ -1,4 +1,4 @@
-"""Open passes: per-row gradients when the user writes the forward pass in a loop of their own."""
+"""Open passes: per-row gradients for a forward pass that the user writes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from veil.gradients.records import GradientError
 
 
 class OpenPass:
-    """Watches whatever the model computes until `finish` is given the losses; leave it in any case.
+    """Records what the model computes until `finish` receives the losses; always exit the context.
 
-    The pass runs once, so a model that needs the generic fallback is refused here: give the engine its loss as a
-    function instead.
+    The pass runs once, so a model that needs the generic fallback is rejected: pass the loss as a function
+    instead.
     """
 
     def __init__(self, model: nn.Module, rows: int, parameters: dict[str, Tensor], memory: Memory) -> None:
@@ -55,7 +55,7 @@ class OpenPass:
             self._recorder.close()
         if left:
             raise GradientError(
-                f"no layer rule covers how the model uses {', '.join(left)}: give the step its loss as a function, "
+                f"no layer rule covers how the model uses {', '.join(left)}: pass the loss as a function, "
                 "step(lambda model, batch: …), so that the pass can be repeated"
             )
         return outcome

@@ -1,4 +1,4 @@
-"""Passes: one forward and one backward pass over a micro-batch, and what it leaves behind."""
+"""Passes: one forward and one backward pass over a micro-batch, and its result."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def run_again(
 
 
 def begin(rows: int, parameters: dict[str, Tensor], memory: Memory) -> tuple[_Gathering, Recorder]:
-    """What watches a pass that somebody else runs."""
+    """The recorder for a pass that the caller runs."""
     names = {id(parameter): name for name, parameter in parameters.items()}
     gathering = _Gathering(parameters, names, True, memory.space)
     return gathering, Recorder(names, rows, memory.structures, gathering.arrived)
@@ -244,21 +244,21 @@ def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering) -> list
 
 
 def in_words(error: RuntimeError) -> GradientError | None:
-    """What torch says of a pass, as a sentence with the fix; None for what needs none."""
+    """A torch error as a sentence with the fix; None for other errors."""
     if isinstance(error, CheckpointError):
         return GradientError(
-            "the model recomputes activations (gradient checkpointing), which cannot be watched: switch it off, and "
-            "bound memory with micro_batch or max_memory"
+            "the model recomputes activations (gradient checkpointing), which is not supported: turn it off, and "
+            "limit memory with micro_batch or max_memory"
         )
     if "modified by an inplace operation" in str(error):
         return GradientError(
-            "the model changes a tensor in place that its backward pass needs: change a copy (x = x.clone())"
+            "the model modifies in place a tensor that its backward pass needs: modify a copy (x = x.clone())"
         )
     return None
 
 
 def check_losses(losses: Any, rows: int) -> None:
-    """Refuse a loss that is not one value per row."""
+    """Reject a loss that is not one value per row."""
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise GradientError(
@@ -296,7 +296,7 @@ def _outcome(losses: Tensor, found: dict[str, Tensor], parts: dict[str, Contribu
             if found[name].dtype not in PRECISE:
                 kind = str(found[name].dtype).removeprefix("torch.")
                 raise GradientError(
-                    f"the gradients of {name} are in {kind}, too coarse to bound one row among many: train in float32, "
+                    f"the gradients of {name} are in {kind}, too imprecise to bound single rows: train in float32, "
                     "without autocast"
                 )
             squares = found[name] if squares is None else squares + found[name]

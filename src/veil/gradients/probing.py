@@ -1,6 +1,6 @@
-"""Probing: tries on made-up rows whether a model and a loss keep rows apart and leave the model as it was.
+"""Probing: tests on synthetic rows whether model and loss keep rows separate and leave the model unchanged.
 
-Row by row, a batch must give what its rows give in any other company: the same values and the same gradients, when
+Each row must give the same result in every batch: the same values and the same gradients, when
 other rows are changed, repeated, left out, put in another order, or when more are added. This is tried at the weights
 that the model starts with and at others, because a layer that starts at zero hides what is behind it.
 """
@@ -36,7 +36,7 @@ DOUBTFUL = 1e-2
 
 _APART = "make each row's output depend on that row alone (reduce over features and positions, never over rows)"
 _NO_STATE = "keep nothing between passes and draw random numbers from torch's own generator"
-_NO_WRITES = "return or pass on what it holds instead of storing it in forward"
+_NO_WRITES = "return or pass it on instead of storing it in forward"
 _WRITTEN = "the forward pass writes to it, so it would hold private rows without noise"
 
 
@@ -136,7 +136,7 @@ class _Trial:
             self.state.put_back()
 
     def settle(self, batch: Batch) -> None:
-        """Let a first pass make what it makes once, at these weights and in this mode; see what a second one does."""
+        """Let a first pass initialise lazily, at these weights and in this mode; then check a second pass."""
         self.run_on(batch)
         self.state = ModelState(self.model)
         self.run_on(batch)
@@ -164,7 +164,7 @@ class _Trial:
         return _Pass([value.detach() for value in values], outputs, leaves, self.trained, drew)
 
     def affords(self, rows: int) -> bool:
-        """Whether a comparison over so many rows is within the limit; if so, it is counted."""
+        """Whether a comparison over this many rows is within the limit; if so, it is counted."""
         work = 6.0 * rows * self.work.products + 6 * CALL_WORK * self.work.calls + 2 * PARAMETER_WORK * self.size
         if self.spent + work > MOST_WORK:
             return False
@@ -188,7 +188,7 @@ class _Trial:
 
 
 def probe(model: nn.Module, batch: Batch, loss: LossFn | None) -> list[Finding]:
-    """What was found; whatever the model raises on the batch as it is comes through."""
+    """The findings; errors of the model on the unchanged batch are not caught."""
     rows = count_rows(batch)
     if rows < 2:
         return []
@@ -204,10 +204,10 @@ def probe(model: nn.Module, batch: Batch, loss: LossFn | None) -> list[Finding]:
 
 
 def _writes(trial: _Trial, batch: Batch) -> list[Finding]:
-    """State that a pass changes: refused unless it comes out the same whatever the rows are.
+    """State that a pass changes: rejected unless it does not depend on the rows.
 
-    A table that is made at the first pass may stay, and a buffer that every pass carries on (a power iteration). What
-    else counts passes is refused: a checkpoint would not hold it.
+    A table that is made at the first pass may stay, and a buffer that every pass carries on (a power iteration). Other
+    counters of passes are rejected: a checkpoint would not store them.
     """
     other_rows = [mapped(batch, _far), mapped(batch, lambda tensor: tensor[:-1])]
     saved, found = set(trial.model.state_dict()), set[str]()
@@ -235,7 +235,7 @@ def _writes(trial: _Trial, batch: Batch) -> list[Finding]:
 
 
 def _compared(trial: _Trial, batch: Batch) -> list[Finding]:
-    """Rows in other company, at the starting weights and at others, in the model's own mode and in evaluation mode."""
+    """Compare rows in different batches, at the starting weights and others, in the given and evaluation mode."""
     with trial.work as work:
         trial.settle(batch)
     work.products /= count_rows(batch)
@@ -286,7 +286,7 @@ def _variants(batch: Batch, sizes: bool) -> list[_Variant]:
 
     others = "the output of other rows"
     of_one = "the output of a row"
-    found = [_Variant("the same rows give another output a second time", batch, every, every, True)]
+    found = [_Variant("the same rows give a different output the second time", batch, every, every, True)]
     found.append(_Variant(f"changing row 0 of the batch changes {others}", changed(0), every[1:], every[1:], True))
     if sizes:
         few = every[:last]
@@ -402,7 +402,7 @@ def _turned(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def _same_random_numbers() -> Iterator[Tensor]:
-    """The same random numbers each time, and no trace left in the generator; gives the state at the start."""
+    """Use the same random numbers each time and restore the generator; yields the initial state."""
     kept = torch.get_rng_state()
     torch.default_generator.manual_seed(0)
     try:

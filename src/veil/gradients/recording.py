@@ -88,7 +88,7 @@ class Use:
 
 @dataclass(slots=True)
 class Structures:
-    """What is known of passes by their structure, never by their values.
+    """What is known about passes from their structure, never from their values.
 
     Layouts of the recorded calls by the key of the graph; the kinds of operations for which tracing was compared with
     a probe; and the calls (by number and label) that were seen to work on no row at all.
@@ -105,7 +105,7 @@ _REMEMBERED = 4096
 
 def _hooked() -> GradientError:
     return GradientError(
-        "the model changes gradients by a hook on a tensor, which may mix rows unseen: write it as a "
+        "the model changes gradients by a hook on a tensor, which may mix rows undetected: write it as a "
         "torch.autograd.Function instead"
     )
 
@@ -146,7 +146,7 @@ class Recorder(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if result is NotImplemented else result
 
     def close(self) -> None:
-        """Let go of everything: hooks hold the recorder, which holds their nodes, a cycle that nothing else cuts."""
+        """Release everything: hooks, recorder and nodes form a reference cycle."""
         self.uses.clear()
         self.roots.clear()
         self.views.clear()
@@ -245,11 +245,11 @@ class Recorder(TorchFunctionMode):
         if self.pulling:
             return
         if use.place is None:
-            raise GradientError(f"a gradient reached a {use.label} that the losses do not depend on: report this model")
+            raise GradientError(f"a gradient reached a {use.label} that the losses do not depend on: please report it")
         if use.source is not None and use.source._version != use.version:
             raise GradientError(
                 f"the model changes the input of a {use.label} in place before its backward pass reads it: "
-                "change a copy (x = x.clone())"
+                "modify a copy (x = x.clone())"
             )
         if use.layout is not None and use.build is not None:
             # Let go of the activation with the rule: memory that is free again is what the next layer takes.

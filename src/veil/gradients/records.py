@@ -20,7 +20,7 @@ class GradientError(ValueError):
 
 
 class FallbackWarning(UserWarning):
-    """Some parameters have no layer rule and are served by the slower generic path; the message names them."""
+    """Some parameters have no layer rule and use the slower generic path; the message names them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Replay: the short way for a structure that was recorded before and holds nothing but plain linear layers.
+"""Replay: a fast path for models of plain linear layers whose structure was recorded before.
 
 Models for tables are small: watching their forward pass costs more than the pass itself. Once a recorded pass has
 shown that every trainable parameter sits in a linear map of (rows, features), the next passes run the model as it is

@@ -1,4 +1,4 @@
-"""Validation: finds what makes one row's gradient depend on other rows, by structure and by trying made-up rows."""
+"""Validation: finds what makes one row's gradient depend on other rows, by structure and by trying synthetic rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FIX = "convert the model with veil.gradients.fix(model)"
 
 
 def validate(model: nn.Module, batch: Batch | None = None, loss: LossFn | None = None) -> list[Finding]:
-    """Everything found that mixes rows or stores them; an empty list means that nothing was.
+    """Find everything in a model that mixes or stores rows; an empty list means that nothing was found.
 
-    Without a batch only the modules are looked at. With one, its first five rows are changed, removed, repeated, put in
+    Without a batch only the modules are checked. With one, its first five rows are changed, removed, repeated, put in
     another order and joined by more, on a copy of the model, at its weights and at others. The outputs (or the per-row
     losses, if `loss` is given) of the other rows and their gradients must stay as they were, and so must everything
     that the model holds. Where random numbers are drawn (dropout), the number and order of rows change in evaluation
@@ -29,7 +29,7 @@ def validate(model: nn.Module, batch: Batch | None = None, loss: LossFn | None =
     findings = [finding for name, module in model.named_modules() for finding in _of_module(name, module)]
     if not any(parameter.requires_grad for parameter in model.parameters()):
         findings.append(
-            Finding("model", "it has no trainable parameter", "set requires_grad on what should be trained")
+            Finding("model", "it has no trainable parameter", "set requires_grad on the parameters to train")
         )
     if batch is not None and not findings:
         findings += probe(model, batch, loss)
@@ -37,7 +37,7 @@ def validate(model: nn.Module, batch: Batch | None = None, loss: LossFn | None =
 
 
 def check(model: nn.Module, batch: Batch | None = None, loss: LossFn | None = None) -> None:
-    """Raise `GradientError` with every finding of `validate` and its fix; return nothing if there is none."""
+    """Raise `GradientError` with every finding of `validate` and its fix, if there is any."""
     findings = validate(model, batch, loss)
     if findings:
         raise GradientError("the model cannot be trained row by row: " + "; ".join(map(str, findings)))
@@ -46,14 +46,14 @@ def check(model: nn.Module, batch: Batch | None = None, loss: LossFn | None = No
 def _of_module(name: str, module: nn.Module) -> list[Finding]:
     where = f"{name or 'model'} ({type(module).__name__})"
     if isinstance(module, DistributedDataParallel):
-        return [Finding(where, "it averages gradients before rows are bounded", "give the module inside it")]
+        return [Finding(where, "it averages gradients before rows are bounded", "pass the module that it wraps")]
     own = list(module.parameters(recurse=False))
     coarse = [p.dtype for p in own if p.requires_grad and p.dtype in (torch.bfloat16, torch.float16)]
     if coarse:
-        reason = f"it is in {str(coarse[0]).removeprefix('torch.')}, too coarse to bound one row among many"
+        reason = f"it is in {str(coarse[0]).removeprefix('torch.')}, too imprecise to bound single rows"
         return [Finding(where, reason, "convert the model with model.float()")]
     if any(type(parameter.data).__name__ == "DTensor" for parameter in own):
-        return [Finding(where, "its parameters are spread over processes (FSDP)", "give each process the whole module")]
+        return [Finding(where, "its parameters are sharded (FSDP)", "use the whole module in each process")]
     if isinstance(module, _BatchNorm):
         return [Finding(where, "it normalises a row by the other rows of its batch", f"{_FIX} (GroupNorm instead)")]
     if isinstance(module, _InstanceNorm) and module.track_running_stats:

@@ -39,7 +39,7 @@ class AdaptiveClipSgd(PrivateBaseline):
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Calibrate κ for gradient and count together; the count's multiplier is `count_noise` times the gradient's."""
         require_above_zero(self, "clip", "count_noise")
-        require(0 < self.quantile < 1, f"quantile is {self.quantile}: it must lie between 0 and 1")
+        require(0 < self.quantile < 1, f"quantile is {self.quantile}: it must be between 0 and 1")
         relation = relation_for(self.sampling, self.neighbours)
         steps, draw = settings.steps_for(facts), uniform_draw(facts, settings, self.sampling)
         batch = draw.expected_batch(facts)

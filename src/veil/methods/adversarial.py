@@ -38,7 +38,7 @@ class Adversarial(NotPrivate):
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Shuffled batches; the loss of a row is its loss at the attacked input."""
-        require(self.norm in ("linf", "l2"), f'norm is "{self.norm}": it is linf or l2')
+        require(self.norm in ("linf", "l2"), f'norm is "{self.norm}": it must be linf or l2')
         require_above_zero(self, "radius")
         require(self.attack_steps >= 1, f"attack_steps is {self.attack_steps}: it must be at least 1")
         ones = Weighted((1.0,) * len(facts.cells))

@@ -16,8 +16,8 @@ any rung: the run is composed by PLD, which needs about half the noise without r
 `sampling="wor"`: m_g of n_g rows without replacement, replace-one within the group (the paper).
 
 Corrections: Lemma 1 misprints ξ = σ²/κ; a loss in [0, ζ] moves by ζ when a row is replaced, not by 2ζ
-(`paper_losses=True` charges 2ζ as the paper does); a group whose size rounds to 0 is drawn not at all and charged
-nothing, but keeps a small weight so that it can come back; m_g never exceeds n_g, the rest goes to the others; the
+(`paper_losses=True` charges 2ζ as the paper does); a group whose size rounds to 0 is not drawn and not charged, but
+keeps a small weight so that it can return; m_g never exceeds n_g, the rest goes to the others; the
 weights are kept unrounded. Group labels and sizes are public, which the paper uses silently. `loss_noise` is the ratio
 of the two noise multipliers, 25 in the paper; by default it is such that losses take a tenth of the budget.
 """
@@ -118,7 +118,7 @@ class LossDrivenMethod(PrivateAndFair):
         return min(settings.steps_for(facts), max(1, passes))
 
 
-@known_as("asc", "draw groups that do badly more often and bound them more: same ε for every group")
+@known_as("asc", "draw groups with a high loss more often and bound them more: same ε for every group")
 class Asc(LossDrivenMethod):
     """Adaptively sampled and clipped worst-group optimisation."""
 

@@ -1,10 +1,10 @@
-"""Auto: a linear model over the columns of a table, set by public facts alone, that listens to every group.
+"""Auto: a linear model over the columns of a table, configured by public facts, that weights groups by their errors.
 
     once:        places of knots for columns of numbers, with noise; then mean and second moments of the rows, with
                  noise: rows are whitened by them
     every step:  all rows; a step's length, and how far all steps lead, follow from rows, ε and δ
-    now and then: the errors of each group, with noise; groups that lose get louder, none more than `cap` times
-    at the end:  of two classes, the cut that serves the aim best, from one noisy release
+    now and then: the errors of each group, with noise; groups with more errors weigh more, at most `cap` times
+    at the end:  for two classes, the best cut for the aim best, from one noisy release
 
 Numbers are predicted alike, with targets in [−1, 1] and squared errors whose slope is bounded.
 
@@ -59,9 +59,9 @@ _SHARES = ("knot_share", "cross_share", "mean_share", "moment_share", "error_sha
 HEARD = 0.15
 
 
-@known_as("auto", "an additive model for tables that needs no tuning: whiten, full-batch steps, group errors")
+@known_as("auto", "an additive model for tables without tuning: whitening, full-batch steps, group errors")
 class Auto(PrivateAndFair):
-    """Whiten, then descend with all rows, listening to released errors."""
+    """Whiten, then full-batch gradient descent, with group weights from released errors."""
 
     whole: ClassVar[bool] = True
 
@@ -156,9 +156,9 @@ class Auto(PrivateAndFair):
         )
 
     def _check(self, facts: PublicFacts, settings: Settings) -> None:
-        require(self.aim in AIMS, f'aim is "{self.aim}": it is {", ".join(AIMS)}')
-        require(settings.ema == 0, f"{self.name} averages by itself: leave ema at 0")
-        require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
+        require(self.aim in AIMS, f'aim is "{self.aim}": it must be one of {", ".join(AIMS)}')
+        require(settings.ema == 0, f"{self.name} already averages the weights: leave ema at 0")
+        require(settings.noise_filter == "none", f"{self.name} does not support a noise filter")
         require_above_zero(self, "clip", "floor", *_SHARES)
         for name in ("whitening", "pace", "slower"):
             value = getattr(self, name)
@@ -168,12 +168,12 @@ class Auto(PrivateAndFair):
         require(self.cap >= 1, f"cap is {self.cap}: it must be at least 1")
         require(
             sum(getattr(self, name) for name in _SHARES) < 1,
-            "the shares together must leave a part of the budget for training: below 1",
+            "the shares must sum to less than 1, to leave budget for training",
         )
 
 
 def _start(units: Units, aim: Aim) -> tuple[float, ...]:
-    """How loud each unit is before anything was released: by its rows for the balanced aim, else all alike."""
+    """The starting weight of each unit: by its rows for the balanced aim, else all equal."""
     if aim != "balanced":
         return (0.0,) * len(units.rows)
     logs = [-math.log(rows) if heard else 0.0 for rows, heard in zip(units.rows, units.heard, strict=True)]
@@ -182,7 +182,7 @@ def _start(units: Units, aim: Aim) -> tuple[float, ...]:
 
 
 def knots_for(facts: PublicFacts, settings: Settings) -> int:
-    """How many knots a column of numbers gets, from public facts: more rows and a larger ε carry more.
+    """How many knots a column of numbers gets, from public facts: more with more rows and a larger ε.
 
     >>> from veil.problem import Cell
     >>> facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 30_000),), (1,))
@@ -193,7 +193,7 @@ def knots_for(facts: PublicFacts, settings: Settings) -> int:
 
 
 def crossed_for(facts: PublicFacts, settings: Settings) -> int:
-    """How many columns are crossed with each other: none where rows and ε do not carry it."""
+    """How many columns are crossed with each other: none where rows and ε are too few."""
     if len(facts.input_shape) == 3 or _standing_out(facts, settings) < CARRIES_CROSSES:
         return 0
     return CROSSED_COLUMNS

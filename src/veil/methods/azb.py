@@ -5,8 +5,8 @@
 
 azb:      M_g = M for every group; σ protects the smallest group, which is drawn at the rate M/n_min.
 azb-prop: M_g = M·n_g/n, so that every group is drawn at the same rate.
-azb-weak: M_g = M, but σ protects the largest group only: **the minority gets less privacy than was asked for**. It
-          refuses to run unless `allow_weaker_minority_privacy` is set, and its certificate shows each group's true ε.
+azb-weak: M_g = M, but σ protects the largest group only: **the minority gets less privacy than requested**. It
+          does not run unless `allow_weaker_minority_privacy` is set, and its certificate shows each group's true ε.
 
 Guarantee (Proposition 3): group g has T·ε_α(M_g/n_g, σ/ξ) + ⌊T/k⌋·ε_α(1, τ/ζ), as if it were chosen at every step.
 Which group is chosen never changes what an event costs, so the schedule is fixed beforehand and PLD is sound.
@@ -97,7 +97,7 @@ class _OneGroupAtATime(LossDrivenMethod):
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """σ and τ from the budget; which events happen is fixed beforehand."""
         require_above_zero(self, "clip", "ceiling", "loss_noise", "updates_per_epoch", "headroom")
-        require(self.charge in ("worst-case", "lottery"), f'charge is "{self.charge}": it is worst-case or lottery')
+        require(self.charge in ("worst-case", "lottery"), f'charge is "{self.charge}": use worst-case or lottery')
         relation = relation_for(self.sampling, self.neighbours)
         steps, batch = settings.steps_for(facts), batch_of(facts, settings)
         every = self.every(facts, settings)
@@ -171,7 +171,7 @@ class AzbProp(_OneGroupAtATime):
         return batch * facts.group_sizes[group] / facts.rows
 
 
-@known_as("azb-weak", "as azb but noise for the largest group only: small groups get LESS privacy than asked")
+@known_as("azb-weak", "like azb, with noise for the largest group only: small groups get LESS privacy than requested")
 class AzbWeak(_OneGroupAtATime):
     """One group at a time; the noise protects the largest group only."""
 
@@ -183,11 +183,11 @@ class AzbWeak(_OneGroupAtATime):
         return [index for index, cell in enumerate(facts.cells) if cell.group == largest]
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
-        """Refuses unless the user has said that weaker privacy of the minority is meant."""
+        """Raises unless the user has explicitly allowed weaker privacy for the minority."""
         if not self.allow_weaker_minority_privacy:
             raise InputError(
-                "azb-weak gives small groups a larger ε than was asked for: choose asc or azb, or say "
+                "azb-weak gives small groups a larger ε than requested: choose asc or azb, or add "
                 "--allow-weaker-minority-privacy"
             )
-        weaker = "Small groups get less privacy than was asked for: see the ε of each group."
+        weaker = "Small groups get less privacy than requested: see the ε of each group."
         return replace(super().plan(facts, settings), over_budget=True, assumptions=(weaker,))

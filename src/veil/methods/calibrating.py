@@ -1,4 +1,4 @@
-"""Calibrating that several methods share: draws from settings, and noise for every cell's budget."""
+"""Calibration that several methods share: draws from settings, and noise for every cell's budget."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def batch_of(facts: PublicFacts, settings: Settings) -> int:
 
 def relation_for(sampling: str, neighbours: str | None) -> Relation:
     """The relation asked for, or the one that fits the sampling: subsets are proved for replace-one only."""
-    require(sampling in ("poisson", "wor"), f'sampling is "{sampling}": it is poisson or wor')
+    require(sampling in ("poisson", "wor"), f'sampling is "{sampling}": it must be poisson or wor')
     known = [relation.value for relation in Relation]
-    require(neighbours is None or neighbours in known, f'neighbours is "{neighbours}": it is {" or ".join(known)}')
+    require(neighbours is None or neighbours in known, f'neighbours is "{neighbours}": it must be {" or ".join(known)}')
     require(
         not (sampling == "wor" and neighbours == "add-remove"),
-        "sampling without replacement is proved for replace-one only: leave neighbours out or choose poisson",
+        "sampling without replacement is proved for replace-one only: omit neighbours or choose poisson",
     )
     return Relation(neighbours or ("replace-one" if sampling == "wor" else "add-remove"))
 
 
 def uniform_draw(facts: PublicFacts, settings: Settings, sampling: str) -> Draw:
-    """Every row alike: one Poisson rate for all, or subsets of all rows."""
+    """The same draw for all rows: one Poisson rate, or subsets of all rows."""
     batch = batch_of(facts, settings)
     return Poisson((batch / facts.rows,) * len(facts.cells)) if sampling == "poisson" else UniformSubset(batch)
 

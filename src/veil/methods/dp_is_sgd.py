@@ -27,7 +27,7 @@ from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
 
 
-@known_as("dp-is-sgd", "draw small groups more often; they then hold the largest ε, which is the budget")
+@known_as("dp-is-sgd", "draw small groups more often; they then have the largest ε, which is the budget")
 class DpIsSgd(PrivateAndFair):
     """DP-SGD on batches in which every group is expected to have as many rows."""
 

@@ -47,11 +47,11 @@ class DpOco(LinearMethod):
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Rounds, noise and step sizes from public sizes, before any row is read."""
         smallest = min(facts.group_sizes)
-        require(smallest >= 2, "dp-oco needs two rows of every group: one for each player")
+        require(smallest >= 2, "dp-oco needs at least two rows in every group, one for each player")
         given = self.rows_per_round
         require(
             given is None or 1 <= given <= smallest // 2,
-            f"rows_per_round is {given}: it must lie between 1 and half of the smallest group",
+            f"rows_per_round is {given}: it must be between 1 and half of the smallest group",
         )
         require(self.trees >= 1, f"trees is {self.trees}: it must be at least 1")
         setting = self.setting(facts, settings)

@@ -24,7 +24,7 @@ from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 
 
-@known_as("dp-sgd", "clip every row's gradient, add noise: the baseline that knows no groups")
+@known_as("dp-sgd", "clip every row's gradient, add noise: the baseline, which ignores groups")
 class DpSgd(PrivateBaseline):
     """Plain DP-SGD: the same rate, bound and noise for every row."""
 

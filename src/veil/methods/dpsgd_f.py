@@ -40,7 +40,7 @@ class DpSgdF(PrivateAndFair):
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Calibrate κ for gradient and counts together; the counts' multiplier is `count_noise` times κ."""
         require_above_zero(self, "clip", "count_noise", "largest_ratio")
-        require(0 <= self.memory < 1, f"memory is {self.memory}: it must lie between 0 and 1")
+        require(0 <= self.memory < 1, f"memory is {self.memory}: it must be between 0 and 1")
         relation = relation_for("poisson", self.neighbours)
         steps, draw = settings.steps_for(facts), uniform_draw(facts, settings, "poisson")
         batch, rate = draw.expected_batch(facts), batch_of(facts, settings) / facts.rows

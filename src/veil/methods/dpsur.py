@@ -6,7 +6,7 @@
 
 Guarantee: every try costs its gradient and its test, kept or not; the plan commits T of each, so PLD composition is
 sound. The paper's saving, to charge accepted updates only, does not hold: a rejected try is seen through its
-rejection, and the accepted ones are what they are because others were refused.
+rejection, and the accepted ones are what they are because others were rejected.
 
 Corrections: every try costs; the change of the loss is clipped row by row and divided by the expected sample b_v, so
 that one row moves the mean by C_v/b_v; clipped as a whole it could move by 2C_v. A rejection restores the optimizer
@@ -31,7 +31,7 @@ from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 
 
-@known_as("dpsur", "keep an update only if a private test says that it helped; every try is charged")
+@known_as("dpsur", "keep an update only if a private test shows that it helped; every attempt is charged")
 class Dpsur(PrivateBaseline):
     """DP-SGD with selective updates: every try is charged, only those that pass the test stay."""
 
@@ -45,7 +45,7 @@ class Dpsur(PrivateBaseline):
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Calibrate κ so that T tries and T tests together cost the smallest budget."""
         require_above_zero(self, "clip", "test_clip", "test_noise")
-        require(-1 <= self.threshold <= 1, f"threshold is {self.threshold}: it must lie between −1 and 1")
+        require(-1 <= self.threshold <= 1, f"threshold is {self.threshold}: it must be between −1 and 1")
         relation = relation_for("poisson", self.neighbours)
         steps, draw = settings.steps_for(facts), uniform_draw(facts, settings, "poisson")
         batch = draw.expected_batch(facts)

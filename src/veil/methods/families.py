@@ -1,4 +1,4 @@
-"""Families: what `veil methods` says of all methods of one kind, unless a method says otherwise."""
+"""Families: the defaults of `veil methods` for all methods of one kind."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Private(Named):
 
 
 class PrivateBaseline(Private):
-    """Private training that knows no groups."""
+    """Private training that ignores groups."""
 
     family: ClassVar[str] = "private baseline"
 
 
 class PrivateAndFair(Private):
-    """Private training that looks after groups."""
+    """Private training that takes groups into account."""
 
     family: ClassVar[str] = "private and fair"
 

@@ -136,21 +136,21 @@ class Fdpg(PrivateAndFair):
     def _check(self, facts: PublicFacts) -> None:
         require_above_zero(self, "clip", "gamma", "norm_bound", "statistic_noise", "parity_noise")
         require(self.step_size >= 0, f"step_size is {self.step_size}: it must be at least 0")
-        require(self.bounding in ("clip", "normalise"), f'bounding is "{self.bounding}": it is clip or normalise')
+        require(self.bounding in ("clip", "normalise"), f'bounding is "{self.bounding}": it must be clip or normalise')
         known = ("gradient-norm", "demographic-parity", "equal-opportunity", "equalised-odds")
-        require(self.notion in known, f'notion is "{self.notion}": it is {", ".join(known)}')
+        require(self.notion in known, f'notion is "{self.notion}": it must be one of {", ".join(known)}')
         require(
             not self._parity() or (facts.task == "classification" and len(facts.classes) == 2),
             f'notion "{self.notion}" needs two classes: there are {len(facts.classes)}',
         )
-        require(0 <= self.memory < 1, f"memory is {self.memory}: it must lie between 0 and 1")
+        require(0 <= self.memory < 1, f"memory is {self.memory}: it must be between 0 and 1")
         require(
             1 <= self.sustained <= self.cap,
             f"sustained is {self.sustained} and cap is {self.cap}: they must satisfy 1 ≤ sustained ≤ cap",
         )
         require(
             self.norm_bound > self.clip or self.bounding == "normalise",
-            f"norm_bound is {self.norm_bound}: it must be above clip ({self.clip}), or every clipped row looks alike",
+            f"norm_bound is {self.norm_bound}: it must be above clip ({self.clip}), or all clipped rows look the same",
         )
 
 

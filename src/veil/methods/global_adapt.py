@@ -28,7 +28,7 @@ from veil.plans.controllers.global_scale import AdaptiveScale
 from veil.problem import PublicFacts
 
 
-@known_as("global-adapt", "scale all gradients by one released factor instead of clipping, so that directions stay")
+@known_as("global-adapt", "scale all gradients by one released factor instead of clipping, which keeps directions")
 class GlobalAdapt(PrivateAndFair):
     """DP-SGD with one scale for nearly all rows, which follows the longest of them."""
 

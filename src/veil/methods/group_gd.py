@@ -40,7 +40,7 @@ from veil.sampling.draws import Poisson
 STEPS = 40
 
 
-@known_as("group-gd", "whiten rows in private, then full-batch steps with bounds and margins by group size")
+@known_as("group-gd", "private whitening, then full-batch steps with bounds and margins by group size")
 class GroupGd(PrivateAndFair):
     """Whiten, then descend with all rows."""
 
@@ -103,9 +103,9 @@ class GroupGd(PrivateAndFair):
         return Plan(self.name, facts, settings, steps, controller, relation, rules, details=details, solver=solver)
 
     def _check(self, facts: PublicFacts, settings: Settings) -> None:
-        require(facts.task == "classification", f"{self.name} needs classes: for numbers take asc or dp-sgd")
-        require(settings.ema == 0, f"{self.name} averages by itself: leave ema at 0")
-        require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
+        require(facts.task == "classification", f"{self.name} needs classes: for regression use asc or dp-sgd")
+        require(settings.ema == 0, f"{self.name} already averages the weights: leave ema at 0")
+        require(settings.noise_filter == "none", f"{self.name} does not support a noise filter")
         for name in ("clip", "mean_share", "moment_share", "floor", "step_size"):
             value = getattr(self, name)
             require(0 < value < 1e6, f"{name} is {value}: it must be above 0 and below a million")
@@ -114,7 +114,7 @@ class GroupGd(PrivateAndFair):
             require(value >= 0, f"{name} is {value}: it must be at least 0")
         require(
             self.mean_share + self.moment_share < 1,
-            "mean_share and moment_share together must leave a part of the budget for training: below 1",
+            "mean_share and moment_share must sum to less than 1, to leave budget for training",
         )
 
 

@@ -35,7 +35,7 @@ Variant = Literal["sample", "scale", "both"]
 
 @dataclass(frozen=True)
 class OwnerShares:
-    """What each owner gets: its rate and its bound, under one noise σ."""
+    """The rate and the bound of each owner, under one noise σ."""
 
     rates: tuple[float, ...]
     clips: tuple[float, ...]
@@ -60,7 +60,7 @@ class OwnerShares:
         }
 
 
-@known_as("idp-sgd", "every owner sets a budget, and it is used up through sampling rates or bounds")
+@known_as("idp-sgd", "every owner sets a budget, which is used in full through sampling rates or bounds")
 class IdpSgd(Individualised):
     """DP-SGD with a budget per owner, spent through rates, bounds or both."""
 
@@ -88,7 +88,7 @@ def owner_shares(
     relation: Relation = Relation.ADD_REMOVE,
 ) -> OwnerShares:
     """Rates and bounds that spend each owner's budget, whatever method draws and bounds with them."""
-    require(variant in ("sample", "scale", "both"), f'variant is "{variant}": it is sample, scale or both')
+    require(variant in ("sample", "scale", "both"), f'variant is "{variant}": it must be sample, scale or both')
     budgets = facts.budgets or (settings.epsilon,) * len(facts.owners)
     rate = batch_of(facts, settings) / facts.rows
     if variant == "scale":

@@ -1,12 +1,12 @@
-"""INO-SGD: individualised noisy ordered SGD, so that careful owners are not left behind (Tian et al.).
+"""INO-SGD: individualised noisy ordered SGD, which helps owners with small budgets (Tian et al.).
 
     rates q_o, thresholds C_o and noise σ as IDP-SGD's (`sample`, `scale` or both)
     sort the batch by falling loss, ties by row id;  c_k = Σ of the first k thresholds,  Γ = Σ of all
     f(c) = 1 before the tail,  f_tail(c − (Γ − γ)) in the last γ of the line
     ρ_k = mean of f over [c_{k−1}, c_k];   g̃ = (Σ ρ_k·clip(g_k, C_k) + N(0, σ²·I)) / b
 
-Rows that the model already gets right weigh less, whoever owns them. Most of them belong to the owners who are drawn
-more often, so what careful owners say is heard better, at the same noise.
+Rows that the model already predicts well weigh less, for every owner. Most of them belong to owners who are drawn more
+often, so owners with small budgets have more influence, at the same noise.
 
 Guarantee: adding or removing a row moves the weighted sum by at most that row's own threshold (`veil.bounding.ordered`
 has the proof), so every step costs what IDP-SGD's costs: a row of owner o has (ε_o, δ) under add-remove. The order is
@@ -60,9 +60,9 @@ class OrderedAdaptiveClip(AdaptiveClip):
         return replace(super().release(state, step), bound=_ordered(inner, self.tail, self.order, self.ranks))
 
 
-@known_as("ino-sgd", "own budgets, and rows with a low loss weigh less: careful owners are heard better")
+@known_as("ino-sgd", "individual budgets, and rows with a low loss weigh less: owners with small budgets count more")
 class InoSgd(Individualised):
-    """IDP-SGD in which the rows that already do well weigh less."""
+    """IDP-SGD in which rows with a low loss weigh less."""
 
     variant: Variant = "sample"
     clip: float = 1.0
@@ -120,9 +120,9 @@ class InoSgd(Individualised):
         require(0 <= self.tail <= 1000, f"tail is {self.tail}: it is a percentage, 0 (no tail) to 1000")
         require(
             self.bound in ("clip", "adaptive-clip", "normalise"),
-            f'bound is "{self.bound}": it is clip, adaptive-clip or normalise',
+            f'bound is "{self.bound}": it must be clip, adaptive-clip or normalise',
         )
-        require(0 < self.quantile < 1, f"quantile is {self.quantile}: it must lie between 0 and 1")
+        require(0 < self.quantile < 1, f"quantile is {self.quantile}: it must be between 0 and 1")
         require(self.count_noise > 1, f"count_noise is {self.count_noise}: it must be above 1")
 
     def _tail(self, line: float) -> Tail | None:
@@ -135,7 +135,7 @@ class InoSgd(Individualised):
                 return BetaTail(length, self.alpha, self.beta)
             if self.importance == "steps":
                 return StepTail(length)
-            raise InputError(f'importance is "{self.importance}": it is beta, steps, levels that fall, or a function')
+            raise InputError(f'importance is "{self.importance}": use beta, steps, decreasing levels or a function')
         if callable(self.importance):
             return tail_from(self.importance, length)
         return StepTail(length, tuple(float(level) for level in self.importance))
@@ -151,7 +151,7 @@ def _ordered(inner: Bound, tail: Tail | None, order: Order, ranks: tuple[int, ..
 
 
 def _ranks(facts: PublicFacts, settings: Settings) -> tuple[int, ...]:
-    """Cells by their owner's budget, the most careful first."""
+    """Cells by their owner's budget, the smallest first."""
     budgets = [facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells))]
     levels = sorted(set(budgets))
     return tuple(levels.index(budget) for budget in budgets)

@@ -1,4 +1,4 @@
-"""The budget of methods whose rates move on the way: one order α*, a cost per step, and the loss releases."""
+"""The budget of methods whose rates change during training: one order α*, a cost per step, and loss releases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from veil.problem import PublicFacts
 
 @dataclass(frozen=True)
 class MovingBudget:
-    """What the plan fixes. `rho` and `step_rho` are per owner: the whole Rényi budget at `order`, and one step's part.
+    """Constants of the plan. `rho` and `step_rho` are per owner: the Rényi budget at `order`, and one step's part.
 
     `kappa` is the noise multiplier at the reference rate, `loss_kappa` that of a loss release.
     """

@@ -45,11 +45,11 @@ class PhasedErmMethod(LinearMethod):
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Folds, regularisers and noise from public sizes, before any row is read."""
-        require(self.schedule in ("bound", "paper"), f'schedule is "{self.schedule}": it is bound or paper')
+        require(self.schedule in ("bound", "paper"), f'schedule is "{self.schedule}": it must be bound or paper')
         smallest = min(facts.group_sizes)
         require(
             self.phases is None or 1 <= self.phases <= smallest,
-            f"phases is {self.phases}: there must be at least one, and a row of the smallest group for each",
+            f"phases is {self.phases}: it must be at least 1 and at most the rows of the smallest group",
         )
         relation = relation_for("poisson", self.neighbours)
         setting = self.setting(facts, settings, smooth=True)

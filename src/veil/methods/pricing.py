@@ -1,4 +1,4 @@
-"""Pricing: which bound goes with which rate, so that every step costs a cell the same whatever its rate.
+"""Pricing: the bound for each rate, so that every step costs a cell the same whatever its rate.
 
 Two ways to hold moving rates to a budget. `AtOneOrder` lets rates move freely and charges a Rényi filter at one order.
 `OnALadder` lets rates take a few values fixed in the plan; each has its bound, and one token of the plan pays for any

@@ -16,7 +16,7 @@ from veil.problem import Problem, PublicFacts
 class Method(Protocol):
     """A frozen dataclass whose fields are the method's own options.
 
-    One that has `whole = True` solves its problem as a whole and has a length and step sizes of its own.
+    One with `whole = True` solves its problem as a whole and sets its own length and step sizes.
     """
 
     name: ClassVar[str]
@@ -83,7 +83,7 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Method:
 
 
 def method(name: str, /, **options: Any) -> Method:
-    """A method with its options, for `veil.fit` and all that takes a method by its name.
+    """A method with its options, for `veil.fit` and every function that takes a method.
 
     >>> method("asc", step_size=0.5).step_size
     0.5
@@ -92,7 +92,7 @@ def method(name: str, /, **options: Any) -> Method:
 
 
 def plan(problem: Problem | PublicFacts, method: str | Method, **settings: Any) -> Plan:
-    """What a method would do with a problem: every public constant, before a row is read.
+    """Plan a method for a problem: every public constant of the run, before a row is read.
 
     `settings` are the fields of `veil.plans.Settings`.
 
@@ -129,7 +129,7 @@ def options_of(method: Method) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it; of what it cannot, the kind."""
+    """A value as JSON; for values that JSON cannot hold, their type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

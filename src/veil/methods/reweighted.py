@@ -36,7 +36,7 @@ def plain_plan(
 
 @known_as("erm", "ordinary training on shuffled batches: the accuracy without privacy")
 class Erm(NotPrivate):
-    """Ordinary training: what accuracy costs no privacy."""
+    """Ordinary training: the accuracy without privacy."""
 
     gradient_noise: float = 0.0
 
@@ -46,7 +46,7 @@ class Erm(NotPrivate):
         return plain_plan(self.name, facts, settings, Shuffled(batch_of(facts, settings)), ones, self.gradient_noise)
 
 
-@known_as("is-sgd", "ordinary training on batches in which every group has as many rows")
+@known_as("is-sgd", "ordinary training on batches with the same number of rows from every group")
 class IsSgd(NotPrivate):
     """Importance sampling: every group is drawn equally often."""
 

@@ -1,4 +1,4 @@
-"""Metrics: how well a model serves each group. The definitions of figures can be had without torch."""
+"""Metrics: how well a model serves each group. The definitions of figures do not need torch."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Bootstrap intervals: rows are drawn again within each group, and every figure is worked out anew.
+"""Bootstrap intervals: rows are resampled within each group, and every figure is recomputed.
 
 A figure that depends on a group's confusion counts only needs no rows to be drawn: the counts of a resample are
 multinomial. That makes a thousand resamples cost less than one pass over the rows.

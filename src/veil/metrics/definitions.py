@@ -1,11 +1,11 @@
-"""The table of figures: what is measured of one group, and what is said across groups. Everything else reads it.
+"""The table of figures: per group and across groups. Everything else reads it.
 
 An entry in `BY_COUNTS`, `BY_ROWS` or `ACROSS` is all that a new figure needs: metrics.json, intervals, what is released
 with noise, `--require` and the report follow from it.
 
 A figure of a group is a function of its confusion counts, `[..., true class, predicted class]`, or of its rows' losses
-and probabilities. A figure across groups is a function of one value per group. NaN means that it cannot be said:
-there is no row (or no row of the class that it is about). It is never written as 0.
+and probabilities. A figure across groups is a function of one value per group. NaN means that it is undefined:
+there is no row (or no row of the relevant class). It is never written as 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is said of every figure. Without a `title`, its name is shown as words."""
+    """The description of a figure. Without a `title`, its name is shown as words."""
 
     name: str
     meaning: str
@@ -35,7 +35,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class OfOneGroup(Figure):
-    """`overall`: it is said of all rows together too. `two_classes`: class 1 is the positive one."""
+    """`overall`: also computed over all rows. `two_classes`: class 1 is the positive one."""
 
     overall: bool = field(default=False, kw_only=True)
     two_classes: bool = field(default=False, kw_only=True)
@@ -113,12 +113,12 @@ def largest_difference(*several: Floats) -> Floats:
 
 
 def ratio(values: Floats) -> Floats:
-    """Smallest over largest known value: 1 where all groups fare the same."""
+    """Smallest over largest known value: 1 where all groups are equal."""
     return share(lowest(values), highest(values))
 
 
 def or_none(value: float) -> float | None:
-    """A figure as JSON can hold it: None for what cannot be said."""
+    """A figure as JSON: None where it is undefined."""
     return None if np.isnan(value) else float(value)
 
 
@@ -127,12 +127,12 @@ def _or_nan(values: Floats) -> Floats:
 
 
 def accuracy(counts: Floats) -> Floats:
-    """The share of rows that are predicted right."""
+    """The share of rows predicted correctly."""
     return share(np.trace(counts, axis1=-2, axis2=-1), counts.sum((-2, -1)))
 
 
 def balanced_accuracy(counts: Floats) -> Floats:
-    """The mean, over the classes that the group has, of the share that is predicted right."""
+    """The mean, over the classes that the group has, of the share predicted correctly."""
     return mean_of_known(share(np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(-1)))
 
 
@@ -177,8 +177,8 @@ def ece(right: NDArray[np.int64], confidence: Floats) -> float:
 
 
 BY_COUNTS = (
-    GroupFigure("accuracy", "share of rows predicted right", accuracy, overall=True),
-    GroupFigure("balanced_accuracy", "mean over classes of the share predicted right", balanced_accuracy, overall=True),
+    GroupFigure("accuracy", "share of rows predicted correctly", accuracy, overall=True),
+    GroupFigure("balanced_accuracy", "mean over classes of the correct share", balanced_accuracy, overall=True),
     GroupFigure("selection_rate", "share given the positive class", selection_rate, two_classes=True),
     GroupFigure(
         "tpr",
@@ -211,7 +211,7 @@ ACROSS = (
     ),
     AcrossGroups(
         "average_group_accuracy",
-        "mean over groups, each alike",
+        "mean over groups, equally weighted",
         ("accuracy",),
         mean_of_known,
         "higher",
@@ -248,7 +248,7 @@ ACROSS = (
 )
 PRIVACY_COST_GAP = AcrossGroups(
     "privacy_cost_gap",
-    "difference in what privacy costs a group against erm",
+    "difference between groups in the accuracy lost against erm",
     ("privacy_cost",),
     difference,
     "lower",

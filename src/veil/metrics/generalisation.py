@@ -40,7 +40,7 @@ class Gap:
 
 
 def correct(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """The property "is classified rightly"."""
+    """The property "is classified correctly"."""
     with torch.no_grad():
         outputs: Tensor = model(batch[0])
     return (outputs.argmax(dim=-1) == batch[1]).to(torch.float32)
@@ -53,7 +53,7 @@ def property_gap(name: str, model: nn.Module, train: Problem, test: Problem, of:
 
 
 def robust_property(attack: Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]) -> Property:
-    """The property "is classified rightly at the attacked input"; `attack` moves the inputs."""
+    """The property "is classified correctly at the attacked input"; `attack` moves the inputs."""
 
     def robust(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         return correct(model, (attack(model, batch), batch[1]))
@@ -63,7 +63,7 @@ def robust_property(attack: Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
 
 def worst_group_gap(model: nn.Module, train: Problem, test: Problem) -> Gap:
     """The gap of the worst group's accuracy: the papers' proxy for distributional generalisation. It has no bound here:
-    the worst group is chosen by looking."""
+    the worst group is chosen after seeing the results."""
     names = train.public.groups
     seen, new = evaluate(model, train, names), evaluate(model, test, names)
     return Gap("worst-group accuracy", seen.worst_group_accuracy, new.worst_group_accuracy)
@@ -117,5 +117,5 @@ def _batches(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _mean(of: Property, model: nn.Module, problem: Problem) -> float:
     values = torch.cat([of(model, batch) for batch in _batches(problem)]).double()
-    require(bool(((values >= 0) & (values <= 1)).all()), "a property of a row must lie between 0 and 1")
+    require(bool(((values >= 0) & (values <= 1)).all()), "a property of a row must be between 0 and 1")
     return float(values.mean())

@@ -1,4 +1,4 @@
-"""Group metrics: accuracy of every group, the worst of them, their mean; counts stand beside every figure."""
+"""Group metrics: accuracy of every group, their minimum and mean, with the number of rows."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class GroupScore:
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """The figures that people decide by. Empty groups have NaN, and take no part in worst and average.
+    """Accuracy by group. Empty groups have NaN and are excluded from worst and average.
 
-    `outcomes` is what the model said about each row, where it is known: all other figures of the table
+    `outcomes` are the model's predictions for each row, where known: all other figures of the table
     (`veil.metrics.definitions`) follow from it.
     """
 
@@ -92,7 +92,7 @@ def measure(
 ) -> GroupMetrics:
     """Accuracy per group from one truth value per row; a row counts towards every group it is in.
 
-    Of a group with fewer than `least` rows only the number of rows is said.
+    For a group with fewer than `least` rows only the number of rows is given.
 
     >>> measure(np.array([True, False]), np.array([[True, False], [True, True]]), ["all", "some"]).worst_group
     'some'
@@ -112,8 +112,8 @@ def evaluate(
 ) -> GroupMetrics:
     """Figures of a model per group on rows that were declared public; `groups` are listed even if they have no row.
 
-    Of a group with fewer than `least` rows only the number of rows is said: its figures are NaN. Where targets are
-    numbers there are errors in the place of accuracies (`veil.metrics.errors`).
+    For a group with fewer than `least` rows only the number of rows is given: its figures are NaN. Where targets are
+    numbers, errors take the place of accuracies (`veil.metrics.errors`).
     """
     if problem.targets.is_floating_point():
         from veil.metrics.errors import error_metrics
@@ -130,7 +130,7 @@ def evaluate(
 def outcomes_of(
     outputs: Tensor, targets: Tensor, memberships: NDArray[np.bool_], names: Sequence[str], least: int = LEAST_ROWS
 ) -> Outcomes:
-    """What scores (logits) say about rows of known class."""
+    """Outcomes from scores (logits) of rows of known class."""
     logits = outputs.to(torch.float64)
     return Outcomes(
         targets.numpy(),

@@ -1,7 +1,7 @@
-"""Noisy confusion counts: how a model does per group on private rows that took no part in training, as one release.
+"""Noisy confusion counts: accuracy per group on held-out private rows, as one release.
 
 A held-out row is in exactly one count (its group, its class, its prediction), so the vector of counts moves by 1 when
-a row comes or goes and by √2 when it is replaced. Held-out rows are chosen by a coin that no other row has a say in
+a row comes or goes and by √2 when it is replaced. Held-out rows are chosen by a coin that does not depend on other rows
 (`veil.tables.splitting`) and are never trained on: every row is either in the training releases or in this one, and
 pays for that one alone.
 """
@@ -29,6 +29,7 @@ from veil.problem import Problem
 from veil.releases import Allowance
 
 PURPOSE = "evaluation"
+# Stored runs are recognised by these sentences: they cannot change.
 _PAYS = (
     "and took no part in training; their confusion counts are a release of their own at the same (ε, δ), so every row "
     "pays for one of the two."
@@ -167,7 +168,7 @@ def _from_counts(
 
 
 def fewest_rows(sigma: float, counts: int) -> float:
-    """The noisy total of some counts below which nothing is said: a few rows, or what noise alone could be.
+    """The smallest noisy total for which a figure is given: above a few rows and above the noise.
 
     >>> fewest_rows(0.0, 4), fewest_rows(4.0, 4)
     (5.0, 16.0)
@@ -180,7 +181,7 @@ def figures(
 ) -> NoisyGroupMetrics:
     """Figures from noisy counts: sums are taken before anything is rounded, so that noise cancels as far as it can.
 
-    Of a group whose rows noise alone could have made, only the (noisy) number of rows is said.
+    For a group whose count is within the noise, only the (noisy) number of rows is given.
 
     >>> counts = np.array([[3.2, 7.1], [0.4, -0.9]])
     >>> figures(counts, ["a", "b"], [], 1.0).by_group

@@ -1,4 +1,4 @@
-"""Outcomes: what a model said about each row, and every figure of the table that follows from it, by MetricFrame."""
+"""Outcomes: a model's predictions for each row, and every figure that follows, by MetricFrame."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CURVE_POINTS = 41
 class Outcomes:
     """Classes, probabilities `[row, class]`, losses and groups `[row, group]` of rows; a row may be in several groups.
 
-    `least` is the number of rows below which nothing is said of a group but how many rows it has.
+    Groups with fewer than `least` rows get no figures, only their number of rows.
     """
 
     targets: NDArray[np.int64] = field(repr=False)
@@ -94,7 +94,7 @@ class Outcomes:
         }
 
     def _enough(self, counts: Floats) -> Floats:
-        """The counts, with nothing for groups that are too small to speak of."""
+        """The counts, without groups that are too small."""
         small = np.array([size < self.least for size in self.sizes], dtype=bool)
         return np.where(small[:, None, None], 0.0, counts)
 

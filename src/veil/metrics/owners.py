@@ -59,7 +59,7 @@ def initial_drop(steps: Sequence[int], values: ArrayLike, tolerance: float = 0.0
     False
     """
     curve = np.asarray(values, dtype=np.float64)
-    require(len(curve) == len(steps) and len(curve) > 0, "a curve has one value for every step, and at least one")
+    require(len(curve) == len(steps) and len(curve) > 0, "a curve must have at least one value, one for each step")
     level = curve[0]
     below = np.flatnonzero(curve < level - tolerance)
     if not below.size:
@@ -92,7 +92,7 @@ def owner_cosines(model: nn.Module, problem: Problem, loss: LossFn) -> NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class OwnerPull:
-    """How strongly an owner pulls: its rate q, its number of rows |D| and its threshold C."""
+    """The influence of an owner: its rate q, its number of rows |D| and its threshold C."""
 
     rate: float
     rows: int
@@ -110,7 +110,7 @@ def condition_two(cosine: float, private: OwnerPull, other: OwnerPull) -> float:
     >>> condition_two(-0.5, OwnerPull(0.01, 1000, 1.0), OwnerPull(0.04, 1000, 1.0))
     -1.0
     """
-    require(private.strength > 0, "the more private owner takes no part: its condition is not defined")
+    require(private.strength > 0, "the more private owner does not take part, so its condition is undefined")
     return 1.0 + cosine * other.strength / private.strength
 
 

@@ -1,4 +1,4 @@
-"""Privacy cost: what each group's accuracy loses against a twin trained without privacy, and how unequal that is."""
+"""Privacy cost: the accuracy each group loses against a model trained without privacy, and its spread."""
 
 from __future__ import annotations
 

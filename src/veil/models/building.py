@@ -53,7 +53,7 @@ def build_model(name: str, facts: PublicFacts, seed: Seed, **options: Any) -> nn
             model = factory(facts, **options)
         except TypeError as error:
             raise InputError(f'model "{name}": {error}') from error
-    require(isinstance(model, nn.Module), f'model "{name}" gave a {type(model).__name__}: it must give a torch module')
+    require(isinstance(model, nn.Module), f'model "{name}" returned a {type(model).__name__}, not a torch module')
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
             # Convolution and pooling are several times faster where the channels of a pixel lie side by side.
@@ -80,14 +80,14 @@ def load_public_weights(model: nn.Module, path: Path) -> list[str]:
 
     Weights of other names or shapes are left as they are (a new last layer, for instance); none at all is an error.
     """
-    require(path.exists(), f"there is no file {path}")
+    require(path.exists(), f"file not found: {path}")
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is not a safetensors file: {error}") from error
     own = model.state_dict()
     fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
-    require(len(fitting) > 0, f"{path} has no weight whose name and shape fit the model")
+    require(len(fitting) > 0, f"{path} has no weight that matches the model by name and shape")
     model.load_state_dict(fitting, strict=False)
     return sorted(fitting)
 
@@ -104,5 +104,5 @@ def train_only(model: nn.Module, patterns: Sequence[str]) -> list[str]:
         if parameter.requires_grad:
             chosen.append(name)
     known = ", ".join(name for name, _ in model.named_parameters())
-    require(len(chosen) > 0, f"no parameter fits {', '.join(patterns)}: the model has {known}")
+    require(len(chosen) > 0, f"no parameter matches {', '.join(patterns)}: the model has {known}")
     return chosen

@@ -1,4 +1,4 @@
-"""Crosses: products of the levels of a few columns, so that a linear layer learns what two columns say together."""
+"""Crosses: products of the levels of a few columns, so that a linear layer learns interactions of two columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Crosses(nn.Module):
     """Rows with, behind them, the products of levels of every two chosen columns.
 
     A level is a linear map of a row: the share of a few knots of a number, or membership in a few values of a category.
-    Which columns are chosen, and their levels, is nothing until a method releases it (`auto` does).
+    Columns and levels are empty until a method releases them (`auto` does).
 
     `blocks` are the columns of a row: the places of each one's numbers. `first` are columns to choose in any case.
 
@@ -36,7 +36,7 @@ class Crosses(nn.Module):
 
     @property
     def added(self) -> int:
-        """How many numbers stand behind each row."""
+        """How many numbers are appended to each row."""
         return len(self.pairs) * LEVELS**2
 
     def forward(self, rows: Tensor) -> Tensor:

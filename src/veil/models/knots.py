@@ -27,7 +27,7 @@ class Knots(nn.Module):
 
     @property
     def added(self) -> int:
-        """How many numbers stand behind each row."""
+        """How many numbers are appended to each row."""
         return self.places.numel()
 
     def values(self, rows: Tensor) -> Tensor:

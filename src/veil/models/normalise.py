@@ -21,7 +21,7 @@ def normalise(
     >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), "none")
     tensor([[[[0., 1.]]]])
     """
-    require(kind in ("published", "per-row", "none"), f'normalisation is "{kind}": it is published, per-row or none')
+    require(kind in ("published", "per-row", "none"), f'normalisation is "{kind}": use published, per-row or none')
     scaled = pixels.to(torch.float32).div_(255.0)
     if kind == "published":
         shape = (1, -1, 1, 1)

@@ -32,7 +32,7 @@ def scattering(images: Tensor, scales: int = 2, angles: int = 8, rows_at_once: i
     stride = 2**scales
     require(
         height % stride == 0 and width % stride == 0,
-        f"images of {height} × {width} pixels do not divide by {stride}: pad them or take fewer scales",
+        f"images of {height} × {width} pixels are not divisible by {stride}: pad them or use fewer scales",
     )
     filters = _filters(height + 2 * stride, width + 2 * stride, scales, angles)
     pieces = [_scatter(piece, filters, stride) for piece in torch.split(images.to(torch.float32), rows_at_once)]

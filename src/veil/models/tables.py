@@ -96,7 +96,7 @@ def _places(widths: Sequence[int], curves: Knots) -> list[list[int]]:
 
 def mlp(facts: PublicFacts, width: int = 64, depth: int = 2, activation: str = "tanh") -> nn.Module:
     """Fully connected layers; tanh, whose output is bounded, suits clipped gradients best."""
-    require(activation in ACTIVATIONS, f'activation is "{activation}": it is {" or ".join(ACTIVATIONS)}')
+    require(activation in ACTIVATIONS, f'activation is "{activation}": it must be {" or ".join(ACTIVATIONS)}')
     sizes = [prod(facts.input_shape), *([width] * depth)]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(sizes):

@@ -77,7 +77,7 @@ class Whitening(nn.Module):
         return len(self.mean)
 
     def project(self, rows: Tensor) -> Tensor:
-        """Unit rows before anything private is known of them; a row that is not finite, or overflows, becomes 0."""
+        """Unit rows before private centring and whitening; a row that is not finite, or overflows, becomes 0."""
         return projected(rows.to(self.mean.dtype), self.projection)
 
     def whiten(self, rows: Tensor) -> Tensor:

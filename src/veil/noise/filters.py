@@ -53,11 +53,11 @@ class DiskFilter:
         return {name: self._mean[name] for name in gradient}
 
     def state(self) -> tuple[Weights, Weights]:
-        """What a rejected step has to put back; later steps do not change it."""
+        """A snapshot for undoing a rejected step."""
         return dict(self._mean), dict(self._before)
 
     def restore(self, state: tuple[Weights, Weights]) -> None:
-        """Back to an earlier state."""
+        """Restore an earlier state."""
         self._mean, self._before = dict(state[0]), dict(state[1])
 
 

@@ -11,8 +11,8 @@ exact noise gives, with fast noise, for neighbours D and D′ and every set S of
 where "within" is meant pair by pair, and the rounding of the sum to a floating-point number is added to η.
 
 What it assumes. Nobody looks closer than that: fast noise takes finitely many values (an exact 0 once in 2³² pairs),
-and whoever knows all other rows and sees every released bit can test which values are possible. `secure=True` is for
-that case.
+and anybody who knows all other rows and sees every released bit can test which values are possible. Then use
+`secure=True`.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class GaussianNoise:
     `veil.noise.secure` for what that protects against and what it assumes).
     Release by `add`: noise that is drawn first and summed afterwards in floating point is float-safe in neither case.
 
-    One description (purpose, step, name) is for one release: whoever sees two different values with the same noise can
+    One description (purpose, step, name) is for one release: anybody who sees two values with the same noise can
     subtract one from the other. Releases that share a step need different purposes or names.
 
     >>> noise = GaussianNoise(Seed.from_int(0))
@@ -209,7 +209,7 @@ class GaussianNoise:
 def _check_single(name: str, std: float) -> None:
     if not _LEAST_STD <= std <= _LARGEST_STD:
         raise ValueError(
-            f'standard deviation of the noise on "{name}" is {std}: in single precision it must lie between '
+            f'standard deviation of the noise on "{name}" is {std}: in single precision it must be between '
             f"{_LEAST_STD:g} and {_LARGEST_STD:g}; scale the values or use float64"
         )
 

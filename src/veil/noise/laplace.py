@@ -20,7 +20,7 @@ class LaplaceNoise:
     """Independent noise with density e^(−|x|/scale)/(2·scale) in every coordinate; its variance is 2·scale².
 
     With `secure=True` the bits come from ChaCha20 and `add` releases on a fixed grid, as for the Gaussian
-    (`veil.noise.secure`). Beyond 20 scales, where a single uniform gets coarse, what lies beyond is drawn anew: the
+    (`veil.noise.secure`). Beyond 20 scales, where a single uniform gets coarse, the rest is drawn again: the
     Laplace law has no memory. Noise reaches 109 scales, so a pure ε holds up to a δ of 10⁻⁴⁷ per coordinate.
 
     >>> noise = LaplaceNoise(Seed.from_int(0))

@@ -56,7 +56,7 @@ WordStream = Callable[[int], npt.NDArray[np.uint64]]
 
 
 def word_stream(key: bytes, start: int = 0) -> WordStream:
-    """The next words of a key stream at every call; a call that ends within a block goes on there.
+    """The next words of a key stream at every call; the next call continues within a block.
 
     >>> more = word_stream(bytes(32))
     >>> bool(np.array_equal(np.concatenate([more(3), more(6)]), secure_words(bytes(32), 9)))
@@ -154,7 +154,7 @@ def add_on_grid(
         raise ValueError(f"the scale of the noise is {scale}: it must be finite and above 0")
     exponent = math.frexp(scale)[1] - 1
     if not -900 < exponent < 900:
-        raise ValueError(f"the scale of the noise is {scale}: its grid would leave the range of doubles")
+        raise ValueError(f"the scale of the noise is {scale}: its grid would exceed the range of doubles")
     limit = math.ldexp(1.0, exponent + _LIMIT_BITS)
     bounded = np.clip(np.nan_to_num(values, nan=0.0), -limit, limit)
     sums = np.rint(np.ldexp(bounded, _FINE_BITS - exponent)).astype(np.int64)

@@ -69,7 +69,7 @@ class TreeNoise:
     def prefixes(self, start: int, stop: int) -> Vector:
         """The noise of the prefixes of start, …, stop − 1 steps, one per line; about two nodes drawn per step."""
         if start < 1 or stop < start:
-            raise ValueError(f"prefixes go from 1 upwards: {start} to {stop} is not a range of them")
+            raise ValueError(f"prefixes start at 1: {start} to {stop} is not a valid range")
         noise = np.zeros((stop - start, self.dimension))
         if stop == start:
             return noise
@@ -88,7 +88,7 @@ class TreeNoise:
     def walk(self, start: int = 1) -> Iterator[Vector]:
         """The noise of the prefixes of start, start + 1, … steps, for ever; one new node per step."""
         if start < 1:
-            raise ValueError(f"prefixes go from 1 upwards: a walk cannot start at {start}")
+            raise ValueError(f"prefixes start at 1: a walk cannot start at {start}")
         tree, before = divmod(start - 1, self.leaves)
         finished = self._finished(tree)
         while True:

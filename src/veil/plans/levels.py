@@ -1,4 +1,4 @@
-"""Levels: what each owner's budget gets under a plan."""
+"""Levels: rate, clip and cost of each owner under a plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from veil.plans.plan import Plan
 
 @dataclass(frozen=True)
 class LevelRow:
-    """What one owner or level gets: how often its rows are drawn, how far one may move a sum, what that costs."""
+    """One owner or level: its sampling rate, its bound and its cost."""
 
     owner: str
     rows: int
@@ -23,12 +23,12 @@ class LevelRow:
 
 
 def level_table(plan: Plan) -> list[LevelRow]:
-    """What every owner gets under a plan: rate, clip, expected uses of one row over the run, and the exact ε."""
-    require(plan.rules is not None, f"{plan.method} is not private: its owners have no budget to spend")
+    """The table of owners under a plan: rate, clip, expected uses of one row over the run, and the exact ε."""
+    require(plan.rules is not None, f"{plan.method} is not private: its owners have no budgets")
     release = first_release(plan.controller)
     rates = getattr(release.draw, "rates", None)
     if rates is None or plan.rules is None:
-        raise InputError(f"{plan.method} does not draw rows with a rate of their own: there is no table of levels")
+        raise InputError(f"{plan.method} does not draw rows at individual rates: it has no table of levels")
     accountant, rows = plan.settings.accountant_for(), []
     for owner, name in enumerate(plan.facts.owners):
         cells = [index for index, cell in enumerate(plan.facts.cells) if cell.owner == owner]

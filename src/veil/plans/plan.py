@@ -24,46 +24,48 @@ LossTransform = Callable[[LossFunction], LossFunction]
 
 
 NAMES_PUBLIC = (
-    "The names of the groups and owners that have rows are public knowledge and stay as they are: that a row is the "
-    "only one of its group or owner is not hidden."
+    "The names of the groups and owners that have rows are public knowledge and do not change: it is not hidden that "
+    "a row is the only one of its group or owner."
 )
 SIZES = {
     "counted": "Group sizes were counted in the rows and are treated as public; they were not released with noise.",
-    "declared": "Group sizes were declared as public knowledge, and the true number of rows decides nothing that is "
+    "declared": "Group sizes were declared as public knowledge, and the true number of rows does not affect anything "
     "published.",
-    "released": "Group sizes were released with noise, at a cost that ε includes, and the true number of rows decides "
-    "nothing that is published.",
+    "released": "Group sizes were released with noise, at a cost that ε includes, and the true number of rows does not "
+    "affect anything published.",
 }
 EMPTY_PLACE = (
-    "A row that is removed leaves its place empty: the size of its group, and what follows from sizes (rates, bounds, "
-    "margins, steps, a δ that was not given), stays as it is. A table that is really one row shorter is not covered: "
+    "A removed row leaves its place empty: the size of its group, and what follows from sizes (rates, bounds, margins, "
+    "steps, a δ that was not given), stays the same. A table that is really one row shorter is not covered: "
     "declare group sizes, or let private preprocessing release them."
 )
-CLASSES_READ = "Which classes there are was read off the rows and is treated as public."
+CLASSES_READ = "The set of classes was taken from the rows and is treated as public."
 WITHIN_CELL = "A row is replaced by a row of the same group and owner."
 SEED_GIVEN = (
-    "The seed was given by a person: whoever knows it can subtract the noise, and so can whoever sees two runs with "
-    "the same seed. Use it for tests only."
+    "The seed was given by a person: anybody who knows it, or sees two runs with the same seed, can subtract the "
+    "noise. Use it for tests only."
 )
-START = "The weights that training began with owe nothing to these rows, except by releases that this ledger records."
+START = "The starting weights do not depend on these rows, except through releases that this ledger records."
 ROW_BY_ROW = (
-    "The guarantee takes every row's numbers as made from that row alone, by public rules. What was computed over "
-    "several rows before (scaling, filling in, selecting columns or rows) is not covered, unless the ledger records it."
+    "The guarantee assumes that every row's numbers were computed from that row alone, by public rules. What was "
+    "computed over several rows before (scaling, filling in, selecting columns or rows) is not covered, unless the "
+    "ledger records it."
 )
 FAST_NOISE = (
     "Noise is Gaussian up to the rounding of floating-point numbers: secure_noise protects against attacks on that."
 )
 METRICS = "Figures on evaluation rows: those rows were declared public."
-UNTRIED = "Whether model and loss keep rows apart: they take no made-up rows, so it could not be tried."
+UNTRIED = "Whether model and loss keep rows separate: they do not accept synthetic rows, so this could not be tested."
 OWN_LOOP = (
-    "Whether the losses of the session's own loop keep rows apart: its torch calls outside of the model were tried "
-    "again with other rows; numbers taken out of torch (.item(), numpy) and anything kept from step to step were not."
+    "Whether the losses of the session's own loop keep rows separate: its torch calls outside the model were "
+    "repeated with other rows; numbers taken out of torch (.item(), numpy) and anything kept from step to step were "
+    "not."
 )
 TRAINED = (
-    "What the starting weights were trained on: another training of this process left the model with them. If it read "
-    "these rows too, the ε of both add up: begin with a fresh model, or continue a run by raise_budgets."
+    "What the starting weights were trained on: they come from another training in this process. If it read these rows "
+    "too, the ε of both add up: start with a fresh model, or continue a run with raise_budgets."
 )
-TUNING = "The choice of method, model and settings, if it looked at these rows before."
+TUNING = "The choice of method, model and settings, if it was based on these rows."
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,11 @@ class Plan:
     """What will happen, in public constants.
 
     `rules` has one spending rule per cell; None where nothing is private. `transform` changes the loss of each row
-    (adversarial training does). `over_budget` says that the user has agreed to groups with less privacy than was asked
-    for; otherwise such a plan is refused. `gate` tests an update on fresh rows and takes it back if it fails.
+    (adversarial training does). `over_budget` says that the user accepts groups with less privacy than requested;
+    otherwise such a plan is rejected. `gate` tests an update on fresh rows and takes it back if it fails.
     `earlier` are releases made before training that the rules pay for too: they enter the ledger first.
-    `solver` trains the model as a whole instead of the loop. `options` are the method's own, in plain values: a run
-    that goes on must have the same.
+    `solver` trains the model as a whole instead of the loop. `options` are the method's own, in plain values: a
+    resumed run must have the same.
     """
 
     method: str
@@ -108,14 +110,14 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def noise_filter(self) -> DiskFilter | None:
-        """A fresh filter for the noisy gradients, as the settings ask; it is post-processing."""
+        """A new noise filter as set in the settings; it is post-processing."""
         if self.settings.noise_filter == "none":
             return None
         return DiskFilter(self.settings.filter_memory, self.settings.filter_lookahead)
 
     @property
     def private(self) -> bool:
-        """Whether a guarantee comes with it."""
+        """Whether the plan has a privacy guarantee."""
         return self.rules is not None
 
     @property
@@ -140,7 +142,7 @@ class Plan:
         return Terms(self.relation, self.delta, self.settings.accountant, accounts, facts)
 
     def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
-        """What the guarantee rests on, in sentences."""
+        """Assumptions of the guarantee, in sentences."""
         found = [START, ROW_BY_ROW, NAMES_PUBLIC, SIZES[self.facts.sizes]]
         if self.relation is Relation.ADD_REMOVE and self.facts.sizes == "counted":
             found.append(EMPTY_PLACE)

@@ -1,4 +1,4 @@
-"""Budgets: reading what each owner allows, and cutting per-row budgets into levels."""
+"""Budgets: reading each owner's ε, and grouping per-row budgets into levels."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def read_budgets(source: Mapping[str, Any] | Path | str) -> dict[str, float]:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"the budgets in {path} cannot be read: {error}") from error
         pairs = _from_toml(text, where) if path.suffix == ".toml" else _from_csv(text, where)
-    require(bool(pairs), f"{where}: there is no budget")
+    require(bool(pairs), f"{where}: no budget found")
     budgets: dict[str, float] = {}
     for name, value in pairs:
-        require(name not in budgets, f'{where}: owner "{name}" has two budgets: leave one')
+        require(name not in budgets, f'{where}: owner "{name}" has two budgets: keep one')
         budgets[name] = checked_budget(value, f'{where}: the budget of owner "{name}"')
     return budgets
 
@@ -54,7 +54,7 @@ def checked_budget(value: Any, what: str) -> float:
 
 
 def _number(value: Any) -> float:
-    """A value as a number, NaN where it is none."""
+    """A value as a number, NaN if it is not one."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -86,12 +86,12 @@ def quantise(row_budgets: ArrayLike, levels: int = 8, *, names: Sequence[Any] | 
     """
     require(levels >= 1, f"levels is {levels}: at least one is needed")
     given = np.asarray(row_budgets)
-    require(given.ndim == 1 and given.size > 0, "per-row budgets are one number for each row")
+    require(given.ndim == 1 and given.size > 0, "per-row budgets must be one number for each row")
     own = np.array([_number(value) for value in given.tolist()])
     wrong = np.flatnonzero(~(np.isfinite(own) & (own > 0)))
     if len(wrong):
         row = wrong[0] if names is None else names[wrong[0]]
-        raise InputError(f"the budget of row {row} is not a finite number above 0: correct it or leave the row out")
+        raise InputError(f"the budget of row {row} is not a finite number above 0: correct it or remove the row")
     values, counts = np.unique(own, return_counts=True)
     if len(values) > _CANDIDATES:
         # Quantiles, the smallest always among them: no row may lie below every level.

@@ -71,7 +71,7 @@ class PublicFacts:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model of this problem gives per row."""
+        """How many outputs per row a model of this problem has."""
         return len(self.classes) if self.task == "classification" else 1
 
     def cell_name(self, cell: int) -> str:
@@ -85,7 +85,7 @@ class PublicFacts:
 
 
 class Rows(Protocol):
-    """Rows that need not lie in memory: they are taken by number when a batch is drawn."""
+    """A source of rows outside memory: rows are read by number when a batch is drawn."""
 
     def take(self, rows: NDArray[np.int64]) -> Tensor:
         """The inputs of some rows, in this order."""
@@ -140,7 +140,7 @@ class Problem:
         classes: Sequence[Any] | None = None,
         task: Task = "classification",
     ) -> Problem:
-        """Check everything and build a problem.
+        """Validate the data and build a problem.
 
         `groups` is one label per row, or a mapping of attributes that are crossed. With `Memberships` groups overlap: a
         row is then drawn and bounded with the smallest group it is in, and counts towards every group it is in when a
@@ -157,7 +157,7 @@ class Problem:
         rows = len(x)
         require(rows > 0, "there are no rows: give at least one row to train on")
         y, class_names = _as_targets(targets, task, classes)
-        require(len(y) == rows, f"there are {rows} rows of features and {len(y)} targets: they must be as many")
+        require(len(y) == rows, f"there are {rows} rows of features and {len(y)} targets: the numbers must match")
         overlap: Memberships | None = None
         if isinstance(groups, Memberships):
             group_ids, names, overlap = _primary_group(groups, rows)
@@ -166,9 +166,12 @@ class Problem:
             if group_sizes is not None:
                 group_ids, names = _with_declared(group_ids, names, group_sizes)
         if budgets is not None and not isinstance(budgets, Mapping):
-            require(owners is None, "budgets row by row make the owners: leave owners out, or give each owner's ε")
+            require(owners is None, "per-row budgets define the owners: omit owners, or give each owner's ε")
             levels = budgets if isinstance(budgets, Levels) else quantise(budgets)
-            require(len(levels.of_row) == rows, f"there are {rows} rows and {len(levels.of_row)} budgets of rows")
+            require(
+                len(levels.of_row) == rows,
+                f"there are {rows} rows and {len(levels.of_row)} per-row budgets, which must match",
+            )
             owners, budgets = levels.of_row, levels.budgets
         owner_ids, owner_names = (
             cross(owners, rows, "owner") if owners is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
@@ -256,15 +259,15 @@ def cross(
     ('f × a', 'm × a', 'm × b')
     """
     columns = list(attributes.values()) if isinstance(attributes, Mapping) else [attributes]
-    require(len(columns) > 0, f"name at least one {word} attribute")
+    require(len(columns) > 0, f"give at least one {word} attribute")
     labels: list[NDArray[np.str_]] = []
     for column in columns:
         values = np.asarray(column, dtype=object).ravel()
-        require(len(values) == rows, f"there are {rows} rows and {len(values)} {word} labels: they must be as many")
+        require(len(values) == rows, f"there are {rows} rows and {len(values)} {word} labels: the numbers must match")
         missing = np.array([v is None or v != v for v in values])
         if missing.any():
             first = int(np.flatnonzero(missing)[0])
-            raise InputError(f"the {word} of row {first} is missing: fill it in or leave the row out")
+            raise InputError(f"the {word} of row {first} is missing: fill it in or remove the row")
         labels.append(values.astype(str))
     crossed = labels[0] if len(labels) == 1 else np.array([CROSSED.join(parts) for parts in zip(*labels, strict=True)])
     names, ids = np.unique(crossed, return_inverse=True)
@@ -282,7 +285,7 @@ def _as_inputs(inputs: ArrayLike | Tensor) -> Tensor:
             row = int(torch.nonzero(~finite.all(dim=1))[0])
             column = int(torch.nonzero(~finite[row])[0])
             raise InputError(
-                f"feature {column} of row {row} is not a finite number: fill in missing values or leave the row out"
+                f"feature {column} of row {row} is not a finite number: fill in missing values or remove the row"
             )
     return x
 
@@ -295,20 +298,20 @@ def _as_targets(
         try:
             y = torch.as_tensor(values.astype(np.float64)).to(torch.get_default_dtype())
         except (ValueError, TypeError):  # what numpy says repeats the value
-            raise InputError("a target is not a number: give numbers, or leave task out for classes") from None
-        require(bool(torch.isfinite(y).all()), "a target is not a finite number: fill it in or leave the row out")
+            raise InputError("a target is not a number: give numbers, or omit task for classes") from None
+        require(bool(torch.isfinite(y).all()), "a target is not a finite number: fill it in or remove the row")
         return y, ()
     missing = np.array([v is None or v != v for v in values.ravel().tolist()])
-    require(not missing.any(), f"the target of row {int(missing.argmax())} is missing: fill it in or leave the row out")
+    require(not missing.any(), f"the target of row {int(missing.argmax())} is missing: fill it in or remove the row")
     known = np.unique(values) if classes is None else np.asarray(list(classes))
     many = classes is None and values.dtype.kind == "f" and len(known) > max(50, len(values) // 5)
-    require(not many, f"the targets are {len(known):,} different numbers: say task='regression', or give the classes")
+    require(not many, f"the targets are {len(known):,} different numbers: set task='regression', or give the classes")
     position = {value: index for index, value in enumerate(known.tolist())}
     try:
         ids = np.array([position[value] for value in values.tolist()], dtype=np.int64)
     except KeyError:  # which would repeat the value
         raise InputError(f"a target is not one of the {len(position)} declared classes") from None
-    require(len(position) >= 2, "the target has a single value: there is nothing to learn")
+    require(len(position) >= 2, "the target has a single value: choose a target with at least two")
     return torch.from_numpy(ids), tuple(str(value) for value in known.tolist())
 
 
@@ -318,7 +321,7 @@ def _primary_group(given: Memberships, rows: int) -> tuple[NDArray[np.int64], tu
     Rows in no group form one of their own.
     """
     names, table = given.names, given.table
-    require(len(table) == rows, f"there are {rows} rows and {len(table)} memberships: they must be as many")
+    require(len(table) == rows, f"there are {rows} rows and {len(table)} memberships: the numbers must match")
     if not table.any(axis=1).all():
         names, table = (*names, "no group"), np.column_stack([table, ~table.any(axis=1)])
     order = np.argsort(table.sum(axis=0), kind="stable")
@@ -356,7 +359,7 @@ def _cells(
 
 def _declared_cells(groups: tuple[str, ...], owners: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[Cell, ...]:
     """One cell per group, at its declared size. A group may have no row here: no exact count decides anything."""
-    require(len(owners) == 1, "group sizes can be declared only where there is one owner")
+    require(len(owners) == 1, "group sizes can be declared only with a single owner")
     missing = [name for name in groups if name not in sizes]
     require(not missing, f'no size is declared for group "{missing[0] if missing else ""}"')
     require(all(int(sizes[name]) > 0 for name in groups), "a declared group size must be above 0")

@@ -39,7 +39,7 @@ class Strata:
         if not members:
             raise ValueError("there must be at least one stratum")
         if len(names) != len(members) or len(set(names)) != len(names):
-            raise ValueError(f"{len(members)} strata need as many different names, not {names}")
+            raise ValueError(f"{len(members)} strata need that many different names, not {names}")
         for name, rows in zip(names, members, strict=True):
             _check_rows(name, rows)
         if len(members) > 1:
@@ -70,17 +70,17 @@ class Strata:
     def without_row(self, row: int) -> Strata:
         """The neighbouring strata in which `row` is a hole."""
         if not any(np.any(rows == row) for rows in self.members) or row == HOLE:
-            raise ValueError(f"row {row} is in no stratum")
+            raise ValueError(f"row {row} is not in any stratum")
         changed = tuple(np.where(rows == row, HOLE, rows) for rows in self.members)
         return Strata(changed, self.names, self.declared)
 
     def check_declared(self) -> None:
-        """Refuse strata with fewer slots than declared: a subset of them would be a larger share than was paid for."""
+        """Reject strata with fewer slots than declared: a subset would be a larger share than was charged."""
         for size, said in zip(self.sizes, self.declared or self.sizes, strict=True):
             require(
                 size >= said,
-                f"a group has {size} rows and {said} are declared: drawing without replacement (wor) needs the true "
-                "sizes; declare them, or draw by poisson",
+                f"a group has {size} rows and {said} are declared: sampling without replacement (wor) needs the true "
+                "sizes; declare them, or use poisson",
             )
 
     def rows_of(self, slots: Iterable[Rows], strata: Iterable[int] | None = None) -> Rows:
@@ -97,7 +97,7 @@ class Strata:
 def _read_only(rows: npt.ArrayLike) -> Rows:
     array = np.asarray(rows)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise ValueError("a stratum is a one-dimensional array of whole row ids")
+        raise ValueError("a stratum must be a one-dimensional array of integer row ids")
     view = np.ascontiguousarray(array, dtype=np.int64).view()
     view.flags.writeable = False
     return view
@@ -108,4 +108,4 @@ def _check_rows(name: str, rows: Rows) -> None:
         raise ValueError(f"stratum {name!r} has row id {rows.min()}: ids start at 0 (−1 is a hole)")
     present = rows[rows != HOLE]
     if np.any(present[1:] <= present[:-1]):
-        raise ValueError(f"the row ids of stratum {name!r} must be ascending and different")
+        raise ValueError(f"the row ids of stratum {name!r} must be ascending and distinct")

@@ -1,4 +1,4 @@
-"""Allowance: what releases beside training may cost, with which noise they are made, and where they are noted."""
+"""Allowance: the budget, noise and ledger of releases outside training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from veil.noise import GaussianNoise
 
 @dataclass(frozen=True)
 class Allowance:
-    """(ε, δ) under a relation, by an accountant; `open_ledger` begins the ledger that notes the cost first."""
+    """(ε, δ) under a relation, by an accountant; `open_ledger` opens the ledger that records the cost first."""
 
     epsilon: float
     delta: float

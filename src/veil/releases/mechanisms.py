@@ -1,4 +1,4 @@
-"""Mechanisms that work without a model: the ordered sum (INO-SGM) for anybody's vectors, scores and bounds."""
+"""Mechanisms without a model: the ordered sum (INO-SGM) of any vectors, scores and bounds."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def ordered_sum(
     array([1.5])
     """
     vectors = np.asarray(values, dtype=np.float64)
-    require(vectors.ndim in (1, 2), "values are one vector (or one number) for each row")
+    require(vectors.ndim in (1, 2), "values must be one vector or number for each row")
     vectors = vectors[:, None] if vectors.ndim == 1 else vectors
     rows = len(vectors)
     given = np.asarray(scores, dtype=np.float64).reshape(-1)
-    require(len(given) == rows, f"there are {rows} values and {len(given)} scores: they must be as many")
+    require(len(given) == rows, f"there are {rows} values and {len(given)} scores: the numbers must match")
     limits = np.asarray(bounds, dtype=np.float64)
     require(limits.ndim == 0 or limits.shape == (rows,), "give one bound for all rows or one for each")
     limits = np.broadcast_to(limits, (rows,))
-    require(bool(np.all(np.isfinite(limits) & (limits >= 0))), "a bound is not finite or below 0")
+    require(bool(np.all(np.isfinite(limits) & (limits >= 0))), "a bound is negative or not finite")
     require(np.isfinite(sigma) and sigma >= 0, f"sigma is {sigma}: it must be finite and at least 0")
     total = _clipped(vectors, limits).T @ _weights(given, limits, tail)
     noise = GaussianNoise(Seed.from_system() if seed is None else seed, secure=secure)
@@ -60,7 +60,7 @@ def ordered_event(sigma: float, bound: float, rate: float = 1.0) -> Event:
     >>> ordered_event(4.0, 2.0, 0.01)
     PoissonGaussian(noise_multiplier=2.0, rate=0.01, relation=<Relation.ADD_REMOVE: 'add-remove'>)
     """
-    require(bound > 0, f"bound is {bound}: a row that takes part has a bound above 0")
+    require(bound > 0, f"bound is {bound}: a row that takes part must have a bound above 0")
     return Gaussian(sigma / bound) if rate == 1.0 else PoissonGaussian(sigma / bound, rate)
 
 

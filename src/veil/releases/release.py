@@ -1,7 +1,7 @@
 """Release: sampling, bound and noise of one step in one object, from which the ledger's cost is computed.
 
 Nothing stores a clip or a sigma twice. `GradientRelease.events` reads the very limits, rates and standard deviations
-that `GradientRelease.make` applies, so what the ledger is told is what happens.
+that `GradientRelease.make` applies, so the ledger records what happens.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Released:
-    """What may leave: the noisy mean gradient and the noisy statistics. `view` is private and is not stored."""
+    """The released values: the noisy mean gradient and statistics. `view` is private and not stored."""
 
     gradient: dict[str, Tensor]
     divisor: float
@@ -59,7 +59,7 @@ class Released:
 
 @dataclass(frozen=True)
 class PrivateView:
-    """What the step saw of private rows: only for callbacks that are marked as not covered."""
+    """The private values of a step: only for callbacks that are marked as not covered."""
 
     rows: NDArray[np.int64]
     cells: Tensor
@@ -90,19 +90,19 @@ class GradientRelease:
         return joint_noise_multiplier(*multipliers) if multipliers else None
 
     def check_rows(self, cells: int) -> None:
-        """Refuse a bound or a statistic that looks at other rows: what it is charged for would not be what it costs."""
+        """Reject a bound or a statistic that depends on other rows: its cost would be higher than charged."""
         check_row_local(self.bound, cells)
         for statistic in self.statistics:
             require(
                 looks_at_one_row(statistic.measure, cells),
-                f'the statistic "{statistic.name}" measures a row by looking at other rows, so one row can move more '
-                "than its limit: make the measure of a row depend on that row alone",
+                f'the statistic "{statistic.name}" computes the value of a row from other rows, so one row can exceed '
+                "its bound: make the value of a row depend on that row alone",
             )
 
     def events(self, facts: PublicFacts) -> dict[int, Event]:
         """What each cell is charged for this step, computed from what `make` applies."""
         if self.relation is None:
-            raise AccountingError("this release belongs to a method that is not private: it has no cost to reserve")
+            raise AccountingError("this release belongs to a method that is not private, which has no cost to reserve")
         charges: dict[int, Event] = {}
         for cell in range(len(facts.cells)):
             multiplier = self.noise_multiplier(cell)
@@ -160,7 +160,7 @@ class GradientRelease:
     def _divisor(self, sampler: Sampler, seed: Seed, step: int) -> float:
         if self.divisor is not None:
             return self.divisor
-        assert isinstance(sampler, OneGroupSampler), "only a lottery leaves the divisor open"
+        assert isinstance(sampler, OneGroupSampler), "only a lottery has an undetermined divisor"
         return sampler.expected_of(sampler.chosen(seed, step))
 
     def _statistic(
@@ -214,7 +214,7 @@ class _Weigh:
 
 
 def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:
-    """The weights, lowered where a row would exceed its limit: the promise holds even if a bound is wrong.
+    """The weights, lowered where a row would exceed its limit: the guarantee holds even if a bound is wrong.
 
     Norms in single precision are right to a part in ten thousand and to `NORM_FLOOR` at worst, so every row stays that
     much below: the square of a slope of 1e-23 is 0.

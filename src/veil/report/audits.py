@@ -1,4 +1,4 @@
-"""Audits of a run: what `veil audit` left in the run's folder, for the audit panel."""
+"""Audits of a run: the results of `veil audit` in the run's folder, for the audit panel."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def _read(path: Path) -> list[dict[str, Any]]:
     # `veil audit` keeps all attacks in one object; a list, or one audit alone, is taken too.
     entries = record.get("audits", [record]) if isinstance(record, dict) else record
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InputError(f"{path} is not a list of audits")
+        raise InputError(f"{path} does not contain a list of audits")
     return entries

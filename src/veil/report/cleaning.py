@@ -1,4 +1,4 @@
-"""Cleaning: facts as strict JSON values (NaN becomes null), with histories thinned to what a page can show."""
+"""Cleaning: records of runs as strict JSON values (NaN becomes null), histories thinned to what a page can show."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Facts = Mapping[str, Any]
+# What `Run.as_json` gives, or a part of it.
+Record = Mapping[str, Any]
 MOST_POINTS = 120
 FEWEST_POINTS = 20
 POINTS_OF_ALL_RUNS = 1200
 # What the page reads of a run; a run that does not say it is shown without it.
-UNSAID: Facts = {
+UNSAID: Record = {
     **dict.fromkeys(
         ("run", "method", "metrics", "privacy", "about", "certificate", "task", "classes", "groups", "owners")
     ),
@@ -41,13 +42,13 @@ def clean(value: Any) -> Any:
     return str(value)
 
 
-def clean_runs(runs: Sequence[Facts]) -> list[dict[str, Any]]:
+def clean_runs(runs: Sequence[Record]) -> list[dict[str, Any]]:
     """Every run cleaned; the more runs, the fewer points of each history are kept."""
     points = max(FEWEST_POINTS, min(MOST_POINTS, POINTS_OF_ALL_RUNS // max(1, len(runs))))
     cleaned = []
     for run in runs:
-        facts = {**UNSAID, **clean({name: value for name, value in run.items() if name != "history"})}
-        cleaned.append({**facts, "history": clean(thin(run.get("history") or {}, points))})
+        record = {**UNSAID, **clean({name: value for name, value in run.items() if name != "history"})}
+        cleaned.append({**record, "history": clean(thin(run.get("history") or {}, points))})
     return cleaned
 
 

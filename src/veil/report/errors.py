@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Cell, Table
 from veil.report.wording import number, percent
 
@@ -14,7 +14,7 @@ _COLUMNS = ("root_mean_squared_error", "mean_absolute_error", "error_of_the_mean
 SHOWN = (*_COLUMNS, "worst_group_error", "average_group_error")
 
 
-def errors_of(run: Facts) -> dict[str, Any] | None:
+def errors_of(run: Record) -> dict[str, Any] | None:
     """What the cards say; None where a run predicts classes, or where nothing was measured."""
     metrics = run.get("metrics") or {}
     worst = metrics.get("worst_group")
@@ -23,7 +23,7 @@ def errors_of(run: Facts) -> dict[str, Any] | None:
     return {"worst": worst, **{name: metrics.get(name) for name in SHOWN}, "of_worst": metrics["by_group"][worst]}
 
 
-def error_headline(errors: Facts, privacy: str) -> str:
+def error_headline(errors: Record, privacy: str) -> str:
     """The one sentence about a model that predicts numbers."""
     own = errors["of_worst"]
     usual = own.get("error_of_the_mean")
@@ -34,7 +34,7 @@ def error_headline(errors: Facts, privacy: str) -> str:
     )
 
 
-def error_figure(run: Facts) -> Bars | None:
+def error_figure(run: Record) -> Bars | None:
     """The error of every group, with a mark for the constant answer."""
     scores = _scores(run)
     if not scores:
@@ -50,7 +50,7 @@ def error_figure(run: Facts) -> Bars | None:
     )
 
 
-def error_table(run: Facts) -> Table | None:
+def error_table(run: Record) -> Table | None:
     """All figures of every group."""
     scores = _scores(run)
     if not scores:
@@ -70,6 +70,6 @@ def error_table(run: Facts) -> Table | None:
     return Table("Groups", ("Group", *heads, "Training rows", "Evaluation rows", "ε"), rows)
 
 
-def _scores(run: Facts) -> dict[str, Facts]:
+def _scores(run: Record) -> dict[str, Record]:
     scores = (run.get("metrics") or {}).get("by_group") or {}
     return {name: own for name, own in scores.items() if "root_mean_squared_error" in own}

@@ -1,11 +1,11 @@
-"""What the model learned: the effects of an additive model as figures and a table, and groups too small to be heard."""
+"""What the model learned: the effects of an additive model as figures and a table; and small groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
 from veil.report.wording import date, number, signed, some_of, value
 
@@ -13,7 +13,7 @@ COLUMNS, PAIRS, VALUES, CURVES = 10, 4, 10, 8
 TOGETHER = "other small groups"
 UNKNOWN = "unknown value"
 READ_OFF = (
-    "The ends of the curves and the values listed stand on bounds and categories that were read off the training rows: "
+    "The ends of the curves and the values listed depend on bounds and categories taken from the training rows: "
     "the certificate does not cover them."
 )
 EFFECT = "Effect"
@@ -24,7 +24,7 @@ BAND = (
 )
 
 
-def effect_figures(run: Facts) -> dict[str, Figure]:
+def effect_figures(run: Record) -> dict[str, Figure]:
     """The columns and the pairs that matter most, on one scale."""
     effects = run.get("effects") or {}
     columns = [one for one in effects.get("columns") or [] if one["kind"] != "text"][:COLUMNS]
@@ -40,8 +40,8 @@ def effect_figures(run: Facts) -> dict[str, Figure]:
     return found
 
 
-def learned(run: Facts) -> dict[str, Any] | None:
-    """How to read the figures, and what of them no certificate covers; None where a run has no effects."""
+def learned(run: Record) -> dict[str, Any] | None:
+    """How to read the figures, and what the certificate does not cover; None where a run has no effects."""
     effects = run.get("effects") or {}
     if not effects:
         return None
@@ -52,9 +52,9 @@ def learned(run: Facts) -> dict[str, Any] | None:
     }[effects["unit"]]
     return {
         "reading": f"{up} The effects of a column are 0 on average over its knots or values. They follow from the "
-        "released model alone: no row was read for them, and they cost no ε. "
+        "released model alone: they read no rows and cost no ε. "
         f"{BAND if _knows_noise(effects) else 'Part of each effect is noise.'} A missing "
-        "number counts like the middle between the column's bounds, unless enough rows taught the model otherwise.",
+        "number counts as the middle between the column's bounds, unless the model learned otherwise.",
         "not_covered": READ_OFF if effects["from_rows"] else None,
         "columns": len(effects["columns"]),
         "pairs": len(effects["pairs"]),
@@ -62,11 +62,11 @@ def learned(run: Facts) -> dict[str, Any] | None:
     }
 
 
-def _knows_noise(effects: Facts) -> bool:
+def _knows_noise(effects: Record) -> bool:
     return any(column.get("noise") is not None for column in effects["columns"])
 
 
-def learned_table(run: Facts) -> Table | None:
+def learned_table(run: Record) -> Table | None:
     """All columns and pairs by how much they matter, with the values that have the largest and the smallest effect."""
     effects = run.get("effects") or {}
     if not effects:
@@ -89,8 +89,8 @@ def learned_table(run: Facts) -> Table | None:
     )
 
 
-def unheard(run: Facts) -> str | None:
-    """The sentence about groups that are too small to be heard alone; None where all are heard, or nobody is asked."""
+def unheard(run: Record) -> str | None:
+    """The sentence about groups too small to be treated separately; None where there are none."""
     details = run.get("details") or {}
     together: Mapping[str, str] = details.get("heard_together") or {}
     if not together or details.get("aim") == "overall":
@@ -100,17 +100,17 @@ def unheard(run: Facts) -> str | None:
     for other in dict.fromkeys(together.values()):
         own = [f"'{name}' ({_rows(rows.get(name))})" for name, kin in together.items() if kin == other]
         whom = other if other == TOGETHER else f"'{other}'"
-        parts.append(f"{some_of(own)}, steered together with {whom}")
+        parts.append(f"{some_of(own)}, treated together with {whom}")
     needed = details.get("rows_to_be_heard")
     more = "" if needed is None else f" About {number(needed)} rows would be needed."
-    return f"Too few rows to be heard alone at this ε: {'; '.join(parts)}.{more}"
+    return f"Too few rows to be treated separately at this ε: {'; '.join(parts)}.{more}"
 
 
 def _rows(count: int | None) -> str:
     return f"{number(count)} row{'' if count == 1 else 's'}"
 
 
-def _names(column: Facts) -> list[str]:
+def _names(column: Record) -> list[str]:
     """Knots or values as people read them."""
     shown = {"number": value, "date": date}.get(column["kind"], str)
     return [shown(at) for at in column["at"]]
@@ -135,7 +135,7 @@ def _known(levels: Sequence[str]) -> Sequence[str]:
     return levels[:-1] if levels[-1] == UNKNOWN else levels
 
 
-def _drawn(column: Facts, effects: Facts, span: tuple[float, float]) -> Figure:
+def _drawn(column: Record, effects: Record, span: tuple[float, float]) -> Figure:
     """A curve for a number or a date; bars for a category, or a grid where there are several curves."""
     curves = list(effects["curves"])
     strongest = sorted(range(len(curves)), key=lambda curve: -max(map(abs, column["effects"][curve])))[:CURVES]
@@ -190,14 +190,14 @@ def _drawn(column: Facts, effects: Facts, span: tuple[float, float]) -> Figure:
     )
 
 
-def _band(column: Facts, curve: int) -> tuple[float, ...] | None:
+def _band(column: Record, curve: int) -> tuple[float, ...] | None:
     """Two standard deviations of noise; None where a run does not know them."""
     noise = column.get("noise")
     return None if noise is None else tuple(2 * one for one in noise[curve])
 
 
-def _pair(pair: Facts, curves: Sequence[str]) -> Heat:
-    """What two columns say together; of several curves the one that they say most about."""
+def _pair(pair: Record, curves: Sequence[str]) -> Heat:
+    """The interaction of two columns; of several curves the one with the largest effect."""
     most = max(range(len(curves)), key=lambda curve: max(abs(one) for line in pair["effects"][curve] for one in line))
     rows, columns = map(_known, pair["levels"])
     of = f"Class {curves[most]}. " if len(curves) > 1 else ""
@@ -217,7 +217,7 @@ def _pair(pair: Facts, curves: Sequence[str]) -> Heat:
     )
 
 
-def _label(effects: Facts) -> str:
+def _label(effects: Record) -> str:
     return {
         "log-odds": f"Log-odds of {effects['curves'][0]}",
         "scores": "Score of a class, less the mean over classes",
@@ -225,8 +225,8 @@ def _label(effects: Facts) -> str:
     }[effects["unit"]]
 
 
-def _note(column: Facts, curves: Sequence[str], shown: int) -> str:
-    """What the figure leaves out: further values and classes, and what has no place on the axis."""
+def _note(column: Record, curves: Sequence[str], shown: int) -> str:
+    """What the figure omits: further values and classes, and values without a place on the axis."""
     values = len(column["at"]) if column["kind"] not in ("number", "date") else 0
     said = [f"The {VALUES} of {values} values with the largest effects."] if values > VALUES else []
     said += [f"The {shown} of {len(curves)} classes with the largest effects."] if len(curves) > shown else []

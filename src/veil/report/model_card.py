@@ -1,4 +1,4 @@
-"""The model card: what people should know before they use a model, from the facts that the report shows."""
+"""The model card: what people should know before they use a model, from the record that the report shows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from veil.foundation.files import FOR_ALL, write_whole
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.page import environment
 from veil.report.twin import build
 
 NAME = "MODEL_CARD.md"
 
 
-def render_card(facts: Facts, *, requirements: Sequence[Facts] = (), audits: Sequence[Facts] = ()) -> str:
+def render_card(run: Record, *, requirements: Sequence[Record] = (), audits: Sequence[Record] = ()) -> str:
     """The card of one run as Markdown."""
-    twin, tables = build([facts], requirements, audits)
+    twin, tables = build([run], requirements, audits)
     filling = environment(escaped=False)
     filling.filters["md"] = plain_markdown
     text: str = filling.get_template("model_card.md.j2").render(
@@ -24,10 +24,10 @@ def render_card(facts: Facts, *, requirements: Sequence[Facts] = (), audits: Seq
     return text.strip() + "\n"
 
 
-def write_card(facts: Facts, folder: Path, audits: Sequence[Facts] = ()) -> Path:
+def write_card(run: Record, folder: Path, audits: Sequence[Record] = ()) -> Path:
     """Write `MODEL_CARD.md` into the run's folder."""
     path = folder / NAME
-    write_whole(path, render_card(facts, audits=audits).encode(), FOR_ALL)
+    write_whole(path, render_card(run, audits=audits).encode(), FOR_ALL)
     return path
 
 

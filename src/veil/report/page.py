@@ -1,4 +1,4 @@
-"""The page: facts in, one self-contained HTML file and its JSON twin out. No request ever leaves the page."""
+"""The page: records of runs in, one self-contained HTML file and its JSON twin out. It makes no network requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from veil.foundation.files import FOR_ALL, write_whole
 from veil.report import wording
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.figures import Table
 from veil.report.twin import build
 
@@ -24,7 +24,7 @@ SCRIPTS = ("charts.js", "page.js")
 
 
 def write_report(
-    runs: Sequence[Facts], path: Path, *, requirements: Sequence[Facts] = (), audits: Sequence[Facts] | None = None
+    runs: Sequence[Record], path: Path, *, requirements: Sequence[Record] = (), audits: Sequence[Record] | None = None
 ) -> Path:
     """Write the page, and beside an `.html` file its JSON twin; returns the page's path."""
     twin, tables = build(runs, requirements, audits or ())
@@ -38,22 +38,22 @@ def write_report(
 
 
 def render_page(
-    runs: Sequence[Facts], *, requirements: Sequence[Facts] = (), audits: Sequence[Facts] | None = None
+    runs: Sequence[Record], *, requirements: Sequence[Record] = (), audits: Sequence[Record] | None = None
 ) -> str:
     """The whole page as text."""
     return _render(*build(runs, requirements, audits or ()))
 
 
-def build_facts(
-    runs: Sequence[Facts], *, requirements: Sequence[Facts] = (), audits: Sequence[Facts] | None = None
+def build_twin(
+    runs: Sequence[Record], *, requirements: Sequence[Record] = (), audits: Sequence[Record] | None = None
 ) -> dict[str, Any]:
     """The JSON twin: the runs, and every figure derived from them that the page shows."""
     return build(runs, requirements, audits or ())[0]
 
 
-def render_summary(facts: Facts) -> str:
+def render_summary(run: Record) -> str:
     """A small HTML fragment for notebooks: the verdict of one run, without scripts or outside styles."""
-    twin = build_facts([facts])
+    twin = build_twin([run])
     html: str = environment(escaped=True).get_template("summary.html.j2").render(twin=twin, run=twin["runs"][0])
     return html
 
@@ -80,7 +80,7 @@ def _render(twin: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
 
 
 def _embedded(twin: Mapping[str, Any]) -> str:
-    """JSON that no HTML parser can leave: the characters that end or open markup are written as escapes."""
+    """JSON that is safe inside HTML: characters that open or close markup are escaped."""
     text = json.dumps(twin, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,11 +1,11 @@
-"""Panels: which figures a run's facts allow. A figure is made only when its data are there."""
+"""Panels: which figures a run's record allows. A figure is made only when its data are there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Figure, Forest, Heat, Interval, Lines, Point, Scatter, Series
 from veil.report.intervals import Spread
 from veil.report.variants import Variant, front_of
@@ -16,7 +16,7 @@ STD_NOTE = "Whiskers are one standard deviation over seeds."
 NOT_STATE = {"step", "epsilon", "worst_group_accuracy", "average_group_accuracy", "accuracy", "group_accuracy"}
 
 
-def privacy_figures(run: Facts) -> dict[str, Figure]:
+def privacy_figures(run: Record) -> dict[str, Figure]:
     """ε of a row, by group and by owner, against the budget, and ε over the steps."""
     privacy, certificate = run.get("privacy") or {}, run.get("certificate") or {}
     budgets = certificate.get("budgets") or {}
@@ -33,7 +33,7 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
             value_label="Guaranteed ε",
             mark_label="Budget" if common is not None else "",
             inner_label="Spent by the ledger" if spent else "",
-            note="" if common is not None else "Budgets belong to owners: a group shows the largest ε among its rows.",
+            note="" if common is not None else "Owners set budgets: a group shows the largest ε among its rows.",
         )
     if len(by_owner) > 1:
         figures["epsilon-owners"] = Bars(
@@ -54,7 +54,7 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
             row_label="Rows",
             value_label="Charged ε",
             mark_label="Budget",
-            note="As it stood when this run was saved; `veil budget show` tells how it stands now.",
+            note="As of when this run was saved; `veil budget show` shows the current state.",
         )
     history = run.get("history") or {}
     spending = _points(history, "epsilon")
@@ -67,17 +67,17 @@ def privacy_figures(run: Facts) -> dict[str, Figure]:
             series=(_series("ε reserved", spending, "summary"),),
             format="number",
             references=(("largest budget" if common is None else "budget", budget),) if budget is not None else (),
-            note="A reading of the ledger, the largest over all groups; the promise is the guaranteed ε.",
+            note="Read from the ledger: the largest over all groups. The guarantee is the certified ε.",
         )
     return figures
 
 
-def _whose(limit: Facts) -> str:
-    """The rows that a limit of the budget store is about."""
+def _whose(limit: Record) -> str:
+    """The rows that a limit of the budget store applies to."""
     return " / ".join(str(limit[key]) for key in ("group", "owner") if limit.get(key)) or "every row"
 
 
-def training_figures(run: Facts) -> dict[str, Figure]:
+def training_figures(run: Record) -> dict[str, Figure]:
     """Accuracy of each group over the steps, and what the controller released on the way."""
     history = run.get("history") or {}
     names = _group_names(run)
@@ -97,7 +97,7 @@ def training_figures(run: Facts) -> dict[str, Figure]:
     return figures
 
 
-def _curves(history: Facts, names: Sequence[str]) -> tuple[Series, ...]:
+def _curves(history: Record, names: Sequence[str]) -> tuple[Series, ...]:
     found = _points(history, "group_accuracy")
     series = []
     for column, name in enumerate(names):
@@ -110,7 +110,7 @@ def _curves(history: Facts, names: Sequence[str]) -> tuple[Series, ...]:
     return tuple(series) if len(found) > 1 or len(average) > 1 else ()
 
 
-def _state_lines(run: Facts, name: str) -> Lines | None:
+def _state_lines(run: Record, name: str) -> Lines | None:
     """One controller value over time: a line per group, per owner, or a single one."""
     values = [(s, v if isinstance(v, list) else [v]) for s, v in _points(run.get("history") or {}, name)]
     widths = {len(value) for _, value in values}
@@ -127,7 +127,7 @@ def _state_lines(run: Facts, name: str) -> Lines | None:
     return Lines(title=title, x_label="Step", y_label=label, series=series, format="number")
 
 
-def _part_names(run: Facts, name: str, width: int) -> list[str]:
+def _part_names(run: Record, name: str, width: int) -> list[str]:
     groups = [group["name"] for group in run.get("groups") or []]
     owners = [owner["name"] for owner in run.get("owners") or []]
     if width == 1:
@@ -186,7 +186,7 @@ def heat_figure(groups: Sequence[Mapping[str, Any]]) -> Heat | None:
         value_label="Accuracy",
         count_label="Evaluation rows",
         diverging=True,
-        note="Orange lies below the middle of these values, blue above it.",
+        note="Orange is below the middle of these values, blue above.",
     )
 
 
@@ -253,12 +253,12 @@ def _one_std(value: Spread) -> Interval:
     return Interval(mean) if mean is None or std is None else Interval(mean, mean - std, mean + std)
 
 
-def _group_names(run: Facts) -> list[str]:
+def _group_names(run: Record) -> list[str]:
     scores = (run.get("metrics") or {}).get("by_group") or {}
     return list(scores) or [group["name"] for group in run.get("groups") or []]
 
 
-def _points(history: Facts, name: str) -> list[tuple[float, Any]]:
+def _points(history: Record, name: str) -> list[tuple[float, Any]]:
     steps, values = history.get("step") or [], history.get(name) or []
     return [(step, value) for step, value in zip(steps, values, strict=False) if value is not None]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.errors import SHOWN
 from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
 from veil.report.variants import FIGURES
 from veil.report.wording import label, number
 
 
-def quality_figures(run: Facts) -> dict[str, Figure]:
+def quality_figures(run: Record) -> dict[str, Figure]:
     """What `metrics.parity` and the extra keys of `metrics.by_group` allow."""
     metrics = run.get("metrics") or {}
     scores = metrics.get("by_group") or {}
@@ -28,7 +28,7 @@ def quality_figures(run: Facts) -> dict[str, Figure]:
             note=_one_class_note(scores),
         )
     if calibration := _lines(scores, "calibration", "confidence", "accuracy"):
-        said = ("Calibration of each group", "Confidence of the model", "Share that was right", "as sure as right")
+        said = ("Calibration of each group", "Confidence of the model", "Share predicted correctly", "perfect")
         figures["calibration"] = _unit_square(*said, calibration)
     if roc := _lines(scores, "roc", "fpr", "tpr"):
         said = ("ROC curve of each group", "False positive rate", "True positive rate", "chance")
@@ -39,17 +39,17 @@ def quality_figures(run: Facts) -> dict[str, Figure]:
     return figures
 
 
-def _one_class_note(scores: Facts) -> str:
+def _one_class_note(scores: Record) -> str:
     tables = [score["confusion"] for score in scores.values() if score.get("confusion")]
     if not tables or not all(sum(sum(row) > 0 for row in table) == 1 for table in tables):
         return ""
     return (
-        "Groups here hold rows of one class only: selection rates differ because the classes do, and equal opportunity "
+        "Each group has rows of one class only: selection rates differ because the classes do, and equal opportunity "
         "compares the groups of positive rows."
     )
 
 
-def score_table(run: Facts) -> Table | None:
+def score_table(run: Record) -> Table | None:
     """Every further number that `metrics.by_group` gives of each group, or None where there is none."""
     scores = (run.get("metrics") or {}).get("by_group") or {}
     elsewhere = ("n", "accuracy", *SHOWN)
@@ -64,8 +64,8 @@ def score_table(run: Facts) -> Table | None:
     return Table("Further figures of each group", ("Group", *(label(key) for key in names)), rows)
 
 
-def further_figures(run: Facts) -> dict[str, float]:
-    """Numbers of `metrics` that stand nowhere else on the page, by their label."""
+def further_figures(run: Record) -> dict[str, float]:
+    """Numbers of `metrics` that are not elsewhere on the page, by their label."""
     metrics = run.get("metrics") or {}
     elsewhere = (*FIGURES, *SHOWN, "epsilon")
     return {label(key): value for key, value in metrics.items() if _is_number(value) and key not in elsewhere}
@@ -87,7 +87,7 @@ def _unit_square(title: str, x_label: str, y_label: str, diagonal: str, series: 
     )
 
 
-def _lines(scores: Facts, key: str, x: str, y: str) -> tuple[Series, ...]:
+def _lines(scores: Record, key: str, x: str, y: str) -> tuple[Series, ...]:
     series = []
     for name, score in scores.items():
         curve = score.get(key) or {}
@@ -98,7 +98,7 @@ def _lines(scores: Facts, key: str, x: str, y: str) -> tuple[Series, ...]:
 
 
 def _confusion(name: str, counts: Any, classes: Sequence[Any]) -> Heat | None:
-    """Shares of each true class; the counts stand beside them."""
+    """Shares of each true class, with the counts."""
     if not counts or len(counts) != len(classes):
         return None
     labels = tuple(str(label) for label in classes)
@@ -119,8 +119,8 @@ def _confusion(name: str, counts: Any, classes: Sequence[Any]) -> Heat | None:
     )
 
 
-def audit_figures(audits: Sequence[Facts]) -> dict[str, Figure]:
-    """What an attacker showed against what is promised, of each audit that says so by group."""
+def audit_figures(audits: Sequence[Record]) -> dict[str, Figure]:
+    """Lower bounds of the attacks against the guarantee, for each audit with results by group."""
     figures: dict[str, Figure] = {}
     for index, audit in enumerate(audits):
         by_group = audit.get("by_group") or {}
@@ -130,7 +130,7 @@ def audit_figures(audits: Sequence[Facts]) -> dict[str, Figure]:
             bars = (Bar("all rows", audit["epsilon_lower"], audit.get("epsilon")), *bars)
         if any(bar.value is not None for bar in bars):
             figures[f"audit-{index}"] = Bars(
-                title=f"What the attack {audit.get('attack', 'audit')} could show",
+                title=f"What the attack {audit.get('attack', 'audit')} found",
                 bars=bars,
                 x_label="ε",
                 row_label="Rows",

@@ -1,4 +1,4 @@
-"""Requirements: what a person asks of a run (`worst_group_accuracy>=0.6`), read before training and judged after."""
+"""Requirements on a run (`worst_group_accuracy>=0.6`), parsed before training and checked after."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def parse_requirement(text: str) -> Requirement:
     if metric not in known:
         near = difflib.get_close_matches(metric, known, 1)
         hint = f'did you mean "{near[0]}"' if near else f"known are {', '.join(known)}"
-        raise InputError(f'requirement "{text}" names an unknown figure "{metric}": {hint}')
+        raise InputError(f'requirement "{text}" has an unknown metric "{metric}": {hint}')
     try:
         threshold = float(value)
     except ValueError as error:
@@ -76,7 +76,7 @@ def parse_requirements(texts: Iterable[str]) -> list[Requirement]:
 def from_mapping(given: Mapping[str, Any]) -> Requirement:
     """A requirement as a report is given it: `metric`, `op` (by default >=), `threshold`."""
     sign = str(given.get("op", ">="))
-    require(sign in COMPARISONS, f'a requirement compares by "{sign}": use one of {", ".join(COMPARISONS)}')
+    require(sign in COMPARISONS, f'a requirement uses "{sign}": it must be one of {", ".join(COMPARISONS)}')
     return Requirement(str(given["metric"]), sign, float(given["threshold"]))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from veil.errors import require
-from veil.report.cleaning import Facts, clean, clean_runs
+from veil.report.cleaning import Record, clean, clean_runs
 from veil.report.errors import error_figure, error_table
 from veil.report.figures import Figure, Table, as_json
 from veil.report.intervals import CONFIDENCE
@@ -38,7 +38,7 @@ DETAILED_RUNS = 12
 
 
 def build(
-    runs: Sequence[Facts], requirements: Sequence[Mapping[str, Any]], audits: Sequence[Mapping[str, Any]]
+    runs: Sequence[Record], requirements: Sequence[Mapping[str, Any]], audits: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Table]]:
     """The twin, and the table of each of its figures."""
     cleaned = clean_runs(_unpacked(runs))
@@ -88,11 +88,11 @@ def build(
 
 
 def judge_requirements(
-    runs: Sequence[Facts], requirements: Sequence[Mapping[str, Any]]
+    runs: Sequence[Record], requirements: Sequence[Mapping[str, Any]]
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Which method is judged, and every requirement with what was measured and whether it is met."""
+    """The method that is checked, and every requirement with its measured value and whether it is met."""
     cleaned = clean_runs(_unpacked(runs))
-    require(len(cleaned) > 0, "there is no run to judge")
+    require(len(cleaned) > 0, "there is no run to check")
     subject = choose_subject(find_variants(cleaned))
     verdict = make_verdict(cleaned, subject, [], requirements)
     return subject.name, verdict["requirements"]
@@ -101,7 +101,7 @@ def judge_requirements(
 def _shared_figures(
     variants: Sequence[Variant], subject: Variant, baselines: Sequence[Variant], groups: Sequence[Mapping[str, Any]]
 ) -> dict[str, Figure]:
-    """What stands once on the page."""
+    """The figures that appear once on the page."""
     wanted: dict[str, Figure | None] = {
         "pareto": pareto_figure(variants, subject),
         "gap": gap_figure(variants),
@@ -111,13 +111,13 @@ def _shared_figures(
     return {name: figure for name, figure in wanted.items() if figure is not None}
 
 
-def _error_figures(run: Facts) -> dict[str, Figure]:
+def _error_figures(run: Record) -> dict[str, Figure]:
     found = error_figure(run)
     return {} if found is None else {"errors": found}
 
 
-def _own_figures(runs: Sequence[Facts], detailed: Sequence[int]) -> dict[str, Figure]:
-    """What each of the detailed runs has for itself; the run's place ends the name."""
+def _own_figures(runs: Sequence[Record], detailed: Sequence[int]) -> dict[str, Figure]:
+    """The figures of each detailed run; names end with the run's position."""
     found: dict[str, Figure] = {}
     for index in detailed:
         for make in (privacy_figures, effect_figures, training_figures, quality_figures):
@@ -125,12 +125,12 @@ def _own_figures(runs: Sequence[Facts], detailed: Sequence[int]) -> dict[str, Fi
     return found
 
 
-def _unpacked(runs: Sequence[Facts]) -> list[Facts]:
-    """The facts of runs; the JSON twin of an earlier report stands for the runs in it."""
-    return [facts for run in runs for facts in (run["runs"] if run.get("format") == FORMAT else [run])]
+def _unpacked(runs: Sequence[Record]) -> list[Record]:
+    """The records of runs; the JSON twin of an earlier report is replaced by its runs."""
+    return [record for run in runs for record in (run["runs"] if run.get("format") == FORMAT else [run])]
 
 
-def _detailed(runs: Sequence[Facts], variants: Sequence[tuple[int, ...]], subject: tuple[int, ...]) -> list[int]:
+def _detailed(runs: Sequence[Record], variants: Sequence[tuple[int, ...]], subject: tuple[int, ...]) -> list[int]:
     """The runs shown one by one, the subject's first: all, or of many the first of each variant."""
     chosen = range(len(runs)) if len(runs) <= DETAILED_RUNS else [members[0] for members in variants]
     return sorted(chosen, key=lambda index: (index != subject[0], index not in subject, index))
@@ -155,7 +155,7 @@ def _sections(several: bool, audited: bool, run: int, tables: Mapping[str, Table
     return [(name, label) for there, name, label in wanted if there]
 
 
-def _title(runs: Sequence[Facts]) -> str:
+def _title(runs: Sequence[Record]) -> str:
     config = runs[0].get("config") or {}
     data = config.get("data")
     if len(runs) == 1:
@@ -163,7 +163,7 @@ def _title(runs: Sequence[Facts]) -> str:
     return f"Comparison on {data}" if data else "Comparison of methods"
 
 
-def _names(runs: Sequence[Facts], variants: Sequence[Variant]) -> list[str]:
+def _names(runs: Sequence[Record], variants: Sequence[Variant]) -> list[str]:
     """Each run by its variant, with its seed (or its place among the runs) where the variant has several."""
     names = {}
     for variant in variants:
@@ -174,13 +174,13 @@ def _names(runs: Sequence[Facts], variants: Sequence[Variant]) -> list[str]:
     return [names[index] for index in range(len(runs))]
 
 
-def _kicker(runs: Sequence[Facts], variants: Sequence[Variant]) -> str:
+def _kicker(runs: Sequence[Record], variants: Sequence[Variant]) -> str:
     if len(runs) == 1:
         return "Training report"
     return f"{len(variants)} method{'s' if len(variants) > 1 else ''}, {len(runs)} runs"
 
 
-def _data_card(run: Facts) -> dict[str, Any]:
+def _data_card(run: Record) -> dict[str, Any]:
     groups = run.get("groups") or []
     total = sum(group.get("rows") or 0 for group in groups)
     owners = run.get("owners") or []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from veil.metrics.definitions import PRIVACY_COST_GAP
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.intervals import Spread, paired_p, pareto, spread, wilson
 
 FIGURES = ("worst_group_accuracy", "average_group_accuracy", "accuracy", "disparity")
@@ -35,18 +35,18 @@ class Variant:
         return self.figures["worst_group_accuracy"]["mean"]
 
 
-def is_private(run: Facts) -> bool:
-    """Whether a guarantee comes with the run."""
+def is_private(run: Record) -> bool:
+    """Whether the run has a privacy guarantee."""
     return epsilon_of(run) is not None
 
 
-def epsilon_of(run: Facts) -> float | None:
+def epsilon_of(run: Record) -> float | None:
     """The certified ε of a run."""
     value = (run.get("privacy") or {}).get("epsilon")
     return None if value is None else float(value)
 
 
-def find_variants(runs: Sequence[Facts]) -> list[Variant]:
+def find_variants(runs: Sequence[Record]) -> list[Variant]:
     """Runs put together by label; a label carries ε only where the same method ran at several."""
     asked: dict[str, set[Any]] = {}
     for run in runs:
@@ -57,20 +57,20 @@ def find_variants(runs: Sequence[Facts]) -> list[Variant]:
     return [_variant(name, indices, runs) for name, indices in members.items()]
 
 
-def _method(run: Facts) -> str:
+def _method(run: Record) -> str:
     return str((run.get("config") or {}).get("label") or run.get("method") or "run")
 
 
-def _asked_epsilon(run: Facts) -> Any:
+def _asked_epsilon(run: Record) -> Any:
     return (run.get("settings") or {}).get("epsilon") if is_private(run) else None
 
 
-def _label(run: Facts, several: bool) -> str:
+def _label(run: Record, several: bool) -> str:
     epsilon = _asked_epsilon(run)
     return f"{_method(run)}, ε = {epsilon:g}" if several and epsilon is not None else _method(run)
 
 
-def _variant(name: str, indices: Sequence[int], runs: Sequence[Facts]) -> Variant:
+def _variant(name: str, indices: Sequence[int], runs: Sequence[Record]) -> Variant:
     own = [runs[index] for index in indices]
     metrics = [run.get("metrics") or {} for run in own]
     epsilons = [epsilon for run in own if (epsilon := epsilon_of(run)) is not None]
@@ -87,7 +87,7 @@ def _variant(name: str, indices: Sequence[int], runs: Sequence[Facts]) -> Varian
     )
 
 
-def _by_seed(runs: Sequence[Facts]) -> dict[Any, float]:
+def _by_seed(runs: Sequence[Record]) -> dict[Any, float]:
     """Worst-group accuracy by the seed that a person gave."""
     found = {}
     for run in runs:
@@ -97,7 +97,7 @@ def _by_seed(runs: Sequence[Facts]) -> dict[Any, float]:
     return found
 
 
-def _groups(metrics: Sequence[Facts]) -> dict[str, dict[str, Any]]:
+def _groups(metrics: Sequence[Record]) -> dict[str, dict[str, Any]]:
     """Mean accuracy of each group over seeds, its std, its rows, and the interval that these rows allow."""
     names = list(dict.fromkeys(name for one in metrics for name in one.get("by_group") or {}))
     found = {}
@@ -123,7 +123,7 @@ def _groups(metrics: Sequence[Facts]) -> dict[str, dict[str, Any]]:
 
 
 def choose_subject(variants: Sequence[Variant]) -> Variant:
-    """Whom the page is about: the private variant with the best worst group, else the best of all."""
+    """The subject of the page: the private variant with the best worst group, else the best of all."""
     candidates = [variant for variant in variants if variant.private] or list(variants)
     return max(candidates, key=lambda variant: -1.0 if variant.worst is None else variant.worst)
 
@@ -139,7 +139,7 @@ def choose_baselines(variants: Sequence[Variant], subject: Variant) -> list[Vari
     return found
 
 
-def group_table(runs: Sequence[Facts]) -> list[dict[str, Any]]:
+def group_table(runs: Sequence[Record]) -> list[dict[str, Any]]:
     """One entry per group: rows, accuracy with interval, difference to each baseline, certified ε."""
     variants = find_variants(runs)
     if not variants:
@@ -148,8 +148,8 @@ def group_table(runs: Sequence[Facts]) -> list[dict[str, Any]]:
     return groups_of(runs, subject, choose_baselines(variants, subject))
 
 
-def groups_of(runs: Sequence[Facts], subject: Variant, baselines: Sequence[Variant]) -> list[dict[str, Any]]:
-    """The group table of one variant beside its baselines, in the order of the facts."""
+def groups_of(runs: Sequence[Record], subject: Variant, baselines: Sequence[Variant]) -> list[dict[str, Any]]:
+    """The group table of one variant beside its baselines, in the order of its first run."""
     run = runs[subject.members[0]]
     rows = {group["name"]: group.get("rows") for group in run.get("groups") or []}
     epsilons = (run.get("privacy") or {}).get("by_group") or {}
@@ -177,10 +177,10 @@ def groups_of(runs: Sequence[Facts], subject: Variant, baselines: Sequence[Varia
     return table
 
 
-def summary_table(runs: Sequence[Facts]) -> list[dict[str, Any]]:
+def summary_table(runs: Sequence[Record]) -> list[dict[str, Any]]:
     """One entry per variant: mean and sample std over seeds; best and within one std of it are marked.
 
-    Private variants compete with private ones and the others with each other: without privacy no price was paid.
+    Private variants compete with private ones and the others with each other: others pay no price for privacy.
     """
     variants = find_variants(runs)
     front = front_of(variants)
@@ -211,7 +211,7 @@ def _significance(variant: Variant, best: Variant | None) -> float | None:
 
 
 def privacy_cost_gap(variant: Variant, variants: Sequence[Variant]) -> float | None:
-    """How unequal the price of privacy is: the range, over groups, of what is lost against the run without privacy."""
+    """The privacy-cost gap: the range over groups of the accuracy lost against the run without privacy."""
     twin = next((other for other in variants if other.method == "erm"), None)
     if twin is None or not variant.private:
         return None

@@ -1,4 +1,4 @@
-"""The verdict: the few figures and the one sentence that a person should leave the page with."""
+"""The verdict: the main figures and the one-sentence summary of the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from veil.metrics.definitions import ACROSS, PRIVACY_COST_GAP
-from veil.report.cleaning import Facts
+from veil.report.cleaning import Record
 from veil.report.errors import error_headline, errors_of
 from veil.report.intervals import spread
 from veil.report.learned import unheard
@@ -19,7 +19,7 @@ OVER_GROUPS = {figure.name for figure in (*ACROSS, PRIVACY_COST_GAP)}
 
 
 def make_verdict(
-    runs: Sequence[Facts], subject: Variant, baselines: Sequence[Variant], requirements: Sequence[Mapping[str, Any]]
+    runs: Sequence[Record], subject: Variant, baselines: Sequence[Variant], requirements: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Worst group with its interval, average, gap, ε, and whether what was required is met."""
     run = runs[subject.members[0]]
@@ -56,10 +56,10 @@ def _worst_group(subject: Variant) -> str | None:
     return min(known, key=lambda name: known[name]) if known else None
 
 
-def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Facts]) -> dict[str, Any]:
+def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Record]) -> dict[str, Any]:
     """A requirement such as {"metric": "worst_group_accuracy", "op": ">=", "threshold": 0.6}, measured and judged.
 
-    A figure over groups says nothing of a group that was not measured: it could be the worst.
+    It is not met if a group was not measured, as that could be the worst.
     """
     asked = from_mapping(requirement)
     value, missing = requirement.get("value"), list[str]()
@@ -78,8 +78,8 @@ def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Fact
     }
 
 
-def unmeasured(runs: Sequence[Facts]) -> list[str]:
-    """The groups that a run lists and has no accuracy (or error) of, each once.
+def unmeasured(runs: Sequence[Record]) -> list[str]:
+    """The groups of the runs without an accuracy (or error), each once.
 
     >>> unmeasured([{"metrics": {"by_group": {"a": {"n": 9, "accuracy": 0.5}, "b": {"n": 2, "accuracy": None}}}}])
     ['b']
@@ -94,7 +94,7 @@ def unmeasured(runs: Sequence[Facts]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _measured(metric: str, subject: Variant, runs: Sequence[Facts]) -> float | None:
+def _measured(metric: str, subject: Variant, runs: Sequence[Record]) -> float | None:
     """A figure of the subject, its mean over seeds; None where it was not measured."""
     if metric == "epsilon":
         return subject.epsilon
@@ -106,7 +106,7 @@ def _measured(metric: str, subject: Variant, runs: Sequence[Facts]) -> float | N
     return spread({**one, **(one.get("parity") or {})}.get(metric) for one in own)["mean"]
 
 
-def _excess_risk(run: Facts) -> dict[str, Any] | None:
+def _excess_risk(run: Record) -> dict[str, Any] | None:
     """The bound on the expected excess risk that a method with a utility guarantee states, and its sentence."""
     places = [run.get("details") or {}, *(run.get("findings") or {}).values(), run.get("findings") or {}]
     for place in places:
@@ -121,7 +121,7 @@ def _excess_risk(run: Facts) -> dict[str, Any] | None:
 
 
 def even_odds(epsilon: float | None) -> float | None:
-    """How sure someone can become who gave even odds: e^ε / (1 + e^ε).
+    """How sure someone can become who had even odds before: e^ε / (1 + e^ε).
 
     >>> round(even_odds(1.0), 3)
     0.731
@@ -129,13 +129,13 @@ def even_odds(epsilon: float | None) -> float | None:
     return None if epsilon is None else 1.0 / (1.0 + math.exp(-epsilon))
 
 
-def _rivals(runs: Sequence[Facts], subject: Variant) -> int:
+def _rivals(runs: Sequence[Record], subject: Variant) -> int:
     """How many variants of the subject's kind (private or not) are on the page, itself included."""
     return sum(variant.private == subject.private for variant in find_variants(runs))
 
 
 def _headline(
-    subject: Variant, worst: str | None, baselines: Sequence[Variant], rivals: int, errors: Facts | None
+    subject: Variant, worst: str | None, baselines: Sequence[Variant], rivals: int, errors: Record | None
 ) -> str:
     privacy = f"at ε\u00a0=\u00a0{number(subject.epsilon)}" if subject.epsilon is not None else "without privacy"
     if errors is not None:
@@ -145,12 +145,10 @@ def _headline(
     others = [f"{percent(b.worst)} with {b.name}{_unprotected(b)}" for b in baselines if b.worst is not None]
     against = f", against {' and '.join(others)}" if others else ""
     if rivals == 1:
-        return (
-            f"The worst-off group, {worst}, is predicted right {percent(subject.worst)} of the time {privacy}{against}."
-        )
+        return f"The worst group, {worst}, has an accuracy of {percent(subject.worst)} {privacy}{against}."
     kind = "private methods" if subject.private else "methods"
     return (
-        f"Of {rivals} {kind}, {subject.name} serves the worst-off group best: "
+        f"Of {rivals} {kind}, {subject.name} has the best worst-group accuracy: "
         f"{percent(subject.worst)} {privacy}{against}."
     )
 

@@ -13,8 +13,8 @@ NOTHING = "–"
 NARROW = "\u202f"
 
 RELATIONS = {
-    "add-remove": "add-remove: any one row is there, or it is not; what stays the same then is said with the guarantee",
-    "replace-one": "replace-one: the data with any one row exchanged for another of the same group and owner",
+    "add-remove": "add-remove: any one row is present or absent; the guarantee states what stays the same",
+    "replace-one": "replace-one: any one row is replaced with another of the same group and owner",
 }
 SIZES = {
     "counted": "counted in the rows and treated as public",
@@ -26,7 +26,7 @@ ACCOUNTANTS = {
     "rdp": "RDP: Rényi differential privacy, converted to (ε, δ)",
 }
 SAMPLINGS = {
-    "poisson": "Poisson: each row joins a batch on its own, at a public rate",
+    "poisson": "Poisson: each row joins a batch independently, at a public rate",
     "wor": "without replacement: every batch has a fixed, public number of rows",
     "shuffled": "shuffled: one pass after another over all rows",
     "none": "none: every step reads all rows",
@@ -55,7 +55,7 @@ STATE_NAMES = {
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """A share as a percentage; nothing stands as a dash, never as 0.
+    """A share as a percentage; None is a dash, never 0.
 
     >>> percent(0.4123) == f"41.2{NARROW}%", percent(None)
     (True, '–')

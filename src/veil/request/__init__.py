@@ -1,4 +1,4 @@
-"""Request: what was asked, as typed models that need no torch; everything that follows is derived from them."""
+"""Requests: what the user asks for, as typed models without torch."""
 
 from veil.request.audits import AuditRequest, AuditSettings
 from veil.request.budgets import BudgetRequest

@@ -1,4 +1,4 @@
-"""What can be asked of an audit, in Python and on the command line."""
+"""The settings of an audit, in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class AuditSettings(Asked):
     attack: Literal["canary", "one-run", "input", "lira", "loss"] = Field(
         "canary", description="canary, one-run, input, lira or loss."
     )
-    canaries: int = Field(20_000, description="Made-up rows per group, in and out.")
+    canaries: int = Field(20_000, description="Synthetic rows per group, included or not at random.")
     shadows: int = Field(16, description="lira: how many models to train.")
     mode: Literal["online", "offline"] = Field(
         "online", description="lira: online, or offline (fits models without the row only)."
     )
-    confidence: float = Field(0.95, description="Of each bound, and of the verdict over all of them.")
+    confidence: float = Field(0.95, description="Confidence of each bound and of the overall verdict.")
     seed: int | None = Field(None, ge=0, description="For tests: the seed of canaries and shadow models.")
 
     @model_validator(mode="after")
@@ -38,12 +38,12 @@ class AuditSettings(Asked):
 
 
 class AuditRequest(AuditSettings):
-    """What `veil audit` can be asked."""
+    """The request of `veil audit`."""
 
     run: Path | None = Argument(None, description="The folder of a finished run.")
-    self_test: str | None = Field(None, description="Test a method's own parts instead of a run: its name.")
-    jobs: int = Field(1, description="lira: models trained at once.")
-    backend: str = Field("loky", description="lira: loky, ray, dask, … as joblib knows them.")
+    self_test: str | None = Field(None, description="Name of a method: test its parts instead of a run.")
+    jobs: int = Field(1, description="lira: models trained in parallel.")
+    backend: str = Field("loky", description="lira: joblib backend (loky, ray, dask, …).")
     shadow_folder: Path | None = Field(
         None, description="lira: where models' scores are kept. [default: beside the run]"
     )
@@ -53,5 +53,5 @@ class AuditRequest(AuditSettings):
     )
 
     def settings(self) -> AuditSettings:
-        """What the attack itself is asked."""
+        """The settings of the attack itself."""
         return AuditSettings(**{name: getattr(self, name) for name in AuditSettings.model_fields})

@@ -1,4 +1,4 @@
-"""What can be asked of a budget that lives longer than a run."""
+"""The request of a budget across runs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from veil.request.settings import Argument, Asked
 
 
 class BudgetRequest(Asked):
-    """What `veil budget create` can be asked."""
+    """The request of `veil budget create`."""
 
     dataset: str = Argument(..., description="The name of the data set.")
-    epsilon: float = Field(description="ε that one row may lose to the releases of all runs together.")
-    delta: float = Field(description="δ in all runs together.")
-    group: Names = Field((), description="Group columns, comma-separated: charged group by group.")
+    epsilon: float = Field(description="Maximum ε per row, for all runs together.")
+    delta: float = Field(description="δ for all runs together.")
+    group: Names = Field((), description="Group columns, comma-separated; each group is charged separately.")
     owner: str = Field("", description="Column that names the owner of each row.")
     relation: Literal["add-remove", "replace-one"] = Field(
-        "add-remove", description="add-remove, or replace-one: takes runs of both."
+        "add-remove", description="add-remove, or replace-one, which accepts runs of both."
     )
     compose: Literal["sum", "renyi"] = Field(
         "sum", description="sum, or renyi: tighter for many runs, private plans only."

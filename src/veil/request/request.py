@@ -1,7 +1,7 @@
-"""Request: everything that can be asked of a table, as one typed model.
+"""Request: everything a user can ask for on a table, as one typed model.
 
 Command-line options, configuration files, comparisons, audits and the identity of a run are made from its fields: a new
-option is one field with a description. A field stands on the command line under its own name.
+option is one field with a description. A field is a command-line option of the same name.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FOR_NETWORKS = "asc"
 
 
 class TableRequest(Asked):
-    """What every command that opens a table asks. Roles of columns may stand in the schema instead."""
+    """The fields of every command that opens a table. The schema can set the roles of columns instead."""
 
     without: ClassVar[tuple[str, ...]] = ()
-    """Settings that cannot be asked here."""
+    """Settings that are not available here."""
 
     data: Path = Argument(..., description="A CSV, Parquet or Arrow file, or a folder of Parquet files or of images.")
     target: str | None = Field(None, description="Column to predict.")
@@ -51,61 +51,61 @@ class TableRequest(Asked):
     model: str = Field(
         "", description="A built-in model, or my_module:factory. [default: what suits the method]", repr=False
     )
-    test: Path | None = Field(None, description="A table whose rows are public, for evaluation.")
+    test: Path | None = Field(None, description="A table of public rows, for evaluation.")
     schema_file: Path | None = Field(
         None, alias="schema", description="Public knowledge about the columns; see `veil data schema`."
     )
     ignore: Names = Field((), description="Columns to leave out, comma-separated.")
     require: list[str] = Field(
         [],
-        description="What must hold, as METRIC>=VALUE: worst_group_accuracy>=0.6. Exit code 1 if it does not. "
+        description="A requirement, METRIC>=VALUE: worst_group_accuracy>=0.6. Exit code 1 if it is not met. "
         "Repeatable.",
     )
     settings: Settings = Field(Settings.checked())
 
     def record(self) -> dict[str, Any]:
-        """What a configuration file says of it besides the settings; None where nothing is asked.
+        """The request as a configuration file, without the settings; None for unset fields.
 
-        A preset is left out: method and model say what it stands for.
+        A preset is omitted: method and model already record it.
         """
         found = self.model_dump(mode="json", by_alias=True, exclude={"settings", "preset"})
         return {name: None if value == [] or value is False else value for name, value in found.items()}
 
     @classmethod
     def recorded(cls, config: Mapping[str, Any], **more: Any) -> Self:
-        """The request that a run's configuration file kept."""
+        """The request recorded in a run's configuration file."""
         names = {field.alias or name for name, field in cls.model_fields.items()}
         kept = {name: value for name, value in config.items() if name in names and value is not None}
         return cls.checked(**kept | more)
 
 
 class Request(TableRequest):
-    """What `veil train` can be asked."""
+    """The request of `veil train`."""
 
-    preset: str | None = Field(None, description="Method and model in one word: best. See docs/methods/group-gd.md.")
+    preset: str | None = Field(None, description="Preset of method and model: best. See docs/methods/group-gd.md.")
     method: str = Field("auto", description="See `veil methods`.")
     aim: Literal["worst-group", "balanced", "overall"] | None = Field(
-        None, description="auto: whom to serve: worst-group (the default), balanced or overall."
+        None, description="auto: what to optimise: worst-group (the default), balanced or overall."
     )
     option: Pairs = Field({}, description="An option of the method, as name=value. Repeatable.")
     tail: float | None = Field(None, description="ino-sgd: length of the tail in percent.")
-    allow_weaker_minority_privacy: bool = Field(False, description="azb-weak: small groups get a larger ε than asked.")
+    allow_weaker_minority_privacy: bool = Field(False, description="azb-weak: allow a larger ε for small groups.")
     model_option: Pairs = Field({}, description="An option of the model, as name=value. Repeatable.")
     init: Path | None = Field(None, description="Public weights to start from (safetensors).")
-    train_only: Names = Field((), description="Train only parameters of these names, comma-separated: 2.*")
+    train_only: Names = Field((), description="Train only these parameters, comma-separated patterns: 2.*")
     holdout: float | None = Field(
         None, description="Without --test: share of rows kept out of training and measured with noise. [default: 0.2]"
     )
     private_preprocessing: float | None = Field(
-        None, description="Share of ε to find bounds and categories with (and group sizes, if the plan is fixed)."
+        None, description="Share of ε for finding bounds and categories (and group sizes, if the plan is fixed)."
     )
-    owner: str | None = Field(None, description="Column that says who set each row's budget, an ε for one row.")
+    owner: str | None = Field(None, description="Column with the owner of each row, who sets its ε.")
     budgets: Path | None = Field(
         None, description="ε for each single row of an owner: a CSV file (owner, epsilon) or a TOML table."
     )
-    row_budgets: str | None = Field(None, description="Column with every row's own ε, cut into at most eight levels.")
+    row_budgets: str | None = Field(None, description="Column with each row's ε, grouped into at most eight levels.")
     dataset: str | None = Field(
-        None, description="Charge the run to this data set's budget; see `veil budget`. Refused if it overruns."
+        None, description="Charge the run to this data set's budget, or stop if it does not fit; see `veil budget`."
     )
     store: str = Field(
         STORE,
@@ -113,7 +113,7 @@ class Request(TableRequest):
         json_schema_extra={"envvar": "VEIL_BUDGET"},
     )
     show_private: bool = Field(
-        False, description="Also measure private rows exactly. The certificate does not cover it, and says so."
+        False, description="Also measure private rows exactly; the certificate states that it does not cover this."
     )
 
     @model_validator(mode="before")
@@ -129,7 +129,7 @@ class Request(TableRequest):
         return {**given, "method": method, "model": SUITED.get(method, NETWORK)}
 
     def options(self) -> dict[str, Any]:
-        """The options of the method, those with a name of their own on the command line among them."""
+        """The options of the method, including those with their own command-line option."""
         own = {
             "aim": self.aim,
             "tail": self.tail,
@@ -139,7 +139,7 @@ class Request(TableRequest):
 
 
 class CompareRequest(TableRequest):
-    """What `veil compare` can be asked."""
+    """The request of `veil compare`."""
 
     without: ClassVar[tuple[str, ...]] = ("seed",)
 
@@ -154,6 +154,6 @@ class CompareRequest(TableRequest):
     option: list[str] = Field([], description="An option of one of the methods, as method.name=value. Repeatable.")
 
     def of_table(self, **more: Any) -> Request:
-        """What a run on the same table would be asked."""
+        """The request of a single run on the same table."""
         same = {name: getattr(self, name) for name in TableRequest.model_fields}
         return Request.checked(**same | {"method": FOR_NETWORKS} | more)

@@ -1,4 +1,4 @@
-"""Settings: what a user may set for any method; those that are options stand on the command line under their names."""
+"""Settings: what a user may set for any method; those marked as options are command-line options."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ if TYPE_CHECKING:
 
 
 def Option(default: Any, *, unset: str | None = None, **about: Any) -> Any:
-    """A field that stands on the command line; `unset` is the word for None there."""
+    """A field that is a command-line option; `unset` is its text for None."""
     return Field(default, json_schema_extra={"option": True, "unset": unset}, **about)
 
 
 def Argument(default: Any, **about: Any) -> Any:
-    """A field that stands on the command line without a name."""
+    """A field that is a positional argument."""
     return Field(default, json_schema_extra={"argument": True}, **about)
 
 
 def said(error: ValidationError) -> InputError:
-    """The first thing that is wrong with given values, as one sentence."""
+    """The first validation error as one sentence."""
     first = error.errors()[0]
     name, about = first["loc"][-1] if first["loc"] else "", first.get("ctx", {})
     if first["type"] == "extra_forbidden":
-        return InputError(f'there is no setting "{name}": leave it out, or correct its name')
+        return InputError(f'unknown setting "{name}": remove it, or correct its name')
     if first["type"] == "missing":
         return InputError(f"{name} is missing: give it")
     if first["type"] == "literal_error":
         known = about["expected"].replace("'", "")
-        return InputError(f'{name} is "{first["input"]}": it is {known}')
+        return InputError(f'{name} is "{first["input"]}": it must be {known}')
     cause = about.get("error")
     return InputError(str(cause) if isinstance(cause, InputError) else f"{name}: {first['msg']}")
 
 
 class Asked(BaseModel):
-    """What can be asked: fields that are checked, from which the options of a command are made."""
+    """Base of requests and settings: validated fields, from which command-line options are made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     @classmethod
     def checked(cls, **values: Any) -> Self:
-        """From names and values; a wrong one raises `InputError` with one sentence.
+        """Create from names and values; a wrong one raises `InputError`.
 
         >>> Settings.checked(epsilon=0)
         Traceback (most recent call last):
@@ -74,9 +74,9 @@ Delta = Annotated[float | None, BeforeValidator(_delta)]
 
 
 class Settings(Asked):
-    """What a user may set for any method. Method-specific options belong to the method."""
+    """Settings of any method. Method-specific options belong to the method."""
 
-    epsilon: float = Option(1.0, description="Privacy budget ε of every owner that has none of its own.")
+    epsilon: float = Option(1.0, description="Privacy budget ε of every owner without a budget.")
     delta: Delta = Option(None, description="δ, or auto for 1 / (2 × training rows).", unset="auto")
     epochs: float = Option(20.0, gt=0, description="Expected passes over the rows.")
     steps: int | None = Field(None, gt=0, description="steps; overrides epochs")
@@ -91,13 +91,13 @@ class Settings(Asked):
     )
     filter_memory: float = Field(0.5, ge=0, lt=1, description="κ of the noise filter: how much of its average it keeps")
     filter_lookahead: float | None = Field(None, ge=0, description="γ of the noise filter; by default κ / (1 − κ)")
-    ema: float = Field(0.0, ge=0, lt=1, description="decay of an average of the weights; 0 keeps the last weights")
+    ema: float = Field(0.0, ge=0, lt=1, description="decay of the weights' moving average; 0 keeps the last weights")
     accountant: Literal["pld", "rdp"] = "pld"
     seed: int | None = Option(None, ge=0, description="For tests only; stated on the certificate.")
     secure_noise: bool = Field(False, description="ChaCha20 noise on a fixed grid, safe against floating-point attacks")
-    micro_batch: int | None = Field(None, gt=0, description="rows per forward pass, to bound memory")
-    evaluate_every: int = Field(0, ge=0, description="steps between evaluations on public rows; 0: twenty times a run")
-    checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints of a run with a folder; 0: twenty")
+    micro_batch: int | None = Field(None, gt=0, description="rows per forward pass, to limit memory")
+    evaluate_every: int = Field(0, ge=0, description="steps between evaluations on public rows; 0: 20 per run")
+    checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints in the run's folder; 0: 20 per run")
 
     @model_validator(mode="after")
     def _in_range(self) -> Settings:
@@ -105,7 +105,7 @@ class Settings(Asked):
             math.isfinite(self.epsilon) and self.epsilon > 0,
             f"epsilon is {self.epsilon}: it must be above 0 and finite",
         )
-        require(self.delta is None or 0 < self.delta < 1, f"delta is {self.delta}: it must lie between 0 and 1")
+        require(self.delta is None or 0 < self.delta < 1, f"delta is {self.delta}: it must be between 0 and 1")
         return self
 
     def delta_for(self, facts: PublicFacts) -> float:

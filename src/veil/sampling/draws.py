@@ -1,4 +1,4 @@
-"""Draws: which rows take part, said in public constants that can be bound to rows and turned into events."""
+"""Draws: which rows take part, in public constants that can be applied to rows and turned into events."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from veil.sampling import OneGroupSampler, PoissonSampler, Sampler, ShuffledSamp
 
 
 class Draw(Protocol):
-    """Which rows take part, said in public constants: it can be bound to rows and turned into an event."""
+    """Which rows take part, in public constants: can be applied to rows and turned into an event."""
 
     def sampler(self, strata: Strata) -> Sampler:
-        """The sampler that does what this says."""
+        """The sampler for given rows."""
 
     def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
         """What a row of a cell is charged at this noise, or None if it never takes part."""
@@ -112,7 +112,7 @@ class Shuffled:
         return ShuffledSampler(strata, self.batch)
 
     def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
-        """Refused: batches of one epoch exclude each other, which no amplification theorem here covers."""
+        """Rejected: batches of one epoch exclude each other, which no amplification theorem here covers."""
         raise AccountingError("shuffled batches have no sampling guarantee: use Poisson sampling or subsets")
 
     def expected_batch(self, facts: PublicFacts) -> float:

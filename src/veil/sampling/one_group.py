@@ -42,9 +42,9 @@ class OneGroupSampler:
         if len(groups) != strata:
             raise ValueError(f"{len(groups)} group numbers were given for {strata} strata")
         if set(groups) != set(range(len(probabilities))):
-            raise ValueError(f"{len(probabilities)} probabilities do not fit groups {sorted(set(groups))}")
+            raise ValueError(f"{len(probabilities)} probabilities do not match groups {sorted(set(groups))}")
         if not all(0.0 <= value <= 1.0 for value in probabilities) or abs(math.fsum(probabilities) - 1.0) > 1e-9:
-            raise ValueError(f"probabilities {probabilities} must lie between 0 and 1 and sum to 1")
+            raise ValueError(f"probabilities {probabilities} must be between 0 and 1 and sum to 1")
         object.__setattr__(self, "groups", groups)
         object.__setattr__(self, "probabilities", probabilities)
 

@@ -67,7 +67,7 @@ class PoissonSampler:
         rates = per_stratum(self.strata, self.rates, "rates")
         for name, rate in zip(self.strata.names, rates, strict=True):
             if not 0.0 <= rate <= 1.0:
-                raise ValueError(f"the sampling rate of stratum {name!r} is {rate}: it must lie between 0 and 1")
+                raise ValueError(f"the sampling rate of stratum {name!r} is {rate}: it must be between 0 and 1")
         object.__setattr__(self, "rates", rates)
 
     @classmethod

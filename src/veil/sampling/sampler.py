@@ -1,4 +1,4 @@
-"""Sampler: what everything that draws batches can do."""
+"""Sampler: the interface for drawing batches."""
 
 from __future__ import annotations
 

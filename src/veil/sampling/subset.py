@@ -42,7 +42,7 @@ class SubsetSampler:
             raise ValueError(f"{len(counts)} counts were given for {len(self.strata.members)} strata")
         for name, size, count, given in zip(self.strata.names, self.strata.sizes, counts, self.counts, strict=True):
             if count != given or not 0 <= count <= size:
-                raise ValueError(f"stratum {name!r} has {size} slots: {given} of them cannot be drawn")
+                raise ValueError(f"stratum {name!r} has {size} slots: cannot draw {given}")
         object.__setattr__(self, "counts", counts)
 
     def draw(self, seed: Seed, step: int) -> Rows:

@@ -1,4 +1,4 @@
-"""Charging: a run on a table pays from its data set's budget, which outlives the run (`veil.budget_store`)."""
+"""Charging: a run on a table is charged to its data set's budget (`veil.budget_store`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from veil.training.run_folder import RunFolder
 class Charge(Callback):
     """Reserves what the plan may spend as soon as there is a plan; from the first step on it stays charged.
 
-    `reads_more` names what the run reads off the rows without noise: no ε covers it, and the store notes it down.
+    `reads_more` names what the run reads from the rows without noise: no ε covers it, and the store records it.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Charge(Callback):
 
     def reserve(self, plan: Plan) -> None:
         """What a plan may spend, unless everything was reserved before."""
-        require(plan.private, f"{plan.method} is not private: no budget is large enough for it")
+        require(plan.private, f"{plan.method} is not private: its privacy loss is unlimited, so no budget allows it")
         if self._reservation is None:
             found = reserve_for(
                 plan,
@@ -72,7 +72,7 @@ class Charge(Callback):
         """A run that is resumed repeats its releases; any other makes new ones, which an old charge does not pay."""
         require(
             self._resumed or found.state == "reserved",
-            f"{self._folder / SNAPSHOT} is the charge of another run, which has read rows: use a new --out.",
+            f"{self._folder / SNAPSHOT} belongs to another run that has read rows. Use a new --out.",
         )
         self._reservation = found
 

@@ -69,7 +69,7 @@ class ColumnEffect:
 
 @dataclass(frozen=True)
 class PairEffect:
-    """What two crossed columns add together, beyond what each adds alone: by curve, level of the first, of the second.
+    """The interaction of two crossed columns: by curve, level of the first, level of the second.
 
     A missing number has the levels of the middle between its bounds.
     """
@@ -83,11 +83,11 @@ class PairEffect:
 
 @dataclass(frozen=True)
 class Effects:
-    """All that an additive model adds up; columns and pairs that matter most stand first.
+    """All effects of an additive model; columns and pairs that matter most come first.
 
     Of two classes there is one curve, the log-odds of the second; of more, one each: its score less the mean over
     classes. Numbers to predict have one curve, in the target's own unit. `from_rows` says whether knots and
-    values stand on bounds and categories that were read off rows.
+    values stand on bounds and categories that were taken from rows.
     """
 
     unit: Unit

@@ -27,7 +27,7 @@ class Numeric:
     """A number between two bounds. `missing_words` are texts that mean "no value".
 
     A missing value becomes the middle and, with the rule `flag`, sets a column of its own; `refuse` makes it an error.
-    With `lenient`, what is no number counts as missing.
+    With `lenient`, values that are not numbers count as missing.
     """
 
     name: str
@@ -146,7 +146,7 @@ Column = Numeric | Date | Category | HashedCategory | Text | Codes
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How each column becomes numbers; `from_rows` says whether it was read off the rows themselves."""
+    """How each column becomes numbers; `from_rows` says whether it was taken from the rows themselves."""
 
     columns: tuple[Column, ...]
     from_rows: bool
@@ -155,7 +155,7 @@ class Encoding:
         sequences = [column for column in self.columns if isinstance(column, Codes)]
         require(
             not sequences or len(self.columns) == 1,
-            "a model that reads a sequence takes one text column and no other: set the other columns to ignore",
+            "a sequence model takes exactly one text column: set the other columns to ignore",
         )
 
     def encode(self, table: pd.DataFrame) -> Array:
@@ -190,7 +190,7 @@ class Encoding:
 
 
 def words(column: pd.Series) -> list[str]:
-    """Each value as a word; what is missing is the empty word. Whole numbers look alike whatever their type."""
+    """Each value as text; missing values are empty. Whole numbers look the same whatever their type."""
     return ["" if missing else _word(value) for value, missing in zip(column, column.isna(), strict=True)]
 
 
@@ -208,7 +208,7 @@ def hashed_words(column: pd.Series, name: str, buckets: int) -> NDArray[np.int64
 def numbers(
     column: pd.Series, name: str, missing_words: tuple[str, ...] = (), lenient: bool = False
 ) -> NDArray[np.float64]:
-    """A column as numbers, NaN where a value is missing; what is no number is an error that names the row.
+    """A column as numbers, NaN where a value is missing; a value that is not a number is an error that names the row.
 
     With `lenient` such values count as missing instead, so that not even an error tells about a row.
     """
@@ -245,7 +245,7 @@ _DAY_AND_MONTH = r"^\s*(\d{1,2})([./-])(\d{1,2})[./-](\d{4}|\d{2})(?!\d)(.*)$"
 
 
 def day_comes_first(column: pd.Series) -> bool | None:
-    """Whether dates have the day before the month, by the values that leave no doubt; None where all leave doubt.
+    """Whether dates have the day before the month, from unambiguous values; None where all are ambiguous.
 
     >>> day_comes_first(pd.Series(["3/4/2020", "31/4/2020"])), day_comes_first(pd.Series(["3/4/2020"]))
     (True, None)

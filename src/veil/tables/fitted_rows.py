@@ -38,7 +38,7 @@ _LOCK = threading.Lock()
 class Rows:
     """A table's fingerprint: a mark of the whole, and all row hashes below a limit, if single rows tell anything.
 
-    `copies` is how often one row stands in the table, where that is no chance: 1 where no row was copied on purpose.
+    `copies` is how often one row stands in the table, beyond chance: 1 where no row was copied on purpose.
     """
 
     whole: bytes
@@ -108,7 +108,7 @@ def fitted_before(rows: Rows, mark: bytes | None = None) -> list[Fitted]:
 
 
 def remember(fitted: Fitted) -> None:
-    """Keep in mind that a private model was fitted."""
+    """Record that a private model was fitted."""
     with _LOCK:
         if fitted.mark is not None and any(one.mark == fitted.mark for one in _FITTED):
             return
@@ -119,7 +119,7 @@ def remember(fitted: Fitted) -> None:
 
 
 def forget() -> None:
-    """Forget all fits, for rows that are public or made up."""
+    """Forget all fits, for rows that are public or synthetic."""
     with _LOCK:
         _FITTED.clear()
 

@@ -1,4 +1,4 @@
-"""Guessing: what kind each column is and which bounds and values it has, read off the rows. This is not private.
+"""Guessing: the kind, bounds and values of each column, taken from the rows. This is not private.
 
 Still, no category or word of few rows is kept, however small the table is: their rows count as one, all zeros. Bounds
 are rounded outwards; those of small whole numbers stay what they are: such a bound may be the value of a single row.
@@ -63,7 +63,7 @@ def guess_kind(column: pd.Series) -> Kind:
 
 
 def why_not_learned(column: pd.Series) -> str:
-    """In a few words, why a column is not learned from when nobody said that it should be ignored."""
+    """In a few words, why a column is not a feature although nobody ignored it."""
     present = column.dropna()
     if len(present) == 0:
         return "empty"
@@ -110,7 +110,7 @@ def fit_encoding(table: pd.DataFrame, leave_out: set[str], sequence: bool = Fals
     columns = tuple(column for column in fitted if column is not None and column.width() > 0)
     require(
         len(columns) > 0,
-        "no column is left to learn from: the table has only target, group, ignored and identifier columns",
+        "no feature columns: the table has only target, group, ignored and identifier columns",
     )
     return Encoding(columns, from_rows=True)
 
@@ -124,10 +124,10 @@ def _text_column(table: pd.DataFrame, kinds: dict[str, Kind]) -> str:
         if kind in ("category", "ignore") and pd.api.types.is_string_dtype(table[name].dropna())
     ]
     found = texts or word_columns
-    require(len(found) > 0, "no text column is left for a model that reads a sequence")
+    require(len(found) > 0, "a sequence model needs a text column, and there is none")
     require(
         len(found) == 1,
-        f"a model that reads a sequence takes one text column, and {', '.join(found)} could be it: ignore the others",
+        f"a sequence model takes one text column, but {', '.join(found)} are text: ignore all but one",
     )
     return found[0]
 
@@ -156,7 +156,7 @@ def _numbered(present: pd.Series) -> bool:
 
 
 def _absent_words(column: pd.Series, rare: int) -> tuple[tuple[str, ...], bool]:
-    """What stands in a column of numbers and is no number: taken as words for "missing"; and whether these are all."""
+    """The values of a numeric column that are not numbers, taken as words for "missing"; and whether these are all."""
     if pd.api.types.is_numeric_dtype(column):
         return (), True
     listed = column.dropna().astype("string").str.strip()

@@ -51,7 +51,7 @@ class HistogramRelease:
 
     def make(self, bins: Mapping[str, tuple[NDArray[np.int64], int]], noise: GaussianNoise) -> dict[str, Floats]:
         """Noisy counts by column, from each row's bin (−1: in no bin). The caller has reserved the event."""
-        assert len(bins) <= self.columns, "more columns than the noise was made for"
+        assert len(bins) <= self.columns, "there are more columns than the noise was calibrated for"
         counts = {
             name: torch.from_numpy(np.bincount(which[which >= 0], minlength=total).astype(np.float64))
             for name, (which, total) in bins.items()

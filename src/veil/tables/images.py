@@ -32,7 +32,7 @@ def decode_image(
                 picture = picture.resize(size[::-1], pillow.Resampling.BILINEAR)
             array = np.asarray(picture, dtype=np.uint8)
     except (OSError, ValueError, SyntaxError) as error:
-        raise InputError(f"{name} is not an image that can be read: {type(error).__name__}") from error
+        raise InputError(f"{name} is not a readable image: {type(error).__name__}") from error
     return array[None] if grey else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
@@ -45,7 +45,7 @@ def read_images(paths: Sequence[Path], size: tuple[int, int] | None = None, grey
         image = decode_image(path.read_bytes(), path.name, size, grey)
         require(
             image.shape == first.shape,
-            f"{path.name} has another size than {paths[0].name}: give the size that all should have",
+            f"{path.name} differs in size from {paths[0].name}: give the size for all images",
         )
         images[row] = image
     return images
@@ -57,7 +57,7 @@ def read_image_folder(
     """A folder with one folder of images per class: the images, and the class of each."""
     require(folder.is_dir(), f"{folder} is not a folder")
     found = sorted(path for path in folder.glob("*/*") if path.suffix.lower() in SUFFIXES)
-    require(len(found) > 0, f"{folder} holds no folder of images: make one folder per class")
+    require(len(found) > 0, f"{folder} contains no folder of images: create one folder per class")
     return read_images(found, size, grey), np.array([path.parent.name for path in found])
 
 

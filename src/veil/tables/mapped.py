@@ -243,7 +243,7 @@ class _Codes:
         for codes, _ in found:
             if (codes < 0).any():
                 row = columns[0].index[int((codes < 0).argmax())]
-                raise InputError(f'column "{self.name}" is missing in row {row}: fill it in or leave the row out')
+                raise InputError(f'column "{self.name}" is missing in row {row}: fill it in or remove the row')
         texts = [words(pd.Series(values)) for _, values in found]
         if len(found) == 1:
             crossed, inverse = texts[0], found[0][0]
@@ -287,7 +287,7 @@ def _opened(
     place: Path, facts: dict[str, Any], width: int, which: NDArray[np.bool_] | None, load: bool = False
 ) -> Problem:
     """Rows on disk, or some of them, as a problem; classes and groups are put in the order of their words."""
-    require(len(facts["classes"]) >= 2, "the target has a single value: there is nothing to learn")
+    require(len(facts["classes"]) >= 2, "the target has a single value: choose a target with at least two")
     targets, of = np.load(place / "targets.npy"), np.load(place / "groups.npy")
     if which is not None:
         targets, of = targets[which], of[which]

@@ -1,4 +1,4 @@
-"""Measuring: how a run's model does on rows that it was not trained on, by a noisy release; or, if asked, exactly."""
+"""Measuring: figures of a run's model on held-out rows, by a noisy release; or exactly, if requested."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class HeldOutFigures:
             raise AccountingError(f"rows were held out for {self.relation}, but {plan.method} has {plan.relation}")
         require(
             not set(DISJOINT.values()) & set(plan.assumptions),
-            "Cannot measure: held-out rows were measured before, for this run or the one that it continues, and pay "
-            "once.",
+            "Cannot measure: the held-out rows were already measured, for this run or the one it continues, and their "
+            "budget is spent.",
         )
         folder = self.folder
         if folder is not None:
@@ -79,12 +79,12 @@ class HeldOutFigures:
         return Measured(metrics, assumptions=() if plan.relation is None else (DISJOINT[Relation(plan.relation)],))
 
 
-SHOWN = "Exact figures on the training rows: someone asked for them by --show-private. Do not publish this folder."
+SHOWN = "Exact figures on the training rows, requested with --show-private. Do not publish this folder."
 
 
 @dataclass(frozen=True)
 class ExactFigures:
-    """Exact figures on the training rows, marked as not covered: someone asked for them."""
+    """Exact figures on the training rows, on request and marked as not covered."""
 
     rows: Problem
 

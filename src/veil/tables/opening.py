@@ -61,8 +61,8 @@ from veil.training.run_folder import PREPROCESSING, RunFolder
 Say = Callable[[str], None]
 
 MEASURED_ROWS = 100_000
-LEVELS = "The levels of ε among the rows' own budgets: they were read off the rows and stand on this certificate."
-PREPARED = "Kinds, bounds and categories of the columns: they were read off the first rows of the table."
+LEVELS = "The levels of the per-row budgets: they were taken from the rows and appear on this certificate."
+PREPARED = "Kinds, bounds and categories of the columns: they were taken from the first rows of the table."
 
 
 @dataclass(frozen=True)
@@ -136,14 +136,14 @@ def open_rows(request: Request, columns: Columns | None, by: Opening) -> Opened:
 def open_to_compare(
     request: Request, tables: tuple[pd.DataFrame, pd.DataFrame | None] | None = None, rare: int = RARE
 ) -> Opened:
-    """Rows for several methods that are judged by public rows: none are held out, so no seed decides anything."""
+    """Rows for several methods evaluated on public rows: none are held out, so no seed is needed."""
     nobody = Seed.from_int(0)
     by = Opening(create("erm"), request.settings, Split(nobody, Holdout(0.0, nobody), None), tables=tables, rare=rare)
     return open_rows(request, columns_of(request), by)
 
 
 def parted(problem: Callable[[NDArray[np.bool_]], Problem], apart: NDArray[np.bool_]) -> tuple[Problem, Problem | None]:
-    """Problems of the rows to train on and of those set apart; a group that has none to train on is refused."""
+    """Problems of the rows to train on and of those set apart; a group that has none to train on is rejected."""
     training, held = problem(~apart), problem(apart) if apart.any() else None
     if held is not None:
         check_trained(training.public.groups, held.public.groups)
@@ -206,7 +206,7 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
     )
     require(
         columns.owner is None and request.private_preprocessing is None,
-        "a table larger than memory takes neither owners nor private preprocessing: give a schema",
+        "a table larger than memory supports neither owners nor private preprocessing: give a schema",
     )
     head = first_rows(request.data)
     check_ignored(head, request.ignore)
@@ -251,14 +251,14 @@ def _not_covered(request: Request, columns: Columns, encoding: Encoding, rare: i
 
 
 def _least_budget(request: Request, columns: Columns, held: pd.DataFrame, budgets: Mapping[str, float] | None) -> float:
-    """The smallest ε that a held-out row allows: none may be charged more, whoever owns it."""
+    """The smallest ε that a held-out row allows: none may be charged more."""
     if held.empty or budgets is None or columns.owner is None:
         return math.inf
     if request.row_budgets is not None:
         return min(budget_levels(request.row_budgets, held).budgets.values())
     owners = set(labels_of(held, columns.owner, "owner").tolist())
     unknown = sorted(owners - set(budgets))
-    require(not unknown, f'owner "{unknown[0] if unknown else ""}" has no budget: add a line for them')
+    require(not unknown, f'owner "{unknown[0] if unknown else ""}" has no budget: add a line for it')
     return min(budgets[owner] for owner in owners)
 
 
@@ -309,7 +309,7 @@ def _privately(
     """Bounds and categories by noisy releases, and the sizes of the named groups where `groups` is given."""
     require(
         request.model not in SEQUENCE_MODELS,
-        f"{request.model} reads one text column by fixed public rules: leave out --private-preprocessing",
+        f"{request.model} reads one text column by fixed public rules: omit --private-preprocessing",
     )
     settings, seed, folder = by.settings, by.split.seed, by.folder
     names, group_of = group_names(table, columns)
@@ -353,7 +353,7 @@ def _say_task(say: Say | None, request: Request, columns: Columns) -> None:
 def _say_columns(
     say: Say | None, encoding: Encoding, table: pd.DataFrame, columns: Columns, ignore: Collection[str]
 ) -> None:
-    """Tell which columns the model does not see, and why, so that nobody is surprised."""
+    """Report which columns the model does not use, and why."""
     if say is None:
         return
     used = {column.name for column in encoding.columns} | columns.left_out()
@@ -363,4 +363,4 @@ def _say_columns(
         if name not in used
     }
     if reasons:
-        say(f"Not learned from: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")
+        say(f"Not used as features: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")

@@ -71,7 +71,7 @@ def save_preprocessing(
 def load_predictor(folder: Path | str) -> Predictor:
     """Read a run of `veil train` back. A model of the user's own is imported from its module, as in training."""
     folder = Path(folder)
-    require((folder / FILE).exists(), f"{folder} holds no model for tables: {FILE} is missing")
+    require((folder / FILE).exists(), f"{folder} contains no table model: {FILE} is missing")
     try:
         record = json.loads((folder / FILE).read_text(encoding="utf-8"))
         columns = tuple(_column(entry) for entry in record["columns"])
@@ -82,7 +82,7 @@ def load_predictor(folder: Path | str) -> Predictor:
         model = build_model(str(record["model"]), facts, Seed.from_int(0), **record["model_options"])
         model.load_state_dict(load_file(folder / "model.safetensors"))
     except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
-        raise InputError(f"{folder} is not a run that can be read: {error}") from error
+        raise InputError(f"{folder} is not a readable run: {error}") from error
     encoding = Encoding(columns, bool(record["from_rows"]))
     return Predictor(model.eval(), encoding, classes, None if bounds is None else (bounds[0], bounds[1]))
 

@@ -33,18 +33,18 @@ from veil.tables.text import vocabulary_of
 HOLDOUT = 0.2
 # A target of more different numbers than this is a quantity, unless someone says otherwise.
 MOST_CODES = 20
-TARGET_BOUNDS = "Bounds of the target: they were read off the training rows."
+TARGET_BOUNDS = "Bounds of the target: they were taken from the training rows."
 DRAFTED = (
-    "Kinds, bounds and categories of the columns: they were read off the rows into a draft of the schema. Where the "
+    "Kinds, bounds and categories of the columns: they were taken from the rows into a draft of the schema. Where the "
     f'schema still says "{PRIVATE_NOTE}", put what everybody may know and delete the mark: then they are covered.'
 )
 
 
 def columns_of(request: Request) -> Columns:
-    """Roles from the command line first, from the schema where the command line is silent."""
+    """Roles from the command line, else from the schema."""
     require(
         request.row_budgets is None or (request.owner is None and request.budgets is None),
-        "--row-budgets gives every row its own ε: leave --owner and --budgets out",
+        "--row-budgets gives every row its own ε: omit --owner and --budgets",
     )
     # A level of per-row budgets is an owner: the column that has them says to which level a row belongs.
     named = request.owner or request.row_budgets
@@ -52,10 +52,10 @@ def columns_of(request: Request) -> Columns:
     if schema is not None:
         schema = schema.with_roles(request.target, list(request.group), named, set(request.ignore))
     target = request.target or (next(iter(schema.names("target")), None) if schema else None)
-    require(target is not None, "no target is named: give --target, or a schema with a column of kind target")
+    require(target is not None, "no target: give --target, or a schema with a column of kind target")
     require(target not in request.ignore, f'"{target}" is the target: --ignore cannot leave it out')
     groups = request.group or (tuple(schema.names("group")) if schema else ())
-    require(len(groups) > 0, "no group is named: give --group, or a schema with a column of kind group")
+    require(len(groups) > 0, "no group: give --group, or a schema with a column of kind group")
     owner = named or (next(iter(schema.names("owner")), None) if schema else None)
     require(request.budgets is None or owner is not None, "--budgets needs --owner, the column that names the owner")
     return Columns(str(target), groups, owner, schema)
@@ -156,12 +156,12 @@ def check_columns(table: pd.DataFrame, columns: Columns) -> None:
 
 
 def check_ignored(table: pd.DataFrame, ignore: Collection[str]) -> None:
-    """Every column that is to be ignored is there: a name with a slip in it would be learned from."""
+    """Check that every ignored column exists: a misspelled column would be used as a feature."""
     names = [str(name) for name in table.columns]
     for name in sorted(set(ignore) - set(names)):
         near = [] if looks_like_row(names, table) else get_close_matches(name, names, 1, 0.5)
         raise InputError(
-            f'--ignore names "{name}", which is no column of the table: '
+            f'--ignore names "{name}", which is not a column of the table: '
             + (f'did you mean "{near[0]}"?' if near else names_shown(table))
         )
 
@@ -202,17 +202,17 @@ def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame, rare
 
 
 def read_off_rows(schema: Schema | None, encoding: Encoding, rare: int = RARE) -> list[str]:
-    """What the certificate says of an encoding that holds what was read off rows."""
+    """What the certificate says of an encoding that holds what was taken from rows."""
     if not encoding.from_rows:
         return []
     return [fitted_on_rows(rare) if schema is None else DRAFTED]
 
 
 def fitted_on_rows(rare: int = RARE) -> str:
-    """What the certificate says where columns were read off rows, and categories of fewer than `rare` left out."""
+    """What the certificate says where columns were taken from rows, and categories of fewer than `rare` left out."""
     return (
-        "Kinds, bounds and categories of the columns: they were read off the training rows. A category stands in the "
-        f"run's folder if at least {rare} rows have it; a bound may be the value of a single row."
+        "Kinds, bounds and categories of the columns: they were taken from the training rows. A category is stored in "
+        f"the run's folder if at least {rare} rows have it; a bound may be the value of a single row."
     )
 
 

@@ -68,19 +68,19 @@ class Preprocessing:
     share: float
 
     def tokens(self) -> tuple[Repeated, ...]:
-        """What every cell pays."""
+        """The cost to every cell."""
         return (Repeated(self.event, RELEASES),)
 
 
 def relation_of(method: Method, groups: Sequence[str]) -> tuple[Relation, bool]:
-    """The relation under which a method is private, and whether its plan fixes all events; asked for made-up facts."""
+    """Relation under which a method is private, and whether its plan fixes all events; found with synthetic facts."""
     names = tuple(groups) or ("everybody",)
     facts = PublicFacts(
         names, ("everybody",), tuple(Cell(g, 0, 10_000) for g in range(len(names))), (1,), classes=("a", "b")
     )
     settings = Settings.checked(epsilon=8.0, delta=1e-5, epochs=1.0, batch_size=500, accountant="rdp")
     plan = method.plan(facts, settings)
-    require(plan.relation is not None, f'method "{plan.method}" is not private: it needs no private preprocessing')
+    require(plan.relation is not None, f'method "{plan.method}" is not private: omit private preprocessing')
     fixed = all(isinstance(rule, TokenBucket) for rule in plan.rules or ())
     return Relation(str(plan.relation)), fixed
 
@@ -98,7 +98,7 @@ def find_encoding(
     `group_of` names each row's group; where it is given, the group sizes are released too. Values that are not of
     their column's kind count as missing.
     """
-    require(0 < share < 1, f"the share of private preprocessing is {share}: it must lie between 0 and 1")
+    require(0 < share < 1, f"the share of private preprocessing is {share}: it must be between 0 and 1")
     relation, noise = allowance.relation, allowance.noise
     kappa = noise_multiplier(
         lambda k: [Repeated(Gaussian(k, relation, one_sided=True), RELEASES)],
@@ -109,7 +109,7 @@ def find_encoding(
     ranged = [facts for facts in schema.columns if facts.open and facts.kind in ("numeric", "date")]
     listed = [facts for facts in schema.columns if facts.open and facts.kind in ("category", "group")]
     columns = len(ranged) + len(listed) + (group_of is not None)
-    require(columns > 0, "the schema leaves nothing open: leave --private-preprocessing out, and its ε is for training")
+    require(columns > 0, "the schema already states everything: omit --private-preprocessing to use all ε for training")
     first = HistogramRelease(PURPOSE, 0, columns, kappa, relation)
     second = HistogramRelease(PURPOSE, 1, max(len(ranged), 1), kappa, relation)
     event = Gaussian(kappa, relation, one_sided=True)
@@ -180,7 +180,7 @@ def _sizes(counts: np.ndarray[Any, np.dtype[np.float64]], groups: Sequence[str])
 def _encoding(schema: Schema, found: Mapping[str, Column]) -> Encoding:
     columns = [found.get(facts.name) or facts.column() for facts in schema.columns]
     kept = tuple(column for column in columns if column is not None and column.width() > 0)
-    require(len(kept) > 0, "private preprocessing found no column that stands out of the noise: give it a larger share")
+    require(len(kept) > 0, "private preprocessing found no column above the noise: give it a larger share")
     return Encoding(kept, schema.from_rows)
 
 
@@ -235,7 +235,7 @@ class WithPreprocessing:
             replace(facts, budgets=lesser), settings.model_copy(update={"epsilon": scale * settings.epsilon})
         )
         if plan.rules is None:
-            raise InputError(f'method "{plan.method}" is not private: it needs no private preprocessing')
+            raise InputError(f'method "{plan.method}" is not private: omit private preprocessing')
         joined: dict[tuple[SpendingRule, float], SpendingRule | None] = {}
         for cell, rule in enumerate(plan.rules):
             budget = facts.budget_of(cell, settings.epsilon)

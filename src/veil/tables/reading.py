@@ -24,7 +24,7 @@ _VALUE = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?%?|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}
 
 def read_table(path: Path) -> pd.DataFrame:
     """A CSV, Parquet or Arrow file, or a folder of Parquet files, as a table."""
-    require(path.exists(), f"there is no file {path}")
+    require(path.exists(), f"file not found: {path}")
     kind = path.with_suffix("").suffix if path.suffix in _COMPRESSED else path.suffix
     require(path.is_dir() or kind.lower() not in NOT_READ, _OTHER_FORMAT.format(path))
     with naming(path):
@@ -40,7 +40,7 @@ def read_table(path: Path) -> pd.DataFrame:
     return _checked(table.reset_index(drop=True), str(path))
 
 
-_OTHER_FORMAT = "{} is not a table that Veil reads: save it as CSV, TSV, Parquet, Arrow or Feather"
+_OTHER_FORMAT = "{} is not a supported table: save it as CSV, TSV, Parquet, Arrow or Feather"
 
 
 def as_table(data: Any, names: list[str] | None = None) -> pd.DataFrame:
@@ -56,7 +56,7 @@ def as_table(data: Any, names: list[str] | None = None) -> pd.DataFrame:
     if isinstance(data, Mapping):
         return _checked(pd.DataFrame(dict(data)), "the table")
     rows = np.asarray(data)
-    require(rows.ndim == 2, f"a table has two dimensions, not {rows.ndim}")
+    require(rows.ndim == 2, f"a table must have two dimensions, not {rows.ndim}")
     return _checked(pd.DataFrame(rows, columns=names or [f"x{i}" for i in range(rows.shape[1])]), "the table")
 
 
@@ -121,7 +121,7 @@ def _separator(path: Path) -> str:
 def parquet_files(folder: Path) -> list[Path]:
     """The Parquet files of a folder, in the order of their names."""
     found = sorted(path for path in folder.glob("**/*") if path.suffix in PARQUET)
-    require(len(found) > 0, f"{folder} holds no Parquet file")
+    require(len(found) > 0, f"{folder} contains no Parquet file")
     return found
 
 
@@ -138,7 +138,7 @@ def _read_folder(folder: Path) -> pd.DataFrame:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turn what a library says about a file it cannot read into one sentence that names the file."""
+    """Turn a library's error about an unreadable file into one sentence that names the file."""
     try:
         yield
     except InputError:
@@ -147,7 +147,7 @@ def naming(path: Path) -> Iterator[None]:
         raise InputError(f"{path} is not UTF-8 text: save it as UTF-8") from error
     except (OSError, ValueError, LookupError, TypeError, NotImplementedError, ArithmeticError, MemoryError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise InputError(f"{path} is not a table that can be read: {first}") from error
+        raise InputError(f"{path} is not a readable table: {first}") from error
 
 
 def _read_arrow(path: Path) -> pd.DataFrame:
@@ -169,7 +169,7 @@ def _checked(table: pd.DataFrame, what: str) -> pd.DataFrame:
 
 
 def refuse_twice(names: Iterable[Any], what: str) -> None:
-    """Refuse a table two columns of which have one name: nobody could say which is meant."""
+    """Reject a table with two columns of the same name."""
     known: set[str] = set()
     for name in map(str, names):
         require(name not in known, f'{what} has two columns named "{name}": rename one')

@@ -12,7 +12,7 @@
     values = ["Female", "Male"]
     feature = true            # the model sees it too
 
-With a schema nothing is read off the rows, unless it is a draft (`veil data schema`) in which marks still say so. A
+With a schema nothing is taken from the rows, unless it is a draft (`veil data schema`) in which marks still say so. A
 numeric or category column without bounds or values states its kind only: `--private-preprocessing` then finds the rest
 privately.
 """
@@ -60,9 +60,9 @@ class SchemaColumn:
 
     def __post_init__(self) -> None:
         here = f'schema, column "{self.name}": '
-        require(self.kind in KINDS, f'{here}kind is "{self.kind}": it is {", ".join(KINDS)}')
-        require(self.missing in MISSING_RULES, f'{here}missing is "{self.missing}": it is {", ".join(MISSING_RULES)}')
-        require(self.form in get_args(TextForm), f'{here}form is "{self.form}": it is characters or tokens')
+        require(self.kind in KINDS, f'{here}kind is "{self.kind}": it must be one of {", ".join(KINDS)}')
+        require(self.missing in MISSING_RULES, f'{here}missing is "{self.missing}": use {" or ".join(MISSING_RULES)}')
+        require(self.form in get_args(TextForm), f'{here}form is "{self.form}": it must be characters or tokens')
         both = (self.low is None) == (self.high is None)
         require(both, f"{here}give both low and high, or neither")
         if self.low is not None and self.high is not None:
@@ -70,9 +70,9 @@ class SchemaColumn:
             require(low < high and math.isfinite(high - low), f"{here}low must be below high, and both finite")
         for size in (self.buckets, self.length):
             whole = isinstance(size, int) and not isinstance(size, bool)
-            require(whole and 0 < size <= _MOST, f"{here}buckets and length are whole numbers from 1 to {_MOST:,}")
-        require(isinstance(self.feature, bool), f"{here}feature is true or false")
-        require(self.day_first is None or isinstance(self.day_first, bool), f"{here}day_first is true or false")
+            require(whole and 0 < size <= _MOST, f"{here}buckets and length must be whole numbers from 1 to {_MOST:,}")
+        require(isinstance(self.feature, bool), f"{here}feature must be true or false")
+        require(self.day_first is None or isinstance(self.day_first, bool), f"{here}day_first must be true or false")
         require(self.values is None or len(set(self.values)) == len(self.values), f"{here}a value is listed twice")
 
     def bounds(self) -> tuple[float, float]:
@@ -112,7 +112,7 @@ class SchemaColumn:
 class Schema:
     """All columns of a table, and declared group sizes where they are public.
 
-    `from_rows` says that it is a draft with something in it that was read off private rows.
+    `from_rows` says that it is a draft with something in it that was taken from private rows.
     """
 
     columns: tuple[SchemaColumn, ...]
@@ -140,9 +140,7 @@ class Schema:
         """How features become numbers, from what the schema says alone."""
         if sequence:
             texts = [c for c in self.columns if c.kind == "text"]
-            require(
-                len(texts) == 1, f"a model that reads a sequence needs one text column, the schema has {len(texts)}"
-            )
+            require(len(texts) == 1, f"a sequence model needs one text column, the schema has {len(texts)}")
             return Encoding((Codes(texts[0].name, texts[0].form, texts[0].length),), self.from_rows)
         unstated = [column.name for column in self.columns if column.open]
         require(
@@ -151,7 +149,7 @@ class Schema:
             "let --private-preprocessing find them",
         )
         found = tuple(column for facts in self.columns if (column := facts.column()) is not None)
-        require(len(found) > 0, "the schema has no column to learn from")
+        require(len(found) > 0, "the schema has no feature columns")
         return Encoding(found, self.from_rows)
 
     def with_roles(self, target: str | None, groups: list[str], owner: str | None, ignore: set[str]) -> Schema:
@@ -169,7 +167,7 @@ class Schema:
         return Schema(tuple(changed.values()), self.group_sizes, self.from_rows)
 
     def to_toml(self, private_note: str | None = None) -> str:
-        """As a file; a draft marks what was read off private rows (`private_note` marks in any schema)."""
+        """As a file; a draft marks what was taken from private rows (`private_note` marks in any schema)."""
         note = private_note or (PRIVATE_NOTE if self.from_rows else None)
         defaults = {field.name: field.default for field in fields(SchemaColumn)}
         columns = {}
@@ -191,7 +189,7 @@ def _as_kind(column: SchemaColumn, kind: str) -> SchemaColumn:
 
 
 def read_schema(path: Path) -> Schema:
-    """A schema from a TOML file; anything wrong is said in one sentence that names the column."""
+    """Read a schema from a TOML file; an error names the column."""
     record = read_toml(path)
     columns = record.get("columns")
     require(isinstance(columns, dict) and bool(columns), f"{path} has no [columns.NAME] tables")
@@ -221,7 +219,7 @@ def _facts(name: str, entry: Any, path: Path) -> SchemaColumn:
 
 
 def draft_schema(table: pd.DataFrame, target: str | None = None, groups: tuple[str, ...] = ()) -> Schema:
-    """A first schema read off the rows: everything in it must be replaced by public knowledge, or left out."""
+    """Draft a schema from the rows: everything in it must be replaced with public knowledge, or removed."""
     columns = []
     for name in map(str, table.columns):
         if name == target or name in groups:

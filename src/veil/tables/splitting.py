@@ -94,7 +94,7 @@ def fewest_rows(share: float) -> int:
 
 
 def identities_for(relation: Relation | None, table: pd.DataFrame) -> Lanes:
-    """What a row is known by among its neighbours: its place under replace-one, else what it says."""
+    """The identity of a row between neighbours: its place under replace-one, else its values."""
     if relation is Relation.REPLACE_ONE:
         return np.arange(len(table), dtype=np.uint64)
     return row_identities(table)

@@ -39,9 +39,7 @@ def labels_of(table: pd.DataFrame, name: str, role: str, known: Sequence[str] | 
     listed = words(table[name])
     missing = [row for row, word in zip(table.index, listed, strict=True) if word == ""]
     if missing:
-        raise InputError(
-            f'the {role} of row {missing[0]} is missing (column "{name}"): fill it in or leave the row out'
-        )
+        raise InputError(f'the {role} of row {missing[0]} is missing (column "{name}"): fill it in or remove the row')
     if known is not None:
         allowed = set(known)
         unknown = [row for row, word in zip(table.index, listed, strict=True) if word not in allowed]
@@ -115,7 +113,7 @@ def table_problem(
 
 
 def check_classes(labels: NDArray[np.object_], target: str) -> None:
-    """Refuse a target that is a quantity rather than a class."""
+    """Reject a target that is a quantity rather than a class."""
     distinct = len(set(labels.tolist()))
     many = distinct > MAX_CLASSES or (distinct > 50 and distinct > 0.2 * len(labels))
     require(
@@ -126,20 +124,20 @@ def check_classes(labels: NDArray[np.object_], target: str) -> None:
 
 
 def check_groups(groups: int, rows: int, columns: Sequence[str]) -> None:
-    """Refuse groups that are quantities or identifiers: almost every row would be a group of its own."""
+    """Reject groups that are quantities or identifiers: almost every row would be its own group."""
     many = groups > MAX_GROUPS or (groups > 50 and rows < 5 * groups)
     require(
         not many,
         f'group "{" × ".join(columns)}" has {groups:,} different values in {rows:,} rows: choose a column of few '
-        "values, or cut its numbers into ranges first",
+        "values, or bin its numbers first",
     )
 
 
 def check_trained(trained: Sequence[str], measured: Sequence[str]) -> None:
-    """Refuse a group all of whose rows are held out: nothing would be learned for it, and nobody would see that."""
+    """Reject a group whose rows are all held out: nothing would be learned for it, unnoticed."""
     alone = sorted(set(measured) - set(trained))
     require(
         not alone,
         f'group "{alone[0] if alone else ""}" has no row to train on, because all its rows are held out: merge it with '
-        "another group, leave its rows out, or hold no rows out (holdout 0)",
+        "another group, remove its rows, or do not hold out rows (holdout 0)",
     )

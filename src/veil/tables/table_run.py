@@ -1,4 +1,4 @@
-"""The run on a table: from a request to a finished run: open, plan, charge, execute, with its folder around it."""
+"""The run on a table, from request to finished run: open, plan, charge, execute, in its folder."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _seed(settings: Settings) -> Seed:
 
 
 def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Charge | None:
-    """The data set's own budget, where the user named one; in a process group the first process pays."""
+    """The data set's budget, where the user named one; in a process group the first process is charged."""
     if request.dataset is None or not folder.leads:
         return None
     groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
@@ -136,16 +136,16 @@ def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Cha
 
 
 def _reads_more(request: Request, columns: Columns | None) -> list[str]:
-    """What a run reads off the rows without noise, so that no ε covers it."""
+    """What a run reads from the rows without noise, so that no ε covers it."""
     schema = None if columns is None else columns.schema
     open_ = columns is not None and (schema is None or schema.from_rows)
-    found = ["bounds and categories read off the rows"] if open_ and request.private_preprocessing is None else []
-    found += ["levels of the rows' own budgets"] if request.row_budgets else []
+    found = ["bounds and categories taken from the rows"] if open_ and request.private_preprocessing is None else []
+    found += ["levels of the per-row budgets"] if request.row_budgets else []
     return found + (["exact figures on training rows"] if request.show_private else [])
 
 
 def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
-    """What `veil train --config` needs to do the same again."""
+    """What `veil train --config` needs to repeat the run."""
     if columns is None:
         for name, given in (("--target", request.target), *(("--group", group) for group in request.group)):
             require(given in (None, "class"), f"{name} is {given}: in a folder of images the class is target and group")

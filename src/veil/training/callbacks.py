@@ -1,4 +1,4 @@
-"""Callbacks: what may watch a run. They see public and released values; private rows only if they are marked."""
+"""Callbacks: observers of a run. They see public and released values; private rows only if marked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Callback:
         """After the last step, also when the run was interrupted."""
 
     def findings(self) -> Mapping[str, Any]:
-        """What the callback wants kept with the run, as JSON values."""
+        """Findings to store with the run, as JSON values."""
         return {}
 
     def state(self) -> Mapping[str, Any]:
@@ -90,5 +90,5 @@ class EarlyStopping(Callback):
         return {"best": self._best, "since": self._since}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on counting."""
+        """Restore the count."""
         self._best, self._since = float(state["best"]), int(state["since"])

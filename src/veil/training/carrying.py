@@ -1,8 +1,8 @@
-"""Carrying over: a plan's releases taken apart, into those of its own steps and all others.
+"""Carrying over: splits a plan's releases into those of its own steps and all others.
 
 A run that continues or shortens another must pay for everything that its weights depend on. Which releases belong to
 the steps of a plan is known, if every step makes the same ones; whatever else its rules pay for (preprocessing, earlier
-runs) is carried over whole. What cannot be taken apart in this way is refused.
+runs) is carried over whole. What cannot be taken apart in this way is rejected.
 """
 
 from __future__ import annotations
@@ -43,18 +43,14 @@ class StepReleases:
 
     @classmethod
     def of(cls, plan: Plan) -> StepReleases:
-        """Those of a plan whose steps are all the same; any other is refused."""
+        """The releases of a plan whose steps are identical; any other is rejected."""
         if plan.rules is None:
-            raise InputError(f"{plan.method} is not private: it has no budgets to raise or lower")
+            raise InputError(f"{plan.method} is not private: it has no budgets to change")
         # A controller that is more than constant may make releases of its own.
         if plan.solver is not None or type(plan.controller) is not Constant:
-            raise InputError(
-                f"the steps of this {plan.method} plan differ: progression needs steps that are all the same"
-            )
+            raise InputError(f"the steps of this {plan.method} plan differ: progression needs identical steps")
         release = plan.controller.gradient
-        require(
-            isinstance(release.draw, Poisson), "progression gives owners rates of their own: it needs Poisson sampling"
-        )
+        require(isinstance(release.draw, Poisson), "progression needs Poisson sampling, with a rate for each owner")
         events: dict[str, Mapping[int, Event]] = {GRADIENT: release.events(plan.facts)}
         if plan.gate is not None:
             events[gate.PURPOSE] = plan.gate.events(plan.facts)
@@ -75,15 +71,13 @@ class StepReleases:
             parts = self.plan.earlier
             return repeated(Repeated(part.events[cell], part.count) for part in parts if cell in part.events)
         if not isinstance(rule, TokenBucket):
-            raise InputError(
-                f"{self.plan.method} spends by a {type(rule).__name__}: progression cannot carry that over"
-            )
+            raise InputError(f"{self.plan.method} uses a {type(rule).__name__}, which progression does not support")
         left = {token.event: token.times for token in repeated(rule.tokens)}
         for item in self.own(cell, self.plan.steps):
             left[item.event] = left.get(item.event, 0) - item.times
         require(
             all(times >= 0 for times in left.values()),
-            f"the rules of this {self.plan.method} plan do not pay for all of its steps: it cannot be continued",
+            f"the rules of this {self.plan.method} plan do not cover all of its steps: it cannot be continued",
         )
         return repeated(Repeated(event, times) for event, times in left.items())
 

@@ -1,8 +1,8 @@
-"""Checkpoints: what a run needs to go on bit by bit, in one file of tensors and JSON; reading it executes no code.
+"""Checkpoints: what a run needs to resume bit for bit, in one file of tensors and JSON; reading executes no code.
 
 Draws are pure functions of the seed and the step, so no generator has a state to keep. What remains is the model, the
 optimizer, averages and filters, the controller's state, what was reserved, and the history. The file is sealed with a
-key that follows from the run's seed and identity, so a checkpoint of another run is refused like a damaged one.
+key that follows from the run's seed and identity, so a checkpoint of another run is rejected like a damaged one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Reserved = Mapping[str, tuple[int, Mapping[int, Event]]]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after `step` whole steps."""
+    """The state of a run after `step` whole steps."""
 
     step: int
     weights: Tensors
@@ -80,7 +80,7 @@ class Checkpointer:
             self.keep(self.take(done, state))
 
     def take(self, done: int, state: State) -> Progress:
-        """Where the run stands after `done` whole steps; `state` is the controller's."""
+        """The checkpoint after `done` whole steps; `state` is the controller's."""
         return Progress(
             step=done,
             weights=self.model.state_dict(),
@@ -96,7 +96,7 @@ class Checkpointer:
         )
 
     def put_back(self, progress: Progress) -> None:
-        """Let every part continue where a checkpoint stands."""
+        """Restore every part from a checkpoint."""
         self.model.load_state_dict(dict(progress.weights))
         self.optimizer.load_slots(progress.optimizer)
         self.optimizer.average.restore(progress.average)
@@ -110,7 +110,7 @@ class Checkpointer:
 
 
 class CheckpointDamaged(InputError):
-    """A checkpoint that does not fit its checksum, or is none."""
+    """A checkpoint that is invalid or does not match its checksum."""
 
 
 def sealing_key(seed: Seed, identity: Identity) -> bytes:
@@ -119,7 +119,7 @@ def sealing_key(seed: Seed, identity: Identity) -> bytes:
 
 
 def save_checkpoint(path: Path, progress: Progress, key: bytes) -> None:
-    """Replace the checkpoint on disk by this one, in one piece."""
+    """Replace the checkpoint on disk, atomically."""
     write_whole(path, packed(progress, key))
 
 

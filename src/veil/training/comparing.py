@@ -1,7 +1,7 @@
 """Compare: methods × seeds × budgets on one problem, in parallel, as the papers print it.
 
-Every run has its own folder, so a comparison that was stopped goes on where it was, and a run that fails leaves its
-sentence behind and does not stop the others. A run that is there already is taken only if it was asked for with equal
+Every run has its own folder, so an interrupted comparison can continue, and a run that fails leaves its error message
+and does not stop the others. A run that is there already is taken only if it was asked for with equal
 settings. Comparing is tuning, and its runs' ε add up: each certificate says that neither is covered.
 """
 
@@ -30,7 +30,7 @@ from veil.training.run_folder import CHECKPOINT, finished_in, reserved_in
 
 Finished = Callable[[str, int, int], None]
 BuildModel = Callable[[Problem, Seed], nn.Module]
-SEEDS_PUBLIC = "The noise: the seeds 1, 2, … are public, so that anybody can subtract it. Train anew what you publish."
+SEEDS_PUBLIC = "The noise: the seeds 1, 2, … are public, so anybody can subtract it. To publish, train a new run."
 OTHER_RUNS = "The other runs of the comparison on the same rows: each has its own ε, and their ε add up."
 
 
@@ -148,13 +148,13 @@ def compare(
 
 
 def trials_of(methods: Sequence[str | registry.Method], seeds: int, epsilons: Sequence[float]) -> list[Trial]:
-    """Every method with every seed at every budget. A method stands once: its name is that of its folders."""
-    require(len(methods) > 0, "name at least one method to compare")
+    """Every method with every seed at every budget. Each method appears once: its name is that of its folders."""
+    require(len(methods) > 0, "give at least one method to compare")
     require(seeds >= 1, f"seeds is {seeds}: it must be at least 1")
     chosen = dict[str, registry.Method]()
     for given in methods:
         method = registry.create(given) if isinstance(given, str) else given
-        require(chosen.setdefault(method.name, method) == method, f"{method.name} stands twice, with other options")
+        require(chosen.setdefault(method.name, method) == method, f"{method.name} is given twice with other options")
     return [
         Trial(method, float(epsilon), seed)
         for method in chosen.values()
@@ -189,7 +189,7 @@ def run_trials(
 
 
 def run_trial(trial: Trial, work: Work) -> str:
-    """One run into its folder, unless it is there already; returns the sentence of what went wrong, "" if nothing."""
+    """One run into its folder, unless it is there already; returns the error message, "" if there is none."""
     target = work.folder / trial.label
     if finished_in(target):
         return ""
@@ -218,21 +218,21 @@ def run_trial(trial: Trial, work: Work) -> str:
 
 
 def _set_aside(target: Path) -> None:
-    """A run that was cut short and cannot go on: its record of costs is set aside, never deleted."""
+    """An interrupted run that cannot be resumed: its ledger is moved aside, never deleted."""
     for ledger in [path for path in target.glob("*.jsonl") if ".interrupted-" not in path.name]:
         earlier = len(list(target.glob(f"{ledger.stem}.interrupted-*.jsonl")))
         ledger.rename(target / f"{ledger.stem}.interrupted-{earlier + 1}.jsonl")
 
 
 def _check_stored(trial: Trial, work: Work) -> None:
-    """Refuse a folder whose run was asked for with other settings: neither mix them nor write over it."""
+    """Reject a folder whose run has other settings: neither mix nor overwrite."""
     target = work.folder / trial.label
     if not (target / "certificate.json").exists():
         return
     stored, wanted = _stored(trial, work), work.record(trial)
     if stored == wanted:
         return
-    detail = "and does not say with which settings"
+    detail = "whose settings are not recorded"
     if stored is not None:
         before, now = flattened(stored), flattened(wanted)
         name = next(key for key in {**before, **now} if before.get(key) != now.get(key))

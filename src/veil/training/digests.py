@@ -1,6 +1,6 @@
-"""Digests: 32 bytes that stand for a value. They are keyed, so without the key they say nothing about the value.
+"""Digests: 32 bytes that identify a value. They are keyed, so without the key they reveal nothing about it.
 
-Two values have the same digest if they do the same: numbers by type, shape and bytes; functions by code, constants,
+Two values have the same digest if they behave the same: numbers by type, shape and bytes; functions by code, constants,
 defaults, closure and the globals that they read; objects by class and state; classes by name and, outside installed
 packages, by code. Of an installed package the name and the version stand for its code.
 """

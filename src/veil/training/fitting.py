@@ -88,7 +88,7 @@ Measure = Callable[[nn.Module, Plan], Measured]
 
 @dataclass(frozen=True)
 class Job:
-    """What a run works on besides its plan: the model, the rows, the loss, and who watches.
+    """What a run needs besides its plan: the model, the rows, the loss and the callbacks.
 
     `evaluation` holds rows that were declared public; `not_covered` are sentences for the certificate; `config` is what
     was asked for, as the run's folder keeps it; `measures` are taken of the trained model before it is certified.
@@ -146,12 +146,12 @@ def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, res
 
 
 def _tried(job: Job, plan: Plan) -> list[str]:
-    """Try on made-up rows all that the run will need; what could not be tried is not covered."""
+    """Test on synthetic rows everything the run will need; what cannot be tested is not covered."""
     model, problem, evaluation = job.model, job.problem, job.evaluation
     if evaluation is not None and not isinstance(evaluation, Problem):
         raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
     if job.loss is row_losses:
-        check_outputs(model, problem, "give a loss of your own")
+        check_outputs(model, problem, "pass your own loss")
     if evaluation is not None:
         check_evaluation(model, evaluation, plan.facts.groups)
     check_savable(model)
@@ -168,7 +168,7 @@ def _tried(job: Job, plan: Plan) -> list[str]:
 
 
 def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
-    """The loop with its ledger and, in a run that goes on, with what was done before."""
+    """The loop with its ledger and, in a resumed run, its earlier state."""
     processes = ProcessGroup.joined()
     require(processes.alone or plan.solver is None, f"{plan.method} trains in one process: start it without torchrun")
     seed = _seed(plan, processes) if folder is None else folder.seed
@@ -180,7 +180,7 @@ def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
     ledger = loop.reservations.ledger = Ledger(plan.terms()) if folder is None else folder.ledger(plan.terms())
     require(
         len(ledger.entries) >= loop.reservations.entries,
-        "the ledger of this run is behind its checkpoint: lines were taken from it, so the run cannot be resumed",
+        "the ledger of this run is behind its checkpoint: lines are missing, so the run cannot be resumed",
     )
     for earlier in plan.earlier:
         ledger.reserve(earlier.purpose, earlier.first, earlier.count, earlier.events)
@@ -194,7 +194,7 @@ def _seed(plan: Plan, processes: ProcessGroup) -> Seed:
 
 
 def _take_up(loop: Loop, folder: RunFolder | None) -> None:
-    """Go on where the folder's checkpoint stands; the first one is on disk before the ledger is begun.
+    """Resume from the folder's checkpoint; the first one is on disk before the ledger is started.
 
     In a process group all take up what the first one has, at the start too: all begin with the same weights. Before
     that, whatever the releases follow from is compared with what the run began with, in every process.
@@ -237,7 +237,7 @@ class Preparation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the folder free for whoever resumes the run; interrupted weights count as trained."""
+        """Release the folder so that the run can be resumed; interrupted weights count as trained."""
         if weights_check(self.loop.model) != self.began:
             note_trained(self.loop.model)
         if self.own and self.folder is not None:
@@ -293,7 +293,7 @@ def _certificate(loop: Loop, not_covered: Sequence[str], measured: Sequence[Meas
     if loop.evaluation is not None:
         missing.append(METRICS)
     if any(callback.private for callback in loop.callbacks):
-        missing.append("Diagnostics that looked at private rows: their figures are marked and are not covered.")
+        missing.append("Diagnostics computed from private rows: their figures are marked and not covered.")
     more = [sentence for found in measured for sentence in found.assumptions]
     return certify(
         loop.reservations.ledger,

@@ -1,4 +1,4 @@
-"""Identity: what makes a run the run it is. A resumed run repeats releases with the same noise: all of it must match.
+"""Identity of a run. A resumed run repeats releases with the same noise, so everything must match.
 
 Settings are public: they are compared by value, and an error names both values. Rows, targets, groups, owners, model
 and loss are compared by digests under a key that follows from the run's secret seed. Digests are kept in the file of
@@ -74,9 +74,9 @@ def difference(before: Mapping[str, Any], now: Identity) -> tuple[str, str] | No
 
 
 def agree(now: Identity, noted: Mapping[str, Any] | None) -> None:
-    """Refuse another identity than was noted; in a process group also one that is not the first process's.
+    """Reject an identity that differs from the recorded one or, in a process group, from the first process's.
 
-    All processes of a group are refused together: none goes on to reserve or to wait for the others.
+    All processes of a group fail together: none continues to reserve or to wait for the others.
     """
     processes = ProcessGroup.joined()
     found = None if noted is None else difference(noted, now)
@@ -150,7 +150,7 @@ def rows_identity(problem: Problem, digest: Digester) -> dict[str, str]:
 
 
 def whole_identity(problem: Problem, digest: Digester) -> str:
-    """One digest of all that a problem is."""
+    """One digest of a whole problem."""
     return digest.of(rows_identity(problem, digest))
 
 

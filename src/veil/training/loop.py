@@ -1,6 +1,6 @@
 """The loop: reserve, sample, gradients, bound, noise, update, controller. Every SGD method runs through here.
 
-What serves it stands beside it: `reservations`, `optimizer` (with schedule and average), `side_effects` of forward
+Its parts are beside it: `reservations`, `optimizer` (with schedule and average), `side_effects` of forward
 passes, `reporting`, `checkpoints` and `process_group`.
 """
 
@@ -85,7 +85,7 @@ class Loop:
     def prepare(self, step: int) -> tuple[GradientRelease, Sampler]:
         """The coming step's release, its cost reserved, and the sampler that draws its rows."""
         if step < self._next:
-            raise AccountingError(f"step {step} was made before: its rows and its noise cannot be used again")
+            raise AccountingError(f"step {step} was already made: its rows and noise cannot be used again")
         # The generator itself: torch.manual_seed also prepares other devices, which takes longer than a small step.
         torch.default_generator.manual_seed(int(self.seed.generator("forward", step).integers(2**62)))
         controller = self.plan.controller
@@ -151,7 +151,7 @@ class Loop:
         self.optimizer.average.install()
 
     def progress(self) -> Progress:
-        """Where the run stands before its first step."""
+        """The state before the first step."""
         return self.checkpointer.take(self.first, self._state)
 
     def go_on(self, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Optimizer: one update of the weights by a released gradient, and how to take it back.
+"""Optimizer: one update of the weights by a released gradient, and how to undo it.
 
 Schedule, noise filter, torch's optimizer and the average of the weights: all of it is post-processing of releases.
 """
@@ -46,7 +46,7 @@ class Optimizer:
         self.average.update()
 
     def snapshot(self) -> Callable[[], None]:
-        """A function that takes back the updates since. Momentum is forgotten, or the next try would be the same."""
+        """A function that undoes the updates since. Momentum is dropped, or the next attempt would be the same."""
         weights, average = weights_of(self._model), self.average.state()
         filtered = self.filter.state() if self.filter else None
 
@@ -65,7 +65,7 @@ class Optimizer:
         return kept
 
     def load_slots(self, slots: Mapping[int, Mapping[str, Any]]) -> None:
-        """Take up what a checkpoint kept."""
+        """Restore from a checkpoint."""
         whole = self._torch.state_dict()
         self._torch.load_state_dict({**whole, "state": {index: dict(kept) for index, kept in slots.items()}})
         for parameter, kept in self._torch.state.items():
@@ -97,7 +97,7 @@ class WeightAverage:
         return self._count, {name: value.clone() for name, value in self._weights.items()}
 
     def restore(self, state: tuple[int, Mapping[str, Tensor]]) -> None:
-        """Back to an earlier state."""
+        """Restore an earlier state."""
         self._count, self._weights = state[0], {name: value.clone() for name, value in state[1].items()}
 
     def install(self) -> None:

@@ -1,4 +1,4 @@
-"""Presets: what to take when there is no time to compare. `best` has a method, a model and its features."""
+"""Presets: good defaults without a comparison. `best` has a method, a model and its features."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class ProcessGroup:
         return {name: piece.view(value.shape) for (name, value), piece in zip(values.items(), pieces, strict=True)}
 
     def wait(self) -> None:
-        """Until every process has come here."""
+        """Wait until every process is here."""
         dist.barrier()
 
     def all(self, holds: bool) -> bool:
@@ -108,7 +108,7 @@ class ProcessGroup:
         return int(failed) == 0
 
     def told(self, record: bytes | None) -> bytes | None:
-        """What the leader says, everywhere; None is None everywhere."""
+        """Broadcast the leader's value; None stays None."""
         length = torch.tensor([-1 if record is None else len(record)])
         dist.broadcast(length, 0)
         if int(length) < 0:
@@ -123,13 +123,13 @@ class ProcessGroup:
     def told_json(self, value: Any) -> Any:
         """The leader's value as JSON."""
         record = self.told(json.dumps(value).encode() if self.leads else None)
-        require(record is not None, "the leading process said nothing")
+        require(record is not None, "the leading process did not respond")
         assert record is not None
         return json.loads(record)
 
 
 class OneProcess(ProcessGroup):
-    """A group of one: it has nobody to ask, to tell or to wait for."""
+    """A group of one process: nothing to exchange or wait for."""
 
     def bounded_sum(
         self, release: GradientRelease, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]
@@ -142,7 +142,7 @@ class OneProcess(ProcessGroup):
         return of(rows)
 
     def wait(self) -> None:
-        """Nobody else comes."""
+        """Nothing to wait for."""
 
     def all(self, holds: bool) -> bool:
         """Whether it holds here."""
@@ -163,7 +163,7 @@ def _leave() -> None:
 
 @dataclass
 class _Everything:
-    """Stands between a process and the weights: norms and losses of its rows in, weights from everybody's out."""
+    """Computes weights from the norms and losses of all processes' rows."""
 
     processes: ProcessGroup
     weigh: Weigh

@@ -1,4 +1,4 @@
-"""Individualised privacy progression: go on with raised budgets, or back to where a lowered budget still held.
+"""Individualised privacy progression: continue with raised budgets, or roll back to where a lowered budget held.
 
 Both need plans whose steps are all the same releases (`dp-sgd`, `auto-s`, `dp-is-sgd`, `dpsur`, `idp-sgd`, `ino-sgd` on
 clip or normalise) on rows drawn by Poisson sampling. Weights are a function of the releases made so far, so a
@@ -107,22 +107,22 @@ def raised_plan(plan: Plan, budgets: Mapping[str, float], steps: int) -> Plan:
     """The plan of `steps` further steps in which only owners with raised budgets take part.
 
     Noise and thresholds stay; the rate of each such owner is the largest at which everything before and everything
-    to come together cost at most its raised budget. An owner whose budget was not raised has spent it and rests.
+    to come together cost at most its raised budget. An owner whose budget was not raised is left out.
     """
     old = StepReleases.of(plan)
     require(steps >= 1, f"steps is {steps}: it must be at least 1")
     facts, before = _with_budgets(plan, budgets), _budgets(plan)
     raised = [new > spent for new, spent in zip(_given(facts), before, strict=True)]
     lowered = [new < spent for new, spent in zip(_given(facts), before, strict=True)]
-    require(not any(lowered), "a budget is below the one that was spent: roll back to a checkpoint instead")
-    require(any(raised), "no budget is above the one that was spent: there is nothing to continue")
+    require(not any(lowered), "a budget is below what was already spent: roll back to a checkpoint instead")
+    require(any(raised), "no budget is above what was already spent: raise at least one")
     require(
         plan.gate is None or all(raised),
         f"{plan.method} tests every update on rows of all owners: raise the budget of every owner",
     )
     rates = _rates(old, facts, raised, steps)
     draw, release = Poisson(rates), old.gradient
-    require(draw.expected_batch(facts) > 0, "no row of the owners who raised takes part: there is nothing to continue")
+    require(draw.expected_batch(facts) > 0, "no row of the owners who raised takes part: raise others too")
     further = replace(
         release,
         draw=draw,
@@ -165,8 +165,8 @@ def raise_budgets(
     """Continue a finished run, on a copy of its model, after some owners raised their budgets.
 
     The new ledger first records all releases of the earlier run, then those to come; each owner's ε is that of both
-    parts together. The optimizer starts anew. So does the noise: the seed is new, and where a person gave the earlier
-    one, it follows from that one and the new plan.
+    parts together. The optimizer is reset. The noise is new: the seed is fresh or, where a person gave the earlier one,
+    derived from that one and the new plan.
 
     Args:
         run: The finished run; its model must have the weights that the run ended with.
@@ -196,7 +196,7 @@ def raise_budgets(
     )
     require(
         weights_check(run.model) == run.trained,
-        "The model of this run was changed after the run: load the weights that it ended with, or train a new run.",
+        "The model of this run was changed after the run: load its final weights, or train a new run.",
     )
     plan = _continued(raised_plan(run.plan, budgets, steps), run)
     missing = (*run.certificate.not_covered, OTHER_BRANCHES)
@@ -239,19 +239,19 @@ def roll_back(
     facts = _with_budgets(plan, budgets)
     require(
         all(new <= old for new, old in zip(_given(facts), _budgets(plan), strict=True)),
-        "a budget is above the one of the run: use raise_budgets instead",
+        "a budget is above the run's budget: use raise_budgets instead",
     )
     own = {point.steps: point for point in checkpoints if point.plan is plan and 0 < point.steps <= plan.steps}
-    require(bool(own), "none of the checkpoints is of this run: give those that a CheckpointEvery of this run has kept")
+    require(bool(own), "none of the checkpoints belongs to this run: give those that its CheckpointEvery has kept")
     holds = partial(releases.hold, facts)
     require(
         holds(0),
         "Cannot roll back: what was released before the first step (preprocessing, or the run that this one continues) "
-        "costs more than the lowered budget. Train anew, or roll back the earlier run.",
+        "costs more than the lowered budget. Train a new run, or roll back the earlier run.",
     )
     found = _last(sorted(own), holds)
     if found is None:
-        raise InputError("the lowered budget held at no checkpoint: keep checkpoints more often, or train anew")
+        raise InputError("every checkpoint exceeds the lowered budget: keep checkpoints more often, or retrain")
     whole = run.stopped is None and len(run.history) >= plan.steps
     committed = found if whole else _last(range(found, plan.steps + 1), holds) or found
     rules = tuple(
@@ -337,7 +337,7 @@ def _rates(old: StepReleases, facts: PublicFacts, raised: Sequence[bool], steps:
 def _continued(plan: Plan, run: Run, gone: Sequence[str] = ()) -> Plan:
     """The plan with what the earlier certificate rested on, and with a seed of its own.
 
-    The noise of the earlier run must not come again: its difference to other values would show them. A seed that a
+    The noise of the earlier run must not be reused: differences would reveal values. A seed that a
     person gave is replaced by one that follows from it and the plan; otherwise the system draws another.
     """
     given = plan.settings.seed
@@ -359,8 +359,8 @@ def _charged(run: Run) -> bool:
     """Whether the run, or one that it continues, was charged to the budget of a data set: its folder says so."""
     require(
         run.folder is None or run.folder.is_dir(),
-        f"Cannot continue: {run.folder}, the folder of the earlier run, is not there. Put it back, or work from where "
-        "the run was started.",
+        f"Cannot continue: {run.folder}, the folder of the earlier run, is missing. Restore it, or work in the folder "
+        "where the run was started.",
     )
     return CHARGED in run.plan.details or (run.folder is not None and (run.folder / SNAPSHOT).exists())
 
@@ -384,7 +384,7 @@ def _folder(out: Path | str | None, plan: Plan, run: Run) -> Iterator[RunFolder 
 
 
 def _copy_ledgers(run: Run, folder: RunFolder | None, names: Sequence[str]) -> None:
-    """Let the new folder hold the ledgers of the earlier run that stand beside the one of training."""
+    """Copy the earlier run's other ledgers into the new folder."""
     if folder is None or run.folder is None:
         return
     for name in names:
@@ -396,7 +396,7 @@ def _with_budgets(plan: Plan, changed: Mapping[str, float]) -> PublicFacts:
     facts = plan.facts
     new = read_budgets(changed) if changed else {}
     for name in new:
-        require(name in facts.owners, f'owner "{name}" is not one of the run: it has {", ".join(facts.owners)}')
+        require(name in facts.owners, f'owner "{name}" does not exist in this run: it has {", ".join(facts.owners)}')
     return replace(facts, budgets=tuple(new.get(n, b) for n, b in zip(facts.owners, _budgets(plan), strict=True)))
 
 

@@ -22,7 +22,7 @@ from veil.training.side_effects import SideEffects
 
 @dataclass
 class Reporter:
-    """Tells history and callbacks of a run's steps. `read` counts the ledger's entries at the last reading."""
+    """Passes a run's steps to history and callbacks. `read` counts the ledger's entries at the last reading."""
 
     model: nn.Module
     plan: Plan

@@ -1,4 +1,4 @@
-"""Run: the outcome of training, what it promises, and the folder it is kept in."""
+"""Run: the result of training, its guarantee, and the folder it is stored in."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ class Run:
 
         require(
             weights_check(self.model) == self.trained,
-            "Cannot save: the model was changed after the run, which the certificate does not cover. Load the weights "
-            "that the run ended with.",
+            "Cannot save: the model was changed after the run, which the certificate does not cover. Load the run's "
+            "final weights.",
         )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -202,13 +202,13 @@ def trained_before(model: nn.Module) -> bool:
 def load(folder: Path | str) -> LoadedRun:
     """Read a run folder. The module itself is yours to build: weights come by `load_weights`."""
     folder = Path(folder)
-    require((folder / "certificate.json").exists(), f"{folder} holds no finished run: certificate.json is missing")
+    require((folder / "certificate.json").exists(), f"{folder} contains no finished run: certificate.json is missing")
     require(not under_way(folder), f"the run in {folder} is not finished: continue it with --resume")
     try:
         record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         history = pd.read_parquet(folder / "history.parquet")
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder} is not a run that can be read: {error}") from error
+        raise InputError(f"{folder} is not a readable run: {error}") from error
     return LoadedRun(folder, record, Certificate.load(folder / "certificate.json"), history)
 
 

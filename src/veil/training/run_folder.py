@@ -1,9 +1,9 @@
-"""RunFolder: the place on disk of one run while it is under way: its lock, its seed, its ledgers, its configuration.
+"""RunFolder: the folder of an unfinished run: its lock, seed, ledgers and configuration.
 
-The seed is kept (readable by its owner alone) for as long as the run may have to go on, because a resumed run repeats
+The seed is kept (readable by its owner alone) for as long as the run may be resumed, because a resumed run repeats
 its releases with the same noise; it is destroyed when the run is complete. The same file holds the identity of the run
 (settings, and keyed digests of rows, model and loss), so both are destroyed at once. The lock is the operating
-system's: it goes with the process that held it, however that process ended.
+system's: it is released when its process ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOCK = ".lock"
 
 
 class RunFolder:
-    """A locked folder. Make it by `start` or `resume`; give it back by `complete` or `close`."""
+    """A locked folder. Open it with `start` or `resume`; release it with `complete` or `close`."""
 
     leads = True
 
@@ -52,14 +52,14 @@ class RunFolder:
 
     @classmethod
     def start(cls, path: Path | str, settings: Settings, config: Mapping[str, Any] | None = None) -> RunFolder:
-        """A new run. A folder in which a release was reserved before is never used again."""
+        """Start a new run. A folder with a reserved release is never reused."""
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         with _checking(path) as lock:
-            require(not finished_in(path), f"{path} holds a run already: choose another folder")
+            require(not finished_in(path), f"{path} already contains a run: choose another folder")
             require(
                 not reserved_in(path),
-                f"{path} holds a run that was cut short: continue it by --resume, or choose another folder",
+                f"{path} contains an interrupted run: continue it with --resume, or choose another folder",
             )
         # A file that the user keeps here stays as it is; one that an earlier attempt left is replaced.
         own_config = (path / "config.toml").exists() and not under_way(path)
@@ -73,7 +73,7 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: Path | str) -> RunFolder:
-        """A run that was cut short, with the seed it began with."""
+        """Resume an interrupted run, with its original seed."""
         path = Path(path)
         require(path.is_dir(), f"There is no run to resume in {path}")
         with _checking(path) as lock:
@@ -105,32 +105,32 @@ class RunFolder:
         return folder or Follower(Path(path), Seed(bytes.fromhex(said[0]), bool(said[1])), resume, None, said[2])
 
     def hold_to(self, stage: str, now: Identity, before: str = PREPROCESSING) -> None:
-        """Refuse another identity than this stage of the run had; a stage that is new is noted, on disk.
+        """Reject an identity that differs from this stage's recorded one; a new stage is recorded, on disk.
 
-        `before` is the first ledger whose releases follow from it: once that is begun, it is too late to note anything.
+        `before` is the first ledger whose releases follow from it: once that has started, it is too late to record.
         """
         noted = self._noted.get(stage)
         agree(now, noted)
         if noted is None:
             begun = [name for name in LEDGERS[LEDGERS.index(before) :] if self.leads and (self.path / name).exists()]
             require(
-                not begun, f"Cannot resume: {self.path / _SEED} does not say what the run began with. Use a new --out."
+                not begun, f"Cannot resume: {self.path / _SEED} does not record how the run started. Use a new --out."
             )
             self._noted[stage] = now.as_json()
             self._keep_seed()
 
     def hold_to_step(self, step: int, digest: str) -> None:
-        """Refuse another value under the noise of a step that may have been released; the last step noted is kept."""
+        """Reject a different value for a step whose noise may have been released; the last step is kept."""
         before, known = self._noted.get("step", (-1, ""))
-        require(step >= before, f"Cannot resume: step {step} was made before, and its checkpoint is not the last one.")
+        require(step >= before, f"Cannot resume: step {step} was already made, and its checkpoint is not the latest.")
         if step > before:
             self._noted["step"] = [step, digest]
             self._keep_seed()
             return
         require(
             digest == known,
-            f"Cannot resume: step {step} gives another gradient than before. Use the original loop, with as many "
-            "threads, or a new --out.",
+            f"Cannot resume: step {step} gives a different gradient than before. Use the original loop and number "
+            "of threads, or a new --out.",
         )
 
     def _keep_seed(self) -> None:
@@ -144,7 +144,7 @@ class RunFolder:
         write_whole(self.path / _SEED, json.dumps(record).encode())
 
     def ledger(self, terms: Terms, name: str = LEDGER) -> Ledger:
-        """One of the run's ledgers: new, or, in a run that goes on, the one it had."""
+        """One of the run's ledgers: new, or the existing one in a resumed run."""
         kind = Ledger if name == LEDGER else WaitedFor
         return kind.continued(terms, self.path / name) if self.resumed else kind(terms, self.path / name)
 
@@ -155,7 +155,7 @@ class RunFolder:
         self.close()
 
     def abandon(self) -> None:
-        """Leave no trace of a run that ended before it reserved anything: the folder may be used again."""
+        """Remove a run that ended before it reserved anything: the folder can be reused."""
         if self.resumed or reserved_in(self.path):
             return
         for name in self._made:
@@ -164,7 +164,7 @@ class RunFolder:
             self.path.rmdir()
 
     def close(self) -> None:
-        """Give the folder free. The lock's file stays: whoever waits for it must find the same file."""
+        """Release the folder. The lock file stays: waiting processes must find the same file."""
         if self._lock is not None:
             self._lock.close()
 
@@ -177,7 +177,7 @@ class WaitedFor(Ledger):
     """
 
     def reserve(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> int:
-        """As ever, and then wait for the others."""
+        """Reserve, then wait for the other processes."""
         entries = super().reserve(purpose, first, count, events)
         ProcessGroup.joined().wait()
         return entries
@@ -209,7 +209,7 @@ def finished_in(folder: Path) -> bool:
 
 
 def under_way(folder: Path) -> bool:
-    """Whether a run in this folder has still its seed: it is running, or was cut short."""
+    """Whether the run in this folder still has its seed: it is running or was interrupted."""
     return (folder / _SEED).exists()
 
 
@@ -220,7 +220,7 @@ def reserved_in(folder: Path) -> bool:
 
 @contextmanager
 def _checking(path: Path) -> Iterator[IO[str]]:
-    """The lock, given back if what is checked while it is new does not hold."""
+    """Acquire the lock, and release it if a check fails."""
     lock = _locked(path)
     try:
         yield lock
@@ -230,7 +230,7 @@ def _checking(path: Path) -> Iterator[IO[str]]:
 
 
 def _locked(folder: Path) -> IO[str]:
-    """The open lock file, which nobody else holds."""
+    """The open lock file, held by this process only."""
     while True:
         file = (folder / _LOCK).open("a+", encoding="utf-8")
         try:
@@ -238,7 +238,7 @@ def _locked(folder: Path) -> IO[str]:
         except BlockingIOError as error:
             file.close()
             raise InputError(
-                f"another process is using {folder}: wait until it ends, or choose another folder"
+                f"another process is using {folder}: wait until it finishes, or choose another folder"
             ) from error
         if os.fstat(file.fileno()).st_nlink > 0:
             return file

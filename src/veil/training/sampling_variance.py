@@ -1,4 +1,4 @@
-"""Sampling variance of a group-weighted update (Theorem 2 of the ASC paper): how much batches alone make it waver.
+"""Sampling variance of a group-weighted update (Theorem 2 of the ASC paper): the variance caused by batches alone.
 
 Not private: the estimator looks at exact gradients of private rows, and a run that uses it says so.
 """

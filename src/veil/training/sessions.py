@@ -41,7 +41,7 @@ from veil.training.trials import check_rows_apart
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A batch that was handed out and not answered yet, and what watches the pass over it (nothing if it is empty)."""
+    """A batch that is waiting for `step`, and the recorder of its pass (None if it is empty)."""
 
     step: int
     release: GradientRelease
@@ -52,7 +52,7 @@ class _Waiting:
 
 
 class Session:
-    """An iterator over batches. Every batch must be answered by one `step`; `finish` gives the run.
+    """An iterator over batches. Call `step` once for every batch; `finish` returns the run.
 
     What a forward pass writes into the model (buffers, tensors in attributes) is undone by `step`. Make changes of your
     own to the model after `step` and before the next batch.
@@ -69,7 +69,7 @@ class Session:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw batch after batch; the cost of each is reserved before its rows are read.
 
-        A second `for` after a `break` goes on with the next batch. Batches are planned and paid for once: when they
+        A second `for` after a `break` continues with the next batch. Batches are planned and paid for once: when they
         are used up, there are no more.
         """
         loop = self._loop
@@ -78,9 +78,9 @@ class Session:
             f"all {loop.plan.steps} batches of this session are used: plan more steps or epochs, and iterate once",
         )
         self._begun = True
-        require(loop.plan.gate is None, "a method that takes updates back needs the loss as a function: use veil.fit")
-        require(loop.processes.alone, "a session has one process: in a process group use veil.fit")
-        require(loop.plan.settings.noise_filter == "none", "a noise filter looks ahead of the weights: use veil.fit")
+        require(loop.plan.gate is None, "a method that can undo updates needs the loss as a function: use veil.fit")
+        require(loop.processes.alone, "a session runs in one process: in a process group use veil.fit")
+        require(loop.plan.settings.noise_filter == "none", "a session does not support a noise filter: use veil.fit")
         with loop.around():
             for step in range(self._done, loop.plan.steps):
                 self._undo_writes()
@@ -105,7 +105,7 @@ class Session:
 
         Losses given as a tensor must come from one pass of the model over this batch, each from its own row, in the
         batch's order: no mixup, no weights by what other rows are. Where the model has layers that only the generic
-        path serves, give a function `loss(model, batch)`; it is tried on made-up rows first.
+        path serves, give a function `loss(model, batch)`; it is tried on synthetic rows first.
         """
         try:
             self._step(losses)
@@ -114,7 +114,7 @@ class Session:
             raise
 
     def _step(self, losses: Tensor | LossFunction) -> None:
-        require(self._waiting is not None, "there is no batch to answer: call step once for each batch")
+        require(self._waiting is not None, "no batch is waiting for a step: call step once for each batch")
         assert self._waiting is not None
         now, loop = self._waiting, self._loop
         weigh = now.release.weigh(loop.problem, now.rows)
@@ -143,7 +143,7 @@ class Session:
             loop.absorb(now.step, released)
 
     def _try(self, loss: LossFunction) -> None:
-        """Try a loss that was not seen before on made-up rows."""
+        """Try a loss that was not seen before on synthetic rows."""
         if self._loop.plan.private and _mark(loss) not in self._tried:
             self._say_not_covered(check_rows_apart(self._loop.model, self._loop.problem, loss))
             self._tried.add(_mark(loss))
@@ -161,19 +161,19 @@ class Session:
             self._loop.side_effects.undo(numbers=False)
 
     def close(self) -> None:
-        """Give the run's folder free without finishing; whoever calls `session` with `resume=True` goes on."""
+        """Release the run's folder without finishing; `session` with `resume=True` continues."""
         self._preparation.__exit__()
 
     def finish(self) -> Run:
         """The run with its certificate. A session that ended early keeps the guarantee of the whole plan."""
         self._undo_writes()
         if self._done < self._loop.plan.steps and self._loop.stopped is None:
-            self._loop.stopped = f"ended by its user after {self._done} of {self._loop.plan.steps} steps"
+            self._loop.stopped = f"ended by the user after {self._done} of {self._loop.plan.steps} steps"
         return self._preparation.finish()
 
 
 def _mark(loss: Any) -> Any:
-    """What tells one loss from another: a lambda in a loop is a new object with the same code at every step."""
+    """An identity for a loss: a lambda in a loop is a new object with the same code at every step."""
     if isinstance(loss, partial):
         return _mark(loss.func)
     if not hasattr(loss, "__code__"):
@@ -194,7 +194,7 @@ def session(
     resume: bool = False,
     **settings: Any,
 ) -> Session:
-    """Plan a run and hand out its batches; the arguments are those of `fit`.
+    """Plan a run and iterate over its batches; the arguments are those of `fit`.
 
     `loss` is used where a method looks at losses on the side (asc, azb). With `out`, checkpoints are kept; the same
     call with `resume=True` resumes a session that was interrupted.

@@ -1,7 +1,7 @@
-"""Side effects: what forward passes over private rows write into a model is undone, for no noise covers it.
+"""Side effects: whatever forward passes over private rows write into a model is undone, as no noise covers it.
 
 Buffers and attributes are put back; a pass that changes a weight is rejected. What passes change by themselves (a power
-iteration) goes on by passes over made-up rows, so it depends on no row.
+iteration) is updated by passes over synthetic rows, so it depends on no row.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SideEffects:
         return afresh
 
     def carry_on(self) -> None:
-        """Let one pass over made-up rows change what passes change by themselves: it then depends on no row."""
+        """Let one pass over synthetic rows change what passes change by themselves: it then depends on no row."""
         if self._carried is not None and self._held is not None:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 self._loss(self._model, self._carried)
@@ -80,11 +80,11 @@ class SideEffects:
 
 
 def refuse_written(weights: Sequence[str]) -> None:
-    """Refuse what passes over rows gave that changed weights: rows would leave in them, and in it, without noise."""
+    """Reject results of passes that changed weights: they would leak rows without noise."""
     if weights:
         raise GradientError(
             f"the forward pass changes the parameter {weights[0]}, so it would hold private rows without noise: use a "
-            "changed copy of it in forward"
+            "modified copy in forward"
         )
 
 

@@ -1,4 +1,4 @@
-"""Trials: what a run will need of model, loss and evaluation, tried on made-up rows before a row is read.
+"""Trials: model, loss and evaluation are tested on synthetic rows before a row is read.
 
 Whatever fails here has cost nothing. After training the same failure would come with the budget spent.
 """
@@ -40,7 +40,7 @@ def made_up(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def check_outputs(model: nn.Module, problem: Problem, otherwise: str) -> None:
-    """Refuse a model that does not take rows of this shape, or gives other outputs than figures and losses read.
+    """Reject a model that does not accept rows of this shape, or whose outputs do not fit figures and losses.
 
     `otherwise` ends the sentence: what to do instead of changing the model.
     """
@@ -52,7 +52,7 @@ def check_outputs(model: nn.Module, problem: Problem, otherwise: str) -> None:
             outputs = model.eval()(torch.zeros_like(inputs[:2]))
     except Exception as error:  # whatever a user's own model raises
         sentence = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"the model does not take {shape}: {sentence}") from error
+        raise InputError(f"the model does not accept {shape}: {sentence}") from error
     found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if facts.task == "regression":
         fits, wanted = isinstance(outputs, Tensor) and outputs.numel() == 2, "one number per row"
@@ -63,7 +63,7 @@ def check_outputs(model: nn.Module, problem: Problem, otherwise: str) -> None:
 
 
 def carried(model: nn.Module, problem: Problem, loss: LossFunction) -> tuple[Tensor, Tensor] | None:
-    """Made-up rows to carry on what the model's passes change by themselves (a power iteration); None if nothing is."""
+    """Synthetic rows to update what the model's passes change by themselves (a power iteration); None if nothing."""
     rows, state = made_up(problem), ModelState(model)
     try:
         with _untouched(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -74,7 +74,7 @@ def carried(model: nn.Module, problem: Problem, loss: LossFunction) -> tuple[Ten
 
 
 def check_rows_apart(model: nn.Module, problem: Problem, loss: LossFunction) -> list[str]:
-    """Refuse a model or a loss that mixes or stores rows; if they take no made-up rows, the certificate says so."""
+    """Reject a model or a loss that mixes or stores rows; if they reject synthetic rows, the certificate says so."""
     try:
         gradients.check(model, made_up(problem), loss)
     except gradients.GradientError:
@@ -85,12 +85,12 @@ def check_rows_apart(model: nn.Module, problem: Problem, loss: LossFunction) -> 
 
 
 def check_evaluation(model: nn.Module, evaluation: Problem, groups: Sequence[str]) -> None:
-    """Refuse rows for evaluation on which the figures cannot be computed once the model is trained."""
+    """Reject evaluation rows on which the figures could not be computed after training."""
     require(
         evaluation.source is None,
         "evaluation takes rows from a source, and figures need them in memory: give a Problem made from arrays",
     )
-    check_outputs(model, evaluation, "leave evaluation out and measure by yourself")
+    check_outputs(model, evaluation, "omit evaluation and measure yourself")
     inputs, targets = made_up(evaluation)
     cells = np.arange(MADE_UP_ROWS) % len(evaluation.public.cells)
     crossed = evaluation.memberships
@@ -111,12 +111,12 @@ def check_evaluation(model: nn.Module, evaluation: Problem, groups: Sequence[str
         sentence = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
             f"the model cannot be evaluated on rows like those of evaluation: {sentence}: change what the model "
-            "returns, or leave evaluation out and measure by yourself"
+            "returns, or omit evaluation and measure yourself"
         ) from error
 
 
 def check_savable(model: nn.Module) -> None:
-    """Refuse a model whose state a run cannot keep: something that is no plain tensor of a kind that files hold."""
+    """Reject a model whose state cannot be saved: an entry that is not a plain tensor."""
     for name, value in model.state_dict().items():
         require(
             isinstance(value, Tensor) and name.rpartition(".")[2] != "_extra_state",

@@ -196,12 +196,12 @@ def test_other_models_are_refused_with_the_way_out(model: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"aim": "best"}, "it is worst-group, balanced, overall"),
-        ({"mean_share": 0.5, "moment_share": 0.5}, "below 1"),
+        ({"aim": "best"}, "it must be one of worst-group, balanced, overall"),
+        ({"mean_share": 0.5, "moment_share": 0.5}, "less than 1"),
         ({"cap": 0.5}, "at least 1"),
         ({"every": 0}, "at least 1"),
         ({"momentum": 1.0}, "below 1"),
-        ({"neighbours": "all"}, "it is add-remove or replace-one"),
+        ({"neighbours": "all"}, "it must be add-remove or replace-one"),
     ],
 )
 def test_wrong_options_are_one_sentence(options: dict[str, Any], said: str) -> None:

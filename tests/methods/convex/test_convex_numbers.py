@@ -70,7 +70,7 @@ def test_larger_groups_have_less_noise_with_their_own_sizes_and_a_smaller_epsilo
 
 def test_a_bound_above_the_range_of_the_loss_is_said_to_say_nothing() -> None:
     constants = made_setting_constants()
-    assert "says nothing" in excess_risk_line(99.0, constants, "population")
+    assert "is vacuous" in excess_risk_line(99.0, constants, "population")
     assert "upper bound" in excess_risk_line(0.1, constants, "population")
 
 

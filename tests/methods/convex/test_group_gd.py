@@ -141,9 +141,9 @@ def test_other_models_and_numbers_are_refused_with_the_way_out() -> None:
     with pytest.raises(InputError, match='choose the model "whitened"'):
         veil.fit(torch.nn.Linear(6, 2), problem, method="group-gd", steps=3, seed=1)
     numbers = Problem.from_arrays(problem.inputs, problem.inputs[:, 0], ["a"] * 240, task="regression")
-    with pytest.raises(InputError, match="take asc or dp-sgd"):
+    with pytest.raises(InputError, match="use asc or dp-sgd"):
         fit_preset(numbers, steps=3, seed=1)
-    with pytest.raises(InputError, match="below 1"):
+    with pytest.raises(InputError, match="less than 1"):
         plan_of(problem, {"mean_share": 0.5, "moment_share": 0.5})
 
 

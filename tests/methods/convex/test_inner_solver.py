@@ -96,7 +96,7 @@ def test_the_papers_solver_and_the_fast_one_agree_within_their_certificates() ->
 
 
 def test_a_loss_with_a_corner_is_not_given_to_the_smooth_solver() -> None:
-    with pytest.raises(AccountingError, match="corner"):
+    with pytest.raises(AccountingError, match="is not smooth"):
         accelerated(saddle_problem(0, Hinge()), 1e-3)
 
 

@@ -287,7 +287,7 @@ class Pld:
         """
         rates = np.asarray(fprs, dtype=np.float64)
         if not np.all((rates >= 0) & (rates <= 1)):
-            raise AccountingError("every false positive rate must lie between 0 and 1")
+            raise AccountingError("every false positive rate must be between 0 and 1")
         items = list(events)
         widest = self.epsilon(items, 1e-9)
         if not math.isfinite(widest):
@@ -306,4 +306,4 @@ def _has_noisy_max(items: Iterable[Event | Repeated]) -> bool:
 
 def _check_delta(delta: float) -> None:
     if not 0 <= delta <= 1:
-        raise AccountingError(f"delta is {delta}: it must lie between 0 and 1")
+        raise AccountingError(f"delta is {delta}: it must be between 0 and 1")

@@ -283,7 +283,7 @@ def pair_of(event: Event) -> Pair:
         case kinds.Envelope(members):
             costly = [one for one in members if _gaussian_distance(one) != 0.0]
             return envelope_pair([pair_of(one) for one in costly])
-    raise AccountingError(f"{type(event).__name__} has no privacy loss distribution here: use rdp")
+    raise AccountingError(f"{type(event).__name__} is not supported by the PLD accountant: use rdp")
 
 
 def supported(event: Event) -> bool:

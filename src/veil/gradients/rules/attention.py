@@ -1,6 +1,6 @@
 """Multi-head attention: the packed projections of torch's attention as recorded linear maps around a plain core.
 
-The transformer encoder needs no rule of its own: its parts are attention, linear maps and layer norms.
+The transformer encoder needs no separate rule: its parts are attention, linear maps and layer norms.
 """
 
 from __future__ import annotations

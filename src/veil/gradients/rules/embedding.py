@@ -14,7 +14,7 @@ from veil.gradients.records import GradientError
 
 
 def refuse_mixing(max_norm: float | None, scale_grad_by_freq: bool) -> None:
-    """Refuse the two options of torch's embeddings that make one row's gradient depend on other rows."""
+    """Reject the two options of torch's embeddings that make one row's gradient depend on other rows."""
     if max_norm is not None:
         raise GradientError("an embedding with max_norm rewrites its table from the rows it sees: remove max_norm")
     if scale_grad_by_freq:

@@ -1,4 +1,4 @@
-"""Normalisation within a row: LayerNorm, RMSNorm, GroupNorm and InstanceNorm; BatchNorm is refused.
+"""Normalisation within a row: LayerNorm, RMSNorm, GroupNorm and InstanceNorm; BatchNorm is rejected.
 
 All four scale a normalised input x̂ by γ and shift it by β, so the gradients are Σ_t g_t·x̂_t and Σ_t g_t over the
 positions that share one γ and β.
@@ -125,8 +125,8 @@ def instance_norm(
 
 @rule(F.batch_norm)
 def batch_norm(recorder: Recorder, input: Tensor, *others: Any, **options: Any) -> Any:
-    """Refused: a row's output depends on the other rows, or on statistics kept of them."""
+    """Rejected: a row's output depends on the other rows, or on statistics kept of them."""
     raise GradientError(
         "BatchNorm mixes the rows of a batch, so no row can be bounded: convert the model with "
-        "veil.gradients.fix(model), which puts GroupNorm in its place"
+        "veil.gradients.fix(model), which replaces it with GroupNorm"
     )

@@ -1,4 +1,4 @@
-"""Which columns to cross, released in private: how strongly each goes with the target.
+"""Choosing columns to cross with a private release of how strongly each is related to the target.
 
     A = Σ t_i ⊗ (x_i, 1) and Σ (x_i, 1), with noise;   t is the class less its even share, or the number in [−1, 1]
 
@@ -60,7 +60,7 @@ def target_vectors(targets: Tensor, classes: int) -> Tensor:
 
 
 def _strengths(blocks: list[list[int]], means: Tensor, joint: Tensor, sd: float) -> Tensor:
-    """How strongly each column goes with the target."""
+    """How strongly each column is related to the target."""
     covariances = joint[:, :-1] - joint[:, -1:] * means
     clear = (covariances.square() - sd**2).sum(dim=0)
     # Of a value that nearly nobody has, noise would look like strength.

@@ -91,7 +91,7 @@ class GroupDescent:
         head: nn.Linear,
         noise: GaussianNoise,
     ) -> Iterator[int]:
-        """Goes on to the next step when asked; the head has the weights so far."""
+        """Generator over steps; the head has the current weights."""
         cells = torch.from_numpy(problem.cell_of[present])
         targets = torch.nn.functional.one_hot(problem.targets[present].long(), head.out_features).to(rows.dtype)
         margins = targets * torch.tensor(self.margins, dtype=rows.dtype)[cells, None]

@@ -70,7 +70,7 @@ def accelerated(problem: SaddleProblem, tolerance: float) -> Solution:
     run stops with an error rather than release what is not certified.
     """
     if not math.isfinite(problem.constants.smoothness):
-        raise AccountingError(f"the loss {problem.loss.name} has a corner: solve its smoothed form")
+        raise AccountingError(f"the loss {problem.loss.name} is not smooth: use its smoothed form")
     shape = problem.centre.shape
 
     def flat(vector: Floats) -> tuple[float, Floats]:

@@ -1,10 +1,10 @@
-"""Places for knots, released in private: noisy histograms of all numbers, finer at each stage where the rows are.
+"""Placing knots with private releases: noisy histograms of all numbers, finer at each stage where the rows are.
 
     stage 1:       rows in equal bins of [−1, 1], all columns at once: a row adds 1 to one bin of each column
     stages 2, 3:   the same in bins that hold as many rows each, by what the stage before released
     at the end:    knots with as many rows between each two
 
-A count is believed where it stands out of the noise; a column whose counts do not keeps evenly spread knots.
+A count is used where it exceeds the noise; otherwise the column keeps evenly spaced knots.
 """
 
 from __future__ import annotations

@@ -45,13 +45,13 @@ def counted(scores: Tensor, targets: Tensor, units: Tensor, count: int) -> Tenso
 
 @dataclass(frozen=True)
 class OffsetChoice:
-    """Chooses a cut from released counts, by the aim."""
+    """Chooses a cut from released counts, for the given aim."""
 
     units: Units
     aim: Aim
 
     def choose(self, released: Tensor, noise: float) -> float:
-        """The cut at which the aim is served best; `noise` is the standard deviation of each count."""
+        """The best cut for the aim; `noise` is the standard deviation of each count."""
         rows = torch.tensor(self.units.rows, dtype=released.dtype)
         level, steps, half = released[:, :1], released[:, 1:], BINS // 2
         below, above = steps[:, :half].flip(1).cumsum(1).flip(1), steps[:, half:].cumsum(1)

@@ -39,7 +39,7 @@ class LinearRows:
 def choose_loss(name: str | None, facts: PublicFacts, width: float, target_bound: float) -> Loss:
     """The loss by name for a task; by default logistic for classes and squared for numbers."""
     chosen = name or ("logistic" if facts.task == "classification" else "squared")
-    require(chosen in LOSSES, f'loss is "{chosen}": it is {", ".join(LOSSES)}')
+    require(chosen in LOSSES, f'loss is "{chosen}": it must be one of {", ".join(LOSSES)}')
     if facts.task == "regression":
         require(chosen == "squared", f'the loss "{chosen}" is for two classes: use squared for numbers')
         return Squared(target_bound)
@@ -61,14 +61,14 @@ def score_count(facts: PublicFacts) -> int:
 
 
 def linear_layer(model: nn.Module, method: str) -> nn.Linear:
-    """The one linear layer of a linear model; anything else is refused."""
+    """The one linear layer of a linear model; anything else is rejected."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     passive = (nn.Sequential, nn.Flatten, nn.Identity, nn.Linear)
     if len(layers) != 1 or not all(isinstance(module, passive) for module in model.modules()):
         raise InputError(f'{method} is proved for convex losses of a linear model: choose the model "logistic"')
     require(
         all(p.requires_grad for p in layers[0].parameters()),
-        f"{method} trains all weights of the linear model: leave none of them fixed",
+        f"{method} trains all weights of the linear model: do not freeze any",
     )
     return layers[0]
 
@@ -133,7 +133,7 @@ def install(layer: nn.Linear, weights: Floats, bias: bool) -> None:
     columns = weights.T
     if len(columns) == 1 and layer.out_features == 2:
         columns = np.concatenate([-columns / 2, columns / 2])
-    require(len(columns) == layer.out_features, "the linear layer has another number of outputs than the problem")
+    require(len(columns) == layer.out_features, "the linear layer does not have the problem's number of outputs")
     values = torch.from_numpy(np.ascontiguousarray(columns)).to(layer.weight.dtype)
     with torch.no_grad():
         layer.weight.copy_(values[:, :-1] if bias else values)

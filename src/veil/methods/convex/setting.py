@@ -52,7 +52,7 @@ class LinearSetting:
         return np.array(self.facts.group_sizes, dtype=np.float64)
 
     def details(self) -> dict[str, Any]:
-        """What a plan says of it."""
+        """Its description in a plan."""
         return {
             "loss": self.loss.name,
             "lipschitz": self.constants.lipschitz,
@@ -61,7 +61,7 @@ class LinearSetting:
         }
 
     def layer(self, model: nn.Module) -> nn.Linear:
-        """The model's linear layer, or a refusal."""
+        """The model's linear layer; raises if there is none."""
         layer = linear_layer(model, self.method)
         features, outputs = math.prod(self.facts.input_shape), self.facts.outputs
         require(
@@ -93,8 +93,8 @@ class LinearMethod(Private):
         Without a feature radius it is 1 for classes (every row is longer than that, and a class does not change when
         its row is shortened) and √features for numbers (rows in [−1, 1] stay as they are).
         """
-        require(settings.ema == 0, f"{self.name} averages by itself: leave ema at 0")
-        require(settings.noise_filter == "none", f"{self.name} takes no noise filter")
+        require(settings.ema == 0, f"{self.name} already averages the weights: leave ema at 0")
+        require(settings.noise_filter == "none", f"{self.name} does not support a noise filter")
         chosen = choose_loss(self.loss, facts, ROUNDED, TARGET_BOUND)
         below = 0.0
         if smooth and isinstance(chosen, Hinge):
@@ -132,7 +132,7 @@ def noise_for_cell(build: Build, cell: int, facts: PublicFacts, settings: Settin
 
 
 def tightest_cells(facts: PublicFacts, settings: Settings) -> dict[int, int]:
-    """The cell of each group whose owner allows least."""
+    """The cell of each group whose owner has the smallest budget."""
     found: dict[int, int] = {}
     for index, cell in enumerate(facts.cells):
         budget = facts.budget_of(index, settings.epsilon)
@@ -151,6 +151,6 @@ def excess_risk_line(bound: float, constants: Constants, of: str) -> str:
     if bound >= constants.range:
         return (
             f"the upper bound is {bound:.3g} ({of}), above the range {constants.range:.3g} of the loss: "
-            "with so few rows it says nothing"
+            "with so few rows it is vacuous"
         )
     return f"at most {bound:.3g} ({of}; an upper bound that holds in expectation, with its constants)"

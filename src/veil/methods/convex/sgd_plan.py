@@ -44,7 +44,7 @@ SAME_GROUP = "Every group is charged as if it were chosen at every step."
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user asked of MGR or AGS."""
+    """The user's options of MGR or AGS."""
 
     choice: Choice
     release: Release
@@ -55,10 +55,10 @@ class Asked:
 
     def __post_init__(self) -> None:
         known = ("gaussian", "laplace") if self.choice == "mgr" else ("gumbel", "laplace")
-        require(self.release in known, f'release is "{self.release}": it is {" or ".join(known)}')
-        require(self.sizes in ("own", "n-min"), f'sizes is "{self.sizes}": it is own or n-min')
+        require(self.release in known, f'release is "{self.release}": it must be {" or ".join(known)}')
+        require(self.sizes in ("own", "n-min"), f'sizes is "{self.sizes}": it must be own or n-min')
         require(self.batch is None or self.batch >= 1, f"batch is {self.batch}: it must be at least 1")
-        require(self.share is None or 0 < self.share < 1, f"share is {self.share}: it must lie between 0 and 1")
+        require(self.share is None or 0 < self.share < 1, f"share is {self.share}: it must be between 0 and 1")
 
 
 @dataclass(frozen=True)

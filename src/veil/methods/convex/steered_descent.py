@@ -124,12 +124,12 @@ class SteeredDescent:
         needed = COPIES * 8 * sum(self.steering.units.rows) * layer.in_features
         require(
             needed <= memory(),
-            f"auto keeps all rows in memory, which takes about {needed / 1e9:.0f} GB here: take fewer rows or columns, "
-            "or another method, as asc",
+            f"auto keeps all rows in memory, which takes about {needed / 1e9:.0f} GB: use fewer rows or columns, or "
+            "another method such as asc",
         )
 
     def events(self) -> list[tuple[str, int, Gaussian]]:
-        """What everything costs every row."""
+        """The cost of all releases to every row."""
         return self.noises.events(self.relation, self.steps, len(self.steering.releases(self.steps)))
 
     def solve(self, model: nn.Module, problem: Problem, seed: Seed, ledger: Ledger, report: Report) -> None:
@@ -218,7 +218,7 @@ class SteeredDescent:
         return weights[list(self.steering.units.of_group)].numpy()
 
     def _descend(self, work: _Classes | _Numbers, noise: GaussianNoise) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Step by step the weights so far, averaged towards the end, and how loud each unit is."""
+        """The current weights at each step, averaged towards the end, and the weight of each unit."""
         loudness = torch.tensor(self.start, dtype=torch.float64)
         weights, speed, total = (torch.zeros(work.outputs, work.rows.shape[1], dtype=torch.float64) for _ in range(3))
         releases, later = self.steering.releases(self.steps), self.steps - math.ceil(AVERAGED * self.steps)
@@ -315,7 +315,7 @@ def _in_double(features: nn.Sequential, inputs: Tensor) -> Tensor:
 
 
 def memory() -> float:
-    """The memory of this machine in bytes; no limit where it does not tell."""
+    """The memory of this machine in bytes; infinite where unknown."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, OSError, ValueError):

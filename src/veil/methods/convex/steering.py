@@ -1,12 +1,12 @@
-"""Steering: how loud each group is, from what it was released to lose.
+"""Steering: the weight of each group, from its released errors.
 
     ê_u = (errors of unit u + noise) / n_u,   shrunk towards the average by its known noise
     q_u ← q_u + pace_r · (ê_u − average),     a row's weight is exp(q_u), at most `cap` times the average row's
     what a weight may not give, a margin gives: for a linear classifier a class weight e^q and a shift of its score by q
     are the same in the limit, and a margin needs no further noise
 
-A unit is a group that is large enough to be heard at this ε, with the small groups that are its kin: those that share
-most of its attributes. Small groups without kin are heard together. Pooling is for steering alone, never for reports.
+A unit is a group that is large enough to be weighted separately at this ε, with the small groups that share most of its
+attributes. Small groups without such a group form one unit. Pooling is for steering alone, never for reports.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from veil.problem import CROSSED, PublicFacts
 
 @dataclass(frozen=True)
 class Units:
-    """The unit of each group, and of each unit its rows and whether it is heard."""
+    """The unit of each group, the rows of each unit, and whether the unit is weighted separately."""
 
     of_group: tuple[int, ...]
     rows: tuple[int, ...]
     heard: tuple[bool, ...]
 
     def pooled(self, groups: Sequence[str], sizes: Sequence[int], needed: float) -> dict[str, str]:
-        """Each group that is too small to be heard, with whom it is heard together; for people to read."""
+        """Each group too small to be weighted separately, and the group it is combined with; for reports."""
         names: dict[int, str] = {}
         for group, unit in enumerate(self.of_group):
             if sizes[group] >= needed:
@@ -39,7 +39,7 @@ class Units:
 
 
 def units_of(facts: PublicFacts, needed: float) -> Units:
-    """Units from public names and sizes: groups of at least `needed` rows, each with its small kin.
+    """Units from public names and sizes: groups of at least `needed` rows, each with its related small groups.
 
     >>> from veil.problem import Cell
     >>> names, sizes = ("f × a", "f × b", "m × a"), (900, 3, 800)
@@ -80,7 +80,7 @@ class Steering:
         return list(range(self.every, steps, self.every)) if self.pace > 0 and sum(self.units.heard) > 1 else []
 
     def moved(self, loudness: Tensor, errors: Tensor, noise: float, release: int) -> Tensor:
-        """The loudness q after a release of noisy error counts; `noise` is their standard deviation."""
+        """The log-weights q after a release of noisy error counts; `noise` is their standard deviation."""
         rows = torch.tensor(self.units.rows, dtype=errors.dtype)
         heard = torch.tensor(self.units.heard)
         apart = torch.where(heard, errors / rows - errors.sum() / rows.sum(), 0.0)

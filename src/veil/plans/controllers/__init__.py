@@ -1,4 +1,4 @@
-"""Controllers: what is learned about the groups on the way, and how it moves sampler and bound."""
+"""Controllers: adapt sampler and bound during training, from released values."""
 
 from veil.plans.controllers.adaptive_clip import AdaptiveClip
 from veil.plans.controllers.protocol import Constant, Controller, State, Steady, first_release

@@ -19,7 +19,7 @@ FLOOR = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class LossDriven:
-    """What controllers share whose state moves only with a release of the group losses, every `every` steps."""
+    """Base of controllers whose state changes only with a release of the group losses, every `every` steps."""
 
     facts: PublicFacts
     losses: LossRelease

@@ -89,7 +89,7 @@ class Counting(Steady):
 
 
 class Latest:
-    """Keeps the release that was made last: most steps make the same one again."""
+    """Caches the last release: most steps use the same one again."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[float, ...], GradientRelease] = {}
@@ -103,7 +103,7 @@ class Latest:
 
 @dataclass(frozen=True)
 class Constant(Steady):
-    """Every step is the same: nothing is learned on the way."""
+    """Every step is the same: nothing is adapted."""
 
     gradient: GradientRelease
 

@@ -1,4 +1,4 @@
-"""The solver protocol: what trains a linear model in place of the loop, and how its plan is described."""
+"""The solver protocol: trains a linear model instead of the loop; and the placeholder for its plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Solver(Protocol):
     """Trains a model as a whole. It reserves its cost before it reads a row, and reports released values only."""
 
     def check(self, model: nn.Module) -> None:
-        """Refuse a model that the guarantee does not cover; no row is read."""
+        """Reject a model that the guarantee does not cover; no row is read."""
         ...
 
     def solve(self, model: nn.Module, problem: Problem, seed: Seed, ledger: Ledger, report: Report) -> None:
@@ -33,10 +33,10 @@ class Solver(Protocol):
 
 @dataclass(frozen=True)
 class Described(Constant):
-    """Stands in a plan whose solver runs instead of the loop: its release says what is charged, and is never made."""
+    """Placeholder in a plan with a solver instead of the loop: its release states the cost and is never made."""
 
     method: str
 
     def steady(self, state: State, step: int) -> int:
         """The loop asks this before it reserves: there is no loop here."""
-        raise InputError(f"{self.method} is solved as a whole and has no batches: use veil.fit")
+        raise InputError(f"{self.method} does not train in batches: use veil.fit")

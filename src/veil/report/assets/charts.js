@@ -1,6 +1,6 @@
 /* Charts: small SVG drawings from the figures in the embedded JSON. Text is only ever set as text. */
 "use strict";
-const facts = JSON.parse(document.getElementById("facts").textContent);
+const twin = JSON.parse(document.getElementById("facts").textContent);
 
 const charts = (() => {
   const SVG = "http://www.w3.org/2000/svg";

@@ -107,7 +107,7 @@
   };
 
   const mount = (box) => {
-    const spec = facts.figures[box.dataset.figure];
+    const spec = twin.figures[box.dataset.figure];
     const hidden = new Set();
     let width = 0;
     const redraw = () => {

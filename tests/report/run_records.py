@@ -1,4 +1,4 @@
-"""Generated facts for the report tests: several methods and seeds, groups, owners, histories with controller state."""
+"""Generated records for report tests: several methods and seeds, groups, owners, histories with controller state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_run(
     evaluated: bool = True,
     effects: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """One run's facts, as `Run.as_json()` gives them; `effects` are the classes of an additive model."""
+    """One run's record, as `Run.as_json()` gives them; `effects` are the classes of an additive model."""
     rng = np.random.default_rng([seed, *map(ord, method)])
     private = method != "erm"
     sizes = [int(x) for x in np.geomspace(9592, 1179, len(groups))]
@@ -45,7 +45,7 @@ def make_run(
             "family": "private and fair" if private else "not private",
             "private": private,
             "relation": "add-remove" if private else None,
-            "summary": "sample the groups that do badly more often, within every row's budget",
+            "summary": "sample the groups with low accuracy more often, within every row's budget",
         },
         "task": "classification",
         "classes": list(effects) or ["<=50K", ">50K"],
@@ -199,7 +199,7 @@ def _certificate(method: str, groups: Any, budgets: dict[str, float], rows: int,
             SEED_GIVEN,
         ],
         "not_covered": [
-            "The choice of method, model and settings, if it looked at these rows before.",
+            "The choice of method, model and settings, if it was based on these rows.",
             "Figures on evaluation rows: those rows were declared public.",
         ],
         "facts": {"method": method},

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from tests.report.report_facts import SEX_INCOME, make_audit, make_effects, make_run, make_runs
+from tests.report.run_records import SEX_INCOME, make_audit, make_effects, make_run, make_runs
 from veil.errors import InputError
-from veil.report import build_facts, group_table, render_page, render_summary, summary_table, write_report
+from veil.report import build_twin, group_table, render_page, render_summary, summary_table, write_report
 from veil.report.cleaning import clean, thin
 from veil.report.intervals import pareto, spread, wilson
 from veil.report.wording import date, number, percent, points, spelled, value
@@ -77,11 +77,11 @@ def strings_in(value: Any) -> list[str]:
     return [s for part in value for s in strings_in(part)] if isinstance(value, list) else []
 
 
-def missing_numbers(texts: list[str], facts: Any) -> list[str]:
-    """Numbers of the texts that no number of the facts, shown as the page shows numbers, gives."""
-    values = numbers_in(facts)
+def missing_numbers(texts: list[str], twin: Any) -> list[str]:
+    """Numbers of the texts that no number of the twin, shown as the page shows numbers, gives."""
+    values = numbers_in(twin)
     known = {number(abs(v), digits) for v in values for digits in (3, 4)} | {f"{abs(100 * v):.1f}" for v in values}
-    words = set(strings_in(facts))
+    words = set(strings_in(twin))
     known |= {value(abs(v)) for v in values}
     dates = {date(v) for v in values if abs(v) < 1e5}
     known |= {word for word in words if word.isdigit()}  # a class may be called 0
@@ -178,7 +178,7 @@ def test_runs_are_put_together_by_method_and_by_epsilon_where_it_differs() -> No
 
 
 def test_the_page_is_about_the_private_method_with_the_best_worst_group() -> None:
-    twin = build_facts(make_runs())
+    twin = build_twin(make_runs())
     assert twin["verdict"]["subject"] == "asc"
     assert twin["baselines"] == ["dp-sgd", "erm"]
     means = {row["name"]: row["worst_group_accuracy"]["mean"] for row in twin["summary"]}
@@ -195,39 +195,39 @@ def test_differences_to_a_baseline_are_those_of_the_means() -> None:
 
 @pytest.mark.parametrize(("threshold", "met"), [(0.3, True), (0.99, False)])
 def test_a_requirement_is_judged_by_what_was_measured(threshold: float, met: bool) -> None:
-    verdict = build_facts([make_run("asc")], requirements=[{**REQUIRED, "threshold": threshold}])["verdict"]
+    verdict = build_twin([make_run("asc")], requirements=[{**REQUIRED, "threshold": threshold}])["verdict"]
     assert verdict["met"] is met
     page = render_page([make_run("asc")], requirements=[{**REQUIRED, "threshold": threshold}])
     assert ("Pass" in page, "Fail" in page) == (met, not met)
 
 
 def test_a_requirement_that_cannot_be_measured_is_not_met() -> None:
-    assert build_facts([make_run(evaluated=False)], requirements=[REQUIRED])["verdict"]["met"] is False
+    assert build_twin([make_run(evaluated=False)], requirements=[REQUIRED])["verdict"]["met"] is False
 
 
 def test_a_comparison_sign_that_nobody_knows_is_refused() -> None:
     with pytest.raises(InputError, match="=>"):
-        build_facts([make_run()], requirements=[{**REQUIRED, "op": "=>"}])
+        build_twin([make_run()], requirements=[{**REQUIRED, "op": "=>"}])
 
 
 def test_a_report_of_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="at least one run"):
-        build_facts([])
+        build_twin([])
 
 
 def test_a_panel_appears_only_with_its_data() -> None:
-    plain, rich = build_facts([make_run("dp-sgd")]), build_facts([make_run("asc", extras=True)], audits=[make_audit()])
+    plain, rich = build_twin([make_run("dp-sgd")]), build_twin([make_run("asc", extras=True)], audits=[make_audit()])
     only_rich = {"parity-run0", "calibration-run0", "roc-run0", "confusion-0-run0", "state-weights-run0", "audit-0"}
     assert only_rich <= set(rich["figures"])
     assert not only_rich & set(plain["figures"])
     assert "pareto" not in plain["figures"]
-    assert {"pareto", "gap"} <= set(build_facts(make_runs())["figures"])
-    assert "epsilon-owners-run0" in build_facts([make_run(owners={"a": 1.0, "b": 2.0})])["figures"]
-    assert "heat" not in build_facts([make_run(groups=("one", "two", "three", "four"))])["figures"]
+    assert {"pareto", "gap"} <= set(build_twin(make_runs())["figures"])
+    assert "epsilon-owners-run0" in build_twin([make_run(owners={"a": 1.0, "b": 2.0})])["figures"]
+    assert "heat" not in build_twin([make_run(groups=("one", "two", "three", "four"))])["figures"]
 
 
 def test_a_method_without_privacy_shows_no_epsilon_and_says_so() -> None:
-    twin = build_facts([make_run("erm")])
+    twin = build_twin([make_run("erm")])
     assert twin["verdict"]["epsilon"] is None
     assert not [name for name in twin["figures"] if name.startswith("epsilon")]
     assert "not private" in render_page([make_run("erm")])
@@ -253,14 +253,14 @@ def test_what_was_computed_on_private_rows_is_marked() -> None:
 
 
 def test_with_several_owners_the_strip_says_that_its_epsilon_is_the_largest() -> None:
-    owners = build_facts([make_run(owners={"a": 0.5, "b": 2.0, "c": 1.0})])["verdict"]["owners"]
+    owners = build_twin([make_run(owners={"a": 0.5, "b": 2.0, "c": 1.0})])["verdict"]["owners"]
     assert owners == {"count": 3, "smallest": pytest.approx(0.499)}
-    assert build_facts([make_run()])["verdict"]["owners"] is None
+    assert build_twin([make_run()])["verdict"]["owners"] is None
 
 
 def test_a_twin_of_an_earlier_report_stands_for_its_runs() -> None:
-    twin = build_facts(make_runs(("asc", "erm"), seeds=1))
-    assert build_facts([twin]) == twin
+    twin = build_twin(make_runs(("asc", "erm"), seeds=1))
+    assert build_twin([twin]) == twin
 
 
 def test_the_page_and_its_twin_are_all_that_is_written(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_the_page_and_its_twin_are_all_that_is_written(tmp_path: Path) -> None:
     assert json.loads(embedded[1]) == json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
 
 
-def test_the_same_facts_give_the_same_bytes() -> None:
+def test_the_same_records_give_the_same_bytes() -> None:
     assert render_page(make_runs(seeds=1)) == render_page(make_runs(seeds=1))
 
 
@@ -329,7 +329,7 @@ def test_every_number_on_the_page_is_in_the_twin(several: bool) -> None:
 
 def unknown_numbers(runs: list[dict[str, Any]], **given_: Any) -> dict[str, list[str]]:
     """The numbers of each part of the page that the twin's part does not have."""
-    twin = json.loads(json.dumps(build_facts(runs, **given_)))
+    twin = json.loads(json.dumps(build_twin(runs, **given_)))
     text = Tree(render_page(runs, **given_)).text
     assert {"verdict", "table-groups", "data", "figure-forest"} <= set(text)
     parts = {
@@ -348,7 +348,7 @@ def unknown_numbers(runs: list[dict[str, Any]], **given_: Any) -> dict[str, list
 
 def test_every_key_of_the_twin_is_documented() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "report.md").read_text(encoding="utf-8")
-    twin = build_facts(make_runs(seeds=2), requirements=[REQUIRED])
+    twin = build_twin(make_runs(seeds=2), requirements=[REQUIRED])
     keys = {
         *twin,
         *twin["verdict"],
