@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from veil.errors import require
 from veil.problem import Problem
@@ -32,7 +32,7 @@ class GroupSpec:
         >>> round(GroupSpec("a", 100, margin=2.0).best_accuracy(), 3)
         0.841
         """
-        right = float(norm.cdf(self.margin / 2))
+        right = float(ndtr(self.margin / 2))
         return right * (1 - self.label_noise) + (1 - right) * self.label_noise
 
 

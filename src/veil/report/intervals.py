@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import NormalDist
 from typing import TypedDict
-
-from scipy.stats import norm, ttest_rel
 
 CONFIDENCE = 0.95
 
@@ -30,7 +29,7 @@ def wilson(share: float | None, n: int | None, confidence: float = CONFIDENCE) -
     """
     if share is None or not n:
         return None
-    z = float(norm.ppf(0.5 + confidence / 2))
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
@@ -58,6 +57,8 @@ def paired_p(ours: Sequence[float], others: Sequence[float]) -> float | None:
     """
     if len(ours) < 2:
         return None
+    from scipy.stats import ttest_rel
+
     gaps = [a - b for a, b in zip(ours, others, strict=True)]
     if max(gaps) - min(gaps) <= 1e-12:  # every seed differs by the same: a t-test has no spread to compare with
         return 1.0 if abs(gaps[0]) <= 1e-12 else 0.0

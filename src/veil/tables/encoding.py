@@ -191,7 +191,11 @@ class Encoding:
 
 def words(column: pd.Series) -> list[str]:
     """Each value as text; missing values are empty. Whole numbers look the same whatever their type."""
-    return ["" if missing else _word(value) for value, missing in zip(column, column.isna(), strict=True)]
+    if pd.api.types.is_object_dtype(column):  # where 1, 1.0 and True are equal, and three words
+        return ["" if missing else _word(value) for value, missing in zip(column, column.isna(), strict=True)]
+    codes, values = pd.factorize(column)
+    known = [*("" if missing else _word(value) for value, missing in zip(values, pd.isna(values), strict=True)), ""]
+    return [known[code] for code in codes.tolist()]
 
 
 def _word(value: Any) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from veil.accounting import Gaussian, Relation
 from veil.noise import GaussianNoise
@@ -61,7 +61,7 @@ class HistogramRelease:
 
     def threshold(self, bins: int, chance: float = 0.01) -> float:
         """Above this, a bin is taken as filled: with probability 1 − `chance` no empty bin of a release exceeds it."""
-        return float(self.sigma * norm.isf(chance / max(bins, 1)))
+        return float(-self.sigma * ndtri(chance / max(bins, 1)))
 
 
 def octave_bins(values: Floats) -> tuple[NDArray[np.int64], int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,9 +24,17 @@ class Optimizer:
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         self._model, self._plan = model, plan
         self._parameters = dict(model.named_parameters())
-        self._torch = torch_optimizer(model, plan.settings)
         self.average = WeightAverage(model, plan.settings.ema)
         self.filter = plan.noise_filter()
+
+    @cached_property
+    def _torch(self) -> torch.optim.Optimizer:
+        """Made at the first update: what it imports takes longer than a whole solution by a method without steps."""
+        return torch_optimizer(self._model, self._plan.settings)
+
+    @property
+    def _fresh(self) -> bool:
+        return "_torch" not in self.__dict__
 
     def look_ahead(self) -> AbstractContextManager[None]:
         """The model where the noise filter wants the gradient; without a filter where it stands."""
@@ -61,11 +70,13 @@ class Optimizer:
 
     def slots(self) -> dict[int, dict[str, Any]]:
         """What torch's optimizer remembers of each parameter (momentum), as a checkpoint keeps it."""
-        kept: dict[int, dict[str, Any]] = self._torch.state_dict()["state"]
+        kept: dict[int, dict[str, Any]] = {} if self._fresh else self._torch.state_dict()["state"]
         return kept
 
     def load_slots(self, slots: Mapping[int, Mapping[str, Any]]) -> None:
         """Restore from a checkpoint."""
+        if self._fresh and not slots:
+            return
         whole = self._torch.state_dict()
         self._torch.load_state_dict({**whole, "state": {index: dict(kept) for index, kept in slots.items()}})
         for parameter, kept in self._torch.state.items():
