@@ -158,6 +158,13 @@ class Recorder(TorchFunctionMode):
         names = self.names
         return any(id(parameter) in names for parameter in parameters)
 
+    def is_view(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a trainable parameter of the model or shares its memory: it then holds no row."""
+        if id(tensor) not in self.names:
+            return False
+        parameter = self.views[id(tensor)][1] if id(tensor) in self.views else tensor
+        return tensor.untyped_storage().data_ptr() == parameter.untyped_storage().data_ptr()
+
     def derive(self, source: Tensor, result: Tensor) -> Tensor:
         """Let `result`, computed from the parameter (or derived tensor) `source` and no row, stand for it in rules.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import ceil, prod
 
 import numpy as np
@@ -32,14 +33,30 @@ def apply(model: nn.Module, rows: Tensor) -> Tensor:
     >>> apply(nn.Linear(3, 2), torch.zeros(5000, 3)).shape
     torch.Size([5000, 2])
     """
-    training = model.training
+    with evaluating(model):
+        # Copies: a model whose first layer works in place would write into the rows themselves.
+        return torch.cat([model(piece.clone()) for piece in torch.split(rows, rows_at_once(rows.shape[1:]))])
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; every module gets its own mode back, so what was frozen stays frozen.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval())
+    >>> with evaluating(model):
+    ...     model.training
+    False
+    >>> model.training, model[1].training
+    (True, False)
+    """
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
-            # Copies: a model whose first layer works in place would write into the rows themselves.
-            return torch.cat([model(piece.clone()) for piece in torch.split(rows, rows_at_once(rows.shape[1:]))])
+            yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
 
 
 def batches(problem: Problem, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
