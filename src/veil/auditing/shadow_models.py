@@ -27,8 +27,8 @@ from veil.foundation.randomness import Seed
 from veil.models.applying import batches, evaluating
 from veil.plans import LossFunction, Plan
 from veil.problem import Problem
-from veil.training.fitting import row_losses
 from veil.training.loop import Loop
+from veil.training.losses import row_losses
 
 Floats = NDArray[np.float64]
 BuildModel = Callable[[Problem, Seed], nn.Module]

@@ -177,10 +177,17 @@ class Recorder(TorchFunctionMode):
         return result
 
     def without_rows(self, label: str, lead: Sequence[int]) -> bool:
-        """Whether the next call, whose leading sizes are `lead`, is known or seen to work on no row at all."""
+        """Whether the next call, whose leading sizes are `lead`, is known or seen to work on no row at all.
+
+        It is remembered: as many positions as there happen to be rows in a later batch look like rows. A call that is
+        taken for one without rows by mistake is left to the fallback.
+        """
         if self.rows == 1:
             return False
-        return (self.calls, label) in self.structures.without_rows or not candidates(tuple(lead), self.rows)
+        known = self.structures.without_rows
+        if not candidates(tuple(lead), self.rows):
+            known.add((self.calls, label))
+        return (self.calls, label) in known
 
     def opened(self, source: Tensor, *parameters: Tensor | None) -> list[Tensor | None]:
         """The parameters detached where they are trainable; if `source` carries no gradient, the first of them does.

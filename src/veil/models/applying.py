@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from veil.models.calling import call, device_of, scores
 from veil.problem import Problem
 
 # Measured on the networks for digits: a pass over 4,096 images is five times slower than 16 passes over 256.
@@ -35,7 +36,22 @@ def apply(model: nn.Module, rows: Tensor) -> Tensor:
     """
     with evaluating(model):
         # Copies: a model whose first layer works in place would write into the rows themselves.
-        return torch.cat([model(piece.clone()) for piece in torch.split(rows, rows_at_once(rows.shape[1:]))])
+        return torch.cat([scores(model(piece.clone())) for piece in torch.split(rows, rows_at_once(rows.shape[1:]))])
+
+
+def scored(model: nn.Module, problem: Problem) -> Tensor:
+    """The model's scores of all rows of a problem, on the CPU."""
+    if problem.source is None and device_of(model).type == "cpu":
+        return apply(model, problem.inputs)
+    return torch.cat([found for found, _ in scored_pieces(model, problem)])
+
+
+def scored_pieces(model: nn.Module, problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
+    """Scores and targets of all rows, piece by piece."""
+    problem = problem.on(device_of(model))
+    with evaluating(model):
+        for inputs, targets in batches(problem, np.arange(len(problem.cell_of))):
+            yield scores(call(model, inputs)).cpu(), targets.cpu()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from veil.plans.controllers.solver import Solver
 from veil.problem import PublicFacts
 from veil.request import Settings
 
-LossFunction = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
+LossFunction = Callable[[nn.Module, tuple[Any, Tensor]], Tensor]
 LossTransform = Callable[[LossFunction], LossFunction]
 
 

@@ -2,6 +2,7 @@
 
 from veil.problem.budgets import quantise
 from veil.problem.problem import CROSSED, EVERYBODY, Cell, Memberships, Problem, PublicFacts, cross
+from veil.problem.rows import Collate, Rows
 from veil.problem.strata import HOLE, Strata
 
 __all__ = [
@@ -9,9 +10,11 @@ __all__ = [
     "EVERYBODY",
     "HOLE",
     "Cell",
+    "Collate",
     "Memberships",
     "Problem",
     "PublicFacts",
+    "Rows",
     "Strata",
     "cross",
     "quantise",

@@ -128,7 +128,7 @@ class GradientRelease:
     def bounded_sum(self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]) -> GradientSum:
         """The sum of drawn rows' gradients, each within its limit; it is private until `complete` adds the noise."""
         weigh = self.weigh(problem, rows)
-        if self.bound.needs_norms or self.relation is not None:
+        if self.bound.needs_norms or self.relation is not None or len(rows) == 0:
             return engine.weighted_sum(problem.batch(rows), weigh, rows=len(rows))
         return _sum_without_norms(engine, problem.batch(rows), weigh)
 
@@ -147,7 +147,7 @@ class GradientRelease:
         noise: GaussianNoise,
     ) -> Released:
         """Noise, once, on the bounded sum and on the statistics of the same rows."""
-        cells = torch.from_numpy(problem.cell_of[rows])
+        cells = torch.from_numpy(problem.cell_of[rows]).to(result.per_row.norms.device)
         noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
         divisor = self._divisor(sampler, seed, step)
         gradient = {name: value.div_(divisor) for name, value in noisy.items()}
@@ -175,7 +175,7 @@ class GradientRelease:
             bounded = values * scales[:, None]
             total = torch.where(torch.isfinite(bounded), bounded, 0.0).sum(dim=0)
         noisy = noise.add(step, {statistic.name: total}, statistic.sigma, "statistic")[statistic.name]
-        return noisy.to(torch.float64).numpy()
+        return noisy.to(torch.float64).cpu().numpy()
 
 
 def _sum_without_norms(engine: GradientEngine, batch: tuple[Tensor, Tensor], weigh: Weigh) -> GradientSum:
@@ -205,7 +205,7 @@ class _Weigh:
     def __call__(self, per_row: PerRow) -> Tensor:
         rows = slice(self._seen, self._seen + len(per_row.norms))
         self._seen = rows.stop
-        cells = self._cells[rows]
+        cells = self._cells[rows].to(per_row.norms.device)
         weights = self._bound.weights(per_row, cells)
         if self.row_local:
             single = torch.promote_types(per_row.norms.dtype, torch.float32)
@@ -268,7 +268,7 @@ class LossRelease:
 
     def sums(self, losses: Tensor, problem: Problem, rows: NDArray[np.int64]) -> Tensor:
         """The bounded losses of each group's rows, summed: private until noise is added."""
-        values = torch.nan_to_num(losses.to(torch.float64), nan=0.0, posinf=self.ceiling).clamp(0.0, self.ceiling)
+        values = torch.nan_to_num(losses.cpu().to(torch.float64), nan=0.0, posinf=self.ceiling).clamp(0.0, self.ceiling)
         groups = torch.from_numpy(problem.group_of[rows])
         return torch.zeros(len(problem.public.groups), dtype=torch.float64).index_add_(0, groups, values)
 

@@ -159,7 +159,8 @@ def _inputs(problem: Problem, digest: Digester) -> str:
     size = 4 * math.prod(problem.public.input_shape) if problem.source is not None else problem.inputs[:1].nbytes
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        return digest.of_stream(problem.in_order(rows_at_once(size)))
+        pieces = problem.in_order(rows_at_once(size))
+        return digest.of_stream(pieces) if problem.is_one_tensor else digest.of_nested(pieces)
 
 
 def flattened(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -137,6 +137,8 @@ class Loop:
 
     def _own_losses(self, rows: NDArray[np.int64]) -> Tensor:
         """The loss of each of some rows of this process, in pieces."""
+        if len(rows) == 0:
+            return next(self.model.parameters()).new_zeros(0)
         with torch.no_grad(), self.side_effects.undone():
             return torch.cat([self.loss(self.model, batch) for batch in batches(self.problem, rows)])
 
