@@ -406,13 +406,10 @@ def _turned(tensor: Tensor) -> Tensor:
     turned = ~tensor if tensor.dtype == torch.bool else tensor.min() + tensor.max() - tensor
     if turned[:1].numel() > 1:
         flat = turned.reshape(len(turned), -1)
-        turned = flat.index_put((torch.nonzero(_hidden(flat))[:, 0], torch.tensor(0)), flat.max()).view(tensor.shape)
+        hidden = (flat == flat.min()).all(1)
+        flat[:, 0] = torch.where(hidden, flat.max(), flat[:, 0])
+        turned = flat.view(tensor.shape)
     return turned
-
-
-def _hidden(flat: Tensor) -> Tensor:
-    """Which rows hold nothing but the smallest value of all."""
-    return (flat == flat.min()).all(1)
 
 
 @contextmanager

@@ -73,6 +73,29 @@ def device_of(model: nn.Module) -> torch.device:
     return next(iter(places), torch.device("cpu"))
 
 
+def put_on(model: nn.Module, device: str | None) -> torch.device:
+    """Move a model where it shall be trained: a device, `auto` for the fastest there is, None for where it is.
+
+    >>> put_on(nn.Linear(1, 1), "cpu")
+    device(type='cpu')
+    """
+    if device is None:
+        return device_of(model)
+    try:
+        place = _fastest() if device == "auto" else torch.device(device)
+        model.to(place)
+    except (RuntimeError, AssertionError) as error:  # torch without support for it says so by either
+        sentence = str(error).strip().splitlines()[0]
+        raise InputError(f'device is "{device}", which torch does not have here: {sentence}') from error
+    return device_of(model)
+
+
+def _fastest() -> torch.device:
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
 def _parameters(model: nn.Module) -> tuple[tuple[str, ...], int, bool]:
     """Names of what the model's forward takes, how many by place, and whether it takes any keyword."""
     given = inspect.signature(model.forward).parameters.values()

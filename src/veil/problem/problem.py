@@ -306,12 +306,12 @@ class Problem:
         everybody, overlap = np.ones(len(cell_of), dtype=bool), self.memberships
         if overlap is not None:
             overlap = Memberships(overlap.names, np.ones((len(cell_of), len(overlap.names)), dtype=bool))
-        plain = isinstance(inputs, Tensor)
+        plain, inputs = isinstance(inputs, Tensor), mapped(inputs, lambda part: part.cpu())
         return replace(
             self,
             inputs=inputs if plain else torch.empty(0),
             source=None if plain else NestedRows(inputs),
-            targets=targets,
+            targets=targets.cpu(),
             cell_of=cell_of,
             present=everybody,
             memberships=overlap,

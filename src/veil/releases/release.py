@@ -147,15 +147,14 @@ class GradientRelease:
         noise: GaussianNoise,
     ) -> Released:
         """Noise, once, on the bounded sum and on the statistics of the same rows."""
-        cells = torch.from_numpy(problem.cell_of[rows]).to(result.per_row.norms.device)
+        cells, per_row = torch.from_numpy(problem.cell_of[rows]), on_cpu(result.per_row)
         noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
         divisor = self._divisor(sampler, seed, step)
         gradient = {name: value.div_(divisor) for name, value in noisy.items()}
         statistics = {
-            statistic.name: self._statistic(statistic, result.per_row, cells, step, noise)
-            for statistic in self.statistics
+            statistic.name: self._statistic(statistic, per_row, cells, step, noise) for statistic in self.statistics
         }
-        return Released(gradient, divisor, statistics, PrivateView(rows, cells, result.per_row, result.weights))
+        return Released(gradient, divisor, statistics, PrivateView(rows, cells, per_row, result.weights.cpu()))
 
     def _divisor(self, sampler: Sampler, seed: Seed, step: int) -> float:
         if self.divisor is not None:
@@ -175,7 +174,7 @@ class GradientRelease:
             bounded = values * scales[:, None]
             total = torch.where(torch.isfinite(bounded), bounded, 0.0).sum(dim=0)
         noisy = noise.add(step, {statistic.name: total}, statistic.sigma, "statistic")[statistic.name]
-        return noisy.to(torch.float64).cpu().numpy()
+        return noisy.to(torch.float64).numpy()
 
 
 def _sum_without_norms(engine: GradientEngine, batch: tuple[Tensor, Tensor], weigh: Weigh) -> GradientSum:
@@ -205,12 +204,22 @@ class _Weigh:
     def __call__(self, per_row: PerRow) -> Tensor:
         rows = slice(self._seen, self._seen + len(per_row.norms))
         self._seen = rows.stop
-        cells = self._cells[rows].to(per_row.norms.device)
+        # A number per row is weighed on the CPU, wherever the gradients are.
+        device, per_row, cells = per_row.norms.device, on_cpu(per_row), self._cells[rows]
         weights = self._bound.weights(per_row, cells)
         if self.row_local:
             single = torch.promote_types(per_row.norms.dtype, torch.float32)
-            return clamp_to_limits(weights, per_row.norms, by_row(self._bound.limits, cells, single))
-        return weights * (1 - NORM_ERROR) if self._bound.needs_norms else weights
+            weights = clamp_to_limits(weights, per_row.norms, by_row(self._bound.limits, cells, single))
+        elif self._bound.needs_norms:
+            weights = weights * (1 - NORM_ERROR)
+        return weights.to(device)
+
+
+def on_cpu(per_row: PerRow) -> PerRow:
+    """The same numbers, where bounds, statistics and callbacks look at them."""
+    if per_row.norms.is_cpu:
+        return per_row
+    return PerRow(per_row.losses.cpu(), per_row.norms.cpu(), per_row.finite.cpu())
 
 
 def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:
@@ -268,7 +277,7 @@ class LossRelease:
 
     def sums(self, losses: Tensor, problem: Problem, rows: NDArray[np.int64]) -> Tensor:
         """The bounded losses of each group's rows, summed: private until noise is added."""
-        values = torch.nan_to_num(losses.cpu().to(torch.float64), nan=0.0, posinf=self.ceiling).clamp(0.0, self.ceiling)
+        values = torch.nan_to_num(losses.to(torch.float64), nan=0.0, posinf=self.ceiling).clamp(0.0, self.ceiling)
         groups = torch.from_numpy(problem.group_of[rows])
         return torch.zeros(len(problem.public.groups), dtype=torch.float64).index_add_(0, groups, values)
 

@@ -20,7 +20,7 @@ from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientSum
 from veil.metrics import GroupMetrics, evaluate
-from veil.models.calling import device_of
+from veil.models.calling import put_on
 from veil.plans import LossFunction, Plan
 from veil.plans.plan import METRICS, TRAINED, TUNING
 from veil.problem import Problem
@@ -130,7 +130,7 @@ def _train(loop: Loop) -> None:
 
 def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Preparation:
     """Check the model, open the ledger and set up the loop; no row is read yet."""
-    job = _made_ready(job)
+    job = _made_ready(job, plan)
     job = replace(job, not_covered=(*job.not_covered, *_tried(job, plan)))
     given = {"method": plan.method, **job.config, "settings": plan.settings.model_dump(exclude_none=True)}
     folder = out if isinstance(out, RunFolder) or out is None else RunFolder.open(out, plan.settings, resume, given)
@@ -152,11 +152,11 @@ def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, res
     return Preparation(loop, folder, own, job, time.perf_counter(), began)
 
 
-def _made_ready(job: Job) -> Job:
+def _made_ready(job: Job, plan: Plan) -> Job:
     """Rows go where the model lives, and the loss is one value per row."""
     if job.evaluation is not None and not isinstance(job.evaluation, Problem):
         raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
-    device = device_of(job.model)
+    device = put_on(job.model, plan.settings.device)
     problem, evaluation = job.problem.on(device), None if job.evaluation is None else job.evaluation.on(device)
     return replace(job, problem=problem, evaluation=evaluation, loss=as_row_losses(job.loss, job.model, problem))
 
