@@ -303,6 +303,24 @@ def test_each_target_of_a_row_counts_once_in_its_group() -> None:
     assert {name: score.n for name, score in metrics.by_group.items()} == wanted
 
 
+@pytest.mark.parametrize(
+    "case", ["sentences", "dict of sentences", "data set of dicts", "columns", "tags of sentences"]
+)
+def test_no_public_fact_says_how_long_a_row_is(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = built(case)[1].public
+    longer = [F.pad(sentence, (0, 1), value=1) for sentence in SENTENCES]
+    monkeypatch.setattr(f"{__name__}.SENTENCES", longer)
+    assert built(case)[1].public == before
+
+
+def test_a_collate_function_of_ones_own_is_named_as_not_covered() -> None:
+    model, problem = built("own collate")
+    said = veil.fit(model, problem, **SETTINGS).certificate.not_covered
+    assert any("collate function" in sentence for sentence in said)
+    model, problem = built("data set of dicts")
+    assert not any("collate function" in s for s in veil.fit(model, problem, **SETTINGS).certificate.not_covered)
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a DataLoader": (lambda: Problem.from_dataset(DataLoader(Items())), "give its data set"),
     "a DataLoader of arrays": (lambda: Problem.from_arrays(DataLoader(Items()), CLASSES), "give its data set"),

@@ -77,5 +77,5 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def batches(problem: Problem, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs and targets of these rows, piece by piece; one empty piece if there is no row."""
-    pieces = ceil(len(rows) / rows_at_once(problem.public.input_shape))
+    pieces = ceil(len(rows) / rows_at_once((problem.values_per_row,)))
     return (problem.batch(piece) for piece in np.array_split(rows, max(1, pieces)))

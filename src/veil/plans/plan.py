@@ -55,6 +55,7 @@ FAST_NOISE = (
 )
 METRICS = "Figures on evaluation rows: those rows were declared public."
 UNTRIED = "Whether model and loss keep rows apart: they take no made-up rows, so it could not be tried."
+OWN_COLLATE = "Whether the collate function keeps rows apart: what it makes of a row must depend on that row alone."
 OWN_LOOP = (
     "Whether the losses of the session's own loop keep rows apart: its torch calls outside of the model were tried "
     "again with other rows; numbers taken out of torch (.item(), numpy) and anything kept from step to step were not."

@@ -12,7 +12,7 @@ from torch import Tensor
 from veil.errors import InputError, require
 from veil.foundation.nested import Nested, tensors
 from veil.problem.inputs import LOADER, is_loader
-from veil.problem.rows import Collate, ItemRows, numbers, row_size, sequence_paths
+from veil.problem.rows import Collate, ItemRows, numbers, sequence_paths
 
 # What a dict calls its target where nobody says otherwise.
 _TARGETS = ("labels", "label", "target", "targets")
@@ -74,8 +74,8 @@ class DataSet:
         without = tuple(key for key in (target, groups, owners) if isinstance(key, str))
         return cls(items, Chosen(tuple(inputs) if inputs is not None else None, without, last=True), target)
 
-    def rows(self, collate: Callable[[list[Any]], Nested] | None, pad: bool | int) -> tuple[ItemRows, tuple[int, ...]]:
-        """The rows as a source, and the shape of one."""
+    def rows(self, collate: Callable[[list[Any]], Nested] | None, pad: bool | int) -> ItemRows:
+        """The rows as a source."""
         first = self.of_item(self.items[0])
         if collate is None:
             paths = sequence_paths(numbers(first)) if pad is not False else frozenset()
@@ -86,8 +86,7 @@ class DataSet:
             len(found) > 0 and all(part.ndim and len(part) == 1 for part in found),
             "the collate function must give tensors whose first dimension is the row",
         )
-        shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else (row_size(example),)
-        return ItemRows(self.items, self.of_item, collate, example), shape
+        return ItemRows(self.items, self.of_item, collate, example)
 
     def columns(self, **wanted: Any) -> dict[str, Any]:
         """Targets, groups and owners of all rows; items are read once, if any of these must be read off them."""

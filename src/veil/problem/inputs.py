@@ -78,8 +78,8 @@ def _items(items: list[Any]) -> Inputs:
         for part in tensors(item):
             _finite(part[None])
     collate = Collate(ragged_paths(items))
-    example = collate(items[:1])
-    return Inputs(torch.empty(0), ItemRows(items, itself, collate, example), len(items), (row_size(example),))
+    source = ItemRows(items, itself, collate, collate(items[:1]))
+    return Inputs(torch.empty(0), source, len(items), source.shape)
 
 
 def _columns(inputs: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from veil.errors import InputError, require
 from veil.foundation.nested import Nested, mapped
 from veil.problem.budgets import Levels, quantise
 from veil.problem.inputs import as_inputs
-from veil.problem.rows import IGNORED, ItemRows, NestedRows, Rows
+from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, row_size
 from veil.problem.strata import Strata
 from veil.problem.targets import Task, as_targets
 
@@ -222,10 +222,12 @@ class Problem:
         from veil.problem.data_sets import DataSet
 
         opened = DataSet.opened(dataset, inputs, targets, groups, owners)
-        source, shape = opened.rows(collate, pad)
+        source = opened.rows(collate, pad)
         given = opened.columns(targets=targets, groups=groups, owners=owners)
         made = cls.from_arrays(np.zeros((len(opened), 1), np.float32), given.pop("targets"), **given, **facts)
-        return replace(made, inputs=torch.empty(0), source=source, public=replace(made.public, input_shape=shape))
+        return replace(
+            made, inputs=torch.empty(0), source=source, public=replace(made.public, input_shape=source.shape)
+        )
 
     def with_classes_read(self) -> Problem:
         """The same, for classes that were given but had been read off rows before: the certificate says so."""
@@ -249,6 +251,18 @@ class Problem:
     def is_one_tensor(self) -> bool:
         """Whether the inputs of a batch are one tensor, not several."""
         return self.source is None or isinstance(self.made_up(1)[0], Tensor)
+
+    @property
+    def values_per_row(self) -> int:
+        """How many numbers a row has, about: for pieces that fit into memory. It may follow from a row."""
+        return (
+            row_size(self.source.example) if isinstance(self.source, ItemRows) else math.prod(self.public.input_shape)
+        )
+
+    @property
+    def collated_by_user(self) -> bool:
+        """Whether a function that Veil does not know puts rows together into batches."""
+        return isinstance(self.source, ItemRows) and not isinstance(self.source.collate, Collate)
 
     def strata(self) -> Strata:
         """Row ids by cell; a row that was taken out leaves a hole, so nobody else is drawn differently."""

@@ -95,6 +95,15 @@ class ItemRows:
         padded = isinstance(self.collate, Collate) and self.collate.padded
         return self.collate.length_of(inputs) if padded and isinstance(self.collate, Collate) else None
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The public shape of a row: it says nothing of how long any row is, nor what a user's collate makes of one."""
+        if not isinstance(self.collate, Collate):
+            return (1,)
+        if isinstance(self.example, Tensor):
+            return tuple(self.example.shape[1:])
+        return (self.collate.row_size(self.example),)
+
     def padded_twice(self) -> tuple[tuple[Nested, int], tuple[Nested, int]] | None:
         """A made-up row alone and beside a longer one, with the lengths of both; None if batches are alike long."""
         if not isinstance(self.collate, Collate) or not self.collate.padded or self.collate.pad_to is not None:
@@ -164,6 +173,11 @@ class Collate:
         if path and path[-1] == MASK:
             return torch.ones(shape, dtype=item.dtype)
         return made_up_like(item.new_zeros((1, *shape)), 1, generator)[0]
+
+    def row_size(self, example: Nested) -> int:
+        """How many values a row has; of sequences that are padded, at one place or at as many as all batches have."""
+        item = self.resized(self.single(example), self.pad_to or 1, torch.Generator()) if self.padded else None
+        return row_size(example) if item is None else sum(part.numel() for part in tensors(item))
 
     def length_of(self, batch: Nested) -> int:
         """The length of a padded batch."""

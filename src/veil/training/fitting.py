@@ -22,7 +22,7 @@ from veil.gradients import GradientSum
 from veil.metrics import GroupMetrics, evaluate
 from veil.models.calling import put_on
 from veil.plans import LossFunction, Plan
-from veil.plans.plan import METRICS, TRAINED, TUNING
+from veil.plans.plan import METRICS, OWN_COLLATE, TRAINED, TUNING
 from veil.problem import Problem
 from veil.problem.inputs import LOADER, is_loader
 from veil.training.callbacks import Callback
@@ -176,6 +176,8 @@ def _tried(job: Job, plan: Plan) -> list[str]:
     if not plan.private:
         return []
     said = check_rows_apart(model, problem, plan.transform(job.loss) if plan.transform else job.loss)
+    if problem.collated_by_user:
+        said.append(OWN_COLLATE)
     if plan.solver is not None:
         plan.solver.check(model)
     first = plan.controller.release(plan.controller.start(), 0)
