@@ -128,5 +128,5 @@ def test_the_page_on_a_model_of_one_s_own_runs_from_five_lines_to_a_pretrained_m
         exec(block, space)
         if "run = veil.fit" in block or "session.finish()" in block:
             assert space["run"].certificate.epsilon <= 2.0 + 1e-6  # type: ignore[attr-defined]
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     assert len(capsys.readouterr().out.splitlines()) == 2

@@ -25,6 +25,7 @@ from veil.foundation.files import OWNER_ONLY, write_whole
 from veil.foundation.parallel import WORKER_DIED, Workers, in_order
 from veil.foundation.randomness import Seed
 from veil.models.applying import batches, evaluating
+from veil.models.calling import call, scores
 from veil.plans import LossFunction, Plan
 from veil.problem import Problem
 from veil.training.loop import Loop
@@ -114,7 +115,7 @@ def score_rows(model: nn.Module, problem: Problem, loss: LossFunction = row_loss
         for batch in batches(problem, np.arange(len(problem.cell_of))):
             lost = loss(model, batch).double()
             losses.append(lost)
-            sure.append(log_odds(model(batch[0]).double(), batch[1]) if problem.public.classes else -lost)
+            sure.append(log_odds(scores(call(model, batch[0])).double(), batch[1]) if problem.public.classes else -lost)
     return torch.cat(sure).numpy(), torch.cat(losses).numpy()
 
 

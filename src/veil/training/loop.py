@@ -68,6 +68,7 @@ class Loop:
         )
         self.checkpointer = Checkpointer(model, plan, self.optimizer, self.reservations, self.reporter)
         self._device = device_of(model)
+        self.problem = self.problem.on(self._device)
         self._strata = self.problem.strata()
         self._drawn: tuple[Draw, Sampler] | None = None
         self._state: State = plan.controller.start()

@@ -1,9 +1,10 @@
 """Losses: one value per row, from whatever a user gives as loss.
 
 Three forms are taken: `loss(model, batch)` with one value per row; `loss(outputs, targets)` such as
-`F.cross_entropy` or `nn.BCEWithLogitsLoss()`; and nothing, for the usual loss of the task. A loss that takes the mean
-over its batch is taken apart: by `reduction="none"` where torch's own losses have that, else by calling it on each row
-alone. Both give the loss of a row that does not depend on the others.
+`F.cross_entropy` or `nn.BCEWithLogitsLoss()`; and nothing, for the usual loss of the task. Each of them can be taken
+over several views of a row (`Augmented`). A loss that takes the mean over its batch is taken apart: by
+`reduction="none"` where torch's own losses have that, else by calling it on each row alone. Both give the loss of a row
+that does not depend on the others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from veil.models.calling import call, scores, scores_or_none
 from veil.plans import LossFunction
 from veil.problem import Problem
 from veil.problem.rows import IGNORED
+from veil.training.augmenting import Augmented
 
 Comparison = Callable[[Any, Tensor], Tensor]
 Form = Callable[[Any], LossFunction]
@@ -123,6 +125,9 @@ def as_row_losses(loss: Any, model: nn.Module, problem: Problem) -> LossFunction
 
 def form_of(loss: Any, model: nn.Module, problem: Problem) -> Form:
     """How a loss becomes that of each row. Where its own kind does not tell, it is tried on made-up rows."""
+    if isinstance(loss, Augmented):
+        inner = form_of(loss.loss, model, problem)
+        return lambda given: replace(given, loss=inner(given.loss))
     if loss is row_losses and problem.public.task == "multi-label":
         return lambda _: label_losses
     if isinstance(loss, str) and loss == OWN:

@@ -70,6 +70,14 @@ class Session:
         # A pass of one's own cannot be repeated: what the engine learns of a model by a second pass, it learns here.
         learn(loop.engine, loop.problem)
 
+    def __len__(self) -> int:
+        """How many batches are left; an expected epoch has rows / batch_size of them."""
+        return self._loop.plan.steps - self._done
+
+    def __bool__(self) -> bool:
+        """A session is there, also when its batches are used up."""
+        return True
+
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         """Draw batch after batch; the cost of each is reserved before its rows are read.
 
