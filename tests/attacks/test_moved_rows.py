@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from tests.attacks.losses import SCORES, WAYS, Loss, made_losses
 from tests.attacks.programs import INNER, NAMES, WIDTH, WRAPPERS, Program, programs
+from veil.foundation.nested import mapped
 from veil.gradients import GradientEngine, GradientError, PerRow
-from veil.gradients.batches import mapped, sliced
+from veil.gradients.batches import sliced
 from veil.gradients.records import LossFn
 
 # What the engine keeps below a bound for the error of single-precision norms, and the rounding of two sums.

@@ -116,3 +116,17 @@ def test_the_walk_of_one_batch_names_files_that_exist_and_is_short() -> None:
         files = re.findall(r"^\d+\. `(\S+\.py)`", part, re.MULTILINE)
         assert 0 < len(files) <= most
         assert all((ROOT / "src" / "veil" / name).exists() for name in files), files
+
+
+def test_the_page_on_a_model_of_one_s_own_runs_from_five_lines_to_a_pretrained_model(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (ROOT / "docs" / "your-own-model.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    space: dict[str, object] = {"__name__": "page"}
+    for block in blocks:
+        exec(block, space)
+        if "run = veil.fit" in block or "session.finish()" in block:
+            assert space["run"].certificate.epsilon <= 2.0 + 1e-6  # type: ignore[attr-defined]
+    assert len(blocks) == 7
+    assert len(capsys.readouterr().out.splitlines()) == 2

@@ -37,6 +37,35 @@ def test_linear_over_any_leading_dimensions_is_the_loop(assert_like_loop, rows, 
     assert_like_loop(model, seeded(rows, *lead, first, dtype=dtype))
 
 
+class Addmm(nn.Module):
+    """The Conv1D of GPT-2: a linear map by `addmm`, its weight turned over."""
+
+    def __init__(self, ins: int, outs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(ins, outs)), nn.Parameter(torch.randn(outs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+        return flat.view(*x.shape[:-1], len(self.bias))
+
+
+@generated
+@given(
+    rows=rows_of,
+    lead=st.lists(st.integers(1, 4), max_size=2),
+    sizes=st.tuples(*[st.integers(1, 6)] * 3),
+    dtype=dtypes,
+    frozen=st.sampled_from(["", "weight", "bias"]),
+)
+def test_addmm_over_any_leading_dimensions_is_the_loop(assert_like_loop, rows, lead, sizes, dtype, frozen):
+    torch.manual_seed(1)
+    first, middle, last = sizes
+    model = nn.Sequential(Addmm(first, middle), nn.Tanh(), Addmm(middle, last)).to(dtype)
+    if frozen:
+        getattr(model[0], frozen).requires_grad_(False)
+    assert_like_loop(model, seeded(rows, *lead, first, dtype=dtype))
+
+
 @generated
 @given(
     dims=st.integers(1, 3),

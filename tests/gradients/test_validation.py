@@ -23,12 +23,13 @@ def test_batch_norm_in_any_form_is_refused_with_the_fix_named(norm):
         check(nn.Sequential(nn.Linear(4, 4), norm))
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("tracked", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("first", [True, False])
-def test_the_engine_itself_refuses_batch_norm(training, affine, first):
-    norm, layer = nn.BatchNorm1d(4, affine=affine), nn.Linear(4, 4)
-    model = nn.Sequential(*((norm, layer) if first else (layer, norm))).train(training)
+def test_the_engine_itself_refuses_batch_norm(tracked, affine, first):
+    norm, layer = nn.BatchNorm1d(4, affine=affine, track_running_stats=tracked), nn.Linear(4, 4)
+    # Without running statistics the batch's own are taken in evaluation mode too.
+    model = nn.Sequential(*((norm, layer) if first else (layer, norm))).train(tracked)
     with pytest.raises(GradientError, match="BatchNorm mixes the rows"):
         GradientEngine(model, squares).norms_and_losses(torch.randn(3, 4))
 

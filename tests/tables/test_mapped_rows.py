@@ -19,7 +19,7 @@ from veil.plans import Settings
 from veil.request import Request
 from veil.tables import mapped, table_run
 from veil.tables.encoding import Encoding, Numeric
-from veil.tables.mapped import MappedRows, dataset_problem, parquet_problem
+from veil.tables.mapped import MappedRows, parquet_problem
 from veil.tables.splitting import Holdout, row_identities
 from veil.tables.table import Columns, table_problem
 
@@ -139,7 +139,7 @@ def test_a_torch_dataset_is_read_row_by_row_and_trains_like_a_tensor() -> None:
     rows = table(400)
     inputs = torch.from_numpy(ENCODING.encode(rows))
     targets = torch.from_numpy((rows["a"] > 0).to_numpy().astype(np.int64))
-    lazy = dataset_problem(TensorDataset(inputs, targets), rows["sex"].tolist())
+    lazy = veil.Problem.from_dataset(TensorDataset(inputs, targets), rows["sex"].tolist())
     plain = veil.Problem.from_arrays(inputs, targets, rows["sex"].tolist())
     assert lazy.public == plain.public
     assert torch.equal(trained(lazy, 5), trained(plain, 5))

@@ -2,6 +2,8 @@
 
 `torchrun -m tests.training.process_group_worker OUT METHODS DYING_RANK start|resume EDITED`.
 
+METHODS are names, or `text-NAME` for sentences of different lengths in place of a table.
+
 EDITED is the rank whose copy of the rows has another number in it.
 """
 
@@ -14,6 +16,8 @@ from pathlib import Path
 import torch
 
 from tests.methods.method_cases import small_problem
+from tests.training.small_models import WORDS, Encoder
+from veil.problem import Problem
 from veil.training import Callback, StepReport, fit
 from veil.training.process_group import ProcessGroup
 
@@ -26,6 +30,13 @@ class Dies(Callback):
             os._exit(9)
 
 
+def sentences() -> Problem:
+    """Rows of words of different lengths."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(1, WORDS, (2 + row % 6,), generator=generator) for row in range(120)]
+    return Problem.from_arrays({"input_ids": rows}, [int(row[0]) % 2 for row in rows], ["a", "b", "b"] * 40)
+
+
 def main() -> None:
     out, names, dying, resume = Path(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]), sys.argv[4] == "resume"
     torch.set_num_threads(1)
@@ -36,11 +47,14 @@ def main() -> None:
         problem.inputs[200, 1] += 1.0
     for name in names:
         torch.manual_seed(rank)  # processes that begin with other weights must end with the same
-        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+        text = name.startswith("text-")
+        model = (
+            Encoder() if text else torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+        )
         run = fit(
             model,
-            problem,
-            method=name,
+            sentences() if text else problem,
+            method=name.removeprefix("text-"),
             out=out / name,
             resume=resume,
             callbacks=[Dies()] if rank == dying else [],

@@ -18,7 +18,7 @@ from tests.training.same_run_cases import BASE, Crash, cut_short, edited, files,
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.problem import Problem
-from veil.tables.mapped import MappedRows, dataset_problem
+from veil.tables.mapped import MappedRows
 from veil.training import EarlyStopping, Run, fit, session
 from veil.training.run_folder import RunFolder
 
@@ -133,7 +133,7 @@ def test_rows_that_are_made_when_they_are_drawn_resume(tmp_path: Path) -> None:
             return small_problem().inputs[row] + torch.randn(4), row % 2
 
     def problem() -> Problem:
-        return dataset_problem(Jittered(), ["a", "b"] * 120)
+        return Problem.from_dataset(Jittered(), ["a", "b"] * 120)
 
     cut_short(tmp_path / "run", problem=problem())
     assert train(tmp_path / "run", problem=problem(), resume=True).stopped is None

@@ -17,7 +17,7 @@ import torch
 
 from veil.training.process_group import ProcessGroup
 
-METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur")
+METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur", "text-dp-sgd", "text-asc")
 ROOT = Path(__file__).parents[2]
 WORKER = ["-m", "tests.training.process_group_worker"]
 
@@ -75,8 +75,10 @@ def weights(path: Path) -> torch.Tensor:
 def test_a_group_gives_the_same_model_and_the_same_promise(runs: dict[int, Path], method: str, processes: int) -> None:
     alone, together = runs[1], runs[processes]
     expected = weights(alone / f"{method}-0.pt")
+    # Each process pads its own share: masked places change the order of sums, so the last bits.
+    error = 1e-5 if method.startswith("text-") else 1e-6
     for rank in range(processes):
-        torch.testing.assert_close(weights(together / f"{method}-{rank}.pt"), expected, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(weights(together / f"{method}-{rank}.pt"), expected, rtol=error, atol=error)
     assert "certificate.json" in {path.name for path in (together / method).iterdir()}
     promise = [json.loads((place / method / "certificate.json").read_text()) for place in (alone, together)]
     # What fdpg spends follows released values, whose last bits depend on the order of a sum; its promise does not.

@@ -48,6 +48,35 @@ def test_a_session_is_the_same_as_fit(method: str, tmp_path: Path) -> None:
     assert ledgers[0] == ledgers[1]
 
 
+def test_a_session_knows_how_many_batches_are_left() -> None:
+    model = small_model()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    left = []
+    for inputs, targets in session:
+        left.append(len(session))
+        session.step(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
+    assert left == list(range(12, 0, -1))
+    assert len(session) == 0
+    assert session
+    session.finish()
+
+
+def test_a_session_takes_the_losses_of_a_model_with_addmm_as_they_are() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(10, 2)), nn.Parameter(torch.zeros(2))
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return torch.addmm(self.bias, rows, self.weight)
+
+    model = Turned()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    for inputs, targets in session:
+        session.step(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
+    assert session.finish().certificate.epsilon <= 1.0
+
+
 def test_a_loss_given_as_a_function_serves_layers_without_a_rule() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:

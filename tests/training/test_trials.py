@@ -279,3 +279,14 @@ def test_evaluation_does_not_write_into_the_rows() -> None:
     rows = -torch.ones(4, 3)
     apply(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)), rows)
     assert torch.equal(rows, -torch.ones(4, 3))
+
+
+def test_frozen_batch_norm_stays_frozen_when_a_run_measures_its_model() -> None:
+    model = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+    model[1].eval()
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    problem = generate(GROUPS)
+    veil.fit(model, problem, evaluation=problem, evaluate_every=1, **SETTINGS)
+    assert model.training
+    assert not model[1].training
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())

@@ -29,8 +29,8 @@ from veil.foundation.randomness import Seed
 from veil.plans import LossFunction, Plan
 from veil.problem import Problem, PublicFacts
 from veil.request import AuditSettings
-from veil.training.fitting import row_losses
 from veil.training.loop import Loop
+from veil.training.losses import row_losses
 from veil.training.run import Run
 
 DEFAULTS = AuditSettings.checked()

@@ -18,8 +18,9 @@ from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.plans import LossFunction, Plan
 from veil.problem import Problem
-from veil.training.fitting import carry_out, row_losses
+from veil.training.fitting import carry_out
 from veil.training.loop import Loop
+from veil.training.losses import row_losses
 
 Floats = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from torch import nn
 from veil.auditing.shadow_models import score_rows
 from veil.plans import LossFunction
 from veil.problem import Problem
-from veil.training.fitting import row_losses
+from veil.training.losses import row_losses
 
 Floats = NDArray[np.float64]
 

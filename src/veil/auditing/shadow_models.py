@@ -24,11 +24,13 @@ from veil.errors import InputError, require
 from veil.foundation.files import OWNER_ONLY, write_whole
 from veil.foundation.parallel import WORKER_DIED, Workers, in_order
 from veil.foundation.randomness import Seed
-from veil.models.applying import batches
+from veil.models.applying import batches, evaluating
+from veil.models.calling import call, scores
 from veil.plans import LossFunction, Plan
 from veil.problem import Problem
-from veil.training.fitting import carry_out, row_losses
+from veil.training.fitting import carry_out
 from veil.training.loop import Loop
+from veil.training.losses import row_losses
 
 Floats = NDArray[np.float64]
 BuildModel = Callable[[Problem, Seed], nn.Module]
@@ -108,15 +110,12 @@ def read_shadows(folder: Path, shadows: int) -> Shadows:
 
 def score_rows(model: nn.Module, problem: Problem, loss: LossFunction = row_losses) -> tuple[Floats, Floats]:
     """How sure a model is of each row's target (the log-odds; for numbers minus the loss), and each row's loss."""
-    training = model.training
-    model.eval()
     sure, losses = [], []
-    with torch.no_grad():
+    with evaluating(model):
         for batch in batches(problem, np.arange(len(problem.cell_of))):
             lost = loss(model, batch).double()
             losses.append(lost)
-            sure.append(log_odds(model(batch[0]).double(), batch[1]) if problem.public.classes else -lost)
-    model.train(training)
+            sure.append(log_odds(scores(call(model, batch[0])).double(), batch[1]) if problem.public.classes else -lost)
     return torch.cat(sure).numpy(), torch.cat(losses).numpy()
 
 

@@ -1,43 +1,12 @@
-"""Batches: counting, slicing and mapping nested tensors whose first dimension is the row."""
+"""Batches: counting and slicing nested tensors whose first dimension is the row."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from veil.foundation.nested import mapped, tensors
 from veil.gradients.records import Batch, GradientError
-
-
-def tensors(batch: Batch) -> Iterator[Tensor]:
-    """Every tensor of a batch, in order."""
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for value in batch.values():
-            yield from tensors(value)
-    elif isinstance(batch, tuple | list):
-        for value in batch:
-            yield from tensors(value)
-
-
-def mapped(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
-    """The batch with every tensor replaced by `function` of it; anything else stays as it is.
-
-    >>> mapped({"x": torch.zeros(3, 2), "name": "a"}, len)
-    {'x': 3, 'name': 'a'}
-    """
-    if isinstance(batch, Tensor):
-        return function(batch)
-    if isinstance(batch, dict):
-        return {key: mapped(value, function) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(mapped(value, function) for value in batch))
-    if isinstance(batch, tuple | list):
-        return type(batch)(mapped(value, function) for value in batch)
-    return batch
 
 
 def count_rows(batch: Batch) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import veil.gradients.rules  # noqa: F401  (registers the layer rules)
 from veil.gradients.batches import count_rows, sliced
 from veil.gradients.contributions import Contribution
+from veil.gradients.generators import random_state, set_random_state
 from veil.gradients.memory import affordable_rows
 from veil.gradients.open_pass import OpenPass
 from veil.gradients.passes import Memory, Outcome, in_words, run, run_again
@@ -136,15 +137,15 @@ class GradientEngine:
         return GradientSum(sums, _joined(per_row), torch.cat(weights, -1))
 
     def _in_two_rounds(self, pieces: list[tuple[Batch, int]], weigh: Weigh) -> GradientSum:
-        per_row, states = [], []
+        per_row, states, device = [], [], next(self.model.parameters()).device
         for piece, count in pieces:
-            states.append(torch.get_rng_state())
+            states.append(random_state(device))
             per_row.append(self._run(piece, count, keep=False).per_row)
-        after, joined = torch.get_rng_state(), _joined(per_row)
+        after, joined = random_state(device), _joined(per_row)
         weights, sums, start = _weights(weigh, joined), list[dict[str, Tensor]](), 0
         for (piece, count), state, before in zip(pieces, states, per_row, strict=True):
             # The same random numbers as in the first round: a bound by other dropout masks would bound nothing.
-            torch.set_rng_state(state)
+            set_random_state(device, state)
             outcome = self._run(piece, count)
             same = torch.equal(outcome.per_row.losses, before.losses)
             if not same or not torch.allclose(outcome.per_row.norms, before.norms, rtol=1e-4):
@@ -154,7 +155,7 @@ class GradientEngine:
                 )
             _add(sums, _totals(outcome.parts, weights[..., start : start + count], self._trained))
             start += count
-        torch.set_rng_state(after)
+        set_random_state(device, after)
         return GradientSum(sums, joined, weights)
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from veil.gradients.batches import mapped, sliced
+from veil.foundation.nested import mapped
+from veil.gradients.batches import sliced
 from veil.gradients.records import Batch, FallbackWarning, LossFn
 
 _LOOPED = "one row at a time"

@@ -58,6 +58,7 @@ _CONSTANTS = (
 )
 # Constants whose names stand for tensors in other nodes.
 _CONSTANTS_OF = {
+    "NativeBatchNormBackward0": ("_saved_training",),
     "SelectBackward0": ("_saved_index",),
     "SliceBackward0": ("_saved_start", "_saved_end", "_saved_step"),
 }

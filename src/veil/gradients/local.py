@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from veil.gradients.batches import mapped, tensors
+from veil.foundation.nested import mapped, tensors
 from veil.gradients.fallback import without_advice
 from veil.gradients.layouts import FIRST, WHOLE
 from veil.gradients.recording import Parts, Recorder, Rows, Use

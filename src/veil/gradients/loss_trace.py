@@ -8,7 +8,6 @@ what the autograd graph does not show, such as weights that were detached.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from veil.gradients.batches import mapped, tensors
-from veil.gradients.records import GradientError
+from veil.foundation.nested import mapped, tensors
+from veil.gradients.records import Batch, GradientError
 
 TOLERANCE = 1e-3
 # More calls than this are not a loss: the pass goes around the model's own `forward`, and is not made again.
@@ -55,15 +54,16 @@ class LossTrace(TorchFunctionMode):
     Which rows are changed, and how, follows from `turn`, the number of passes before.
     """
 
-    def __init__(self, model: nn.Module, batch: Sequence[Tensor], turn: int = 0) -> None:
+    def __init__(self, model: nn.Module, batch: Batch, turn: int = 0) -> None:
         super().__init__()
-        self._model, self._rows, self._turn = model, batch[0].shape[0], turn
+        given = list(tensors(batch))
+        self._model, self._rows, self._turn = model, given[0].shape[0], turn
         self._depth, self._open = 0, ExitStack()
         self._steps: list[_Step] = []
         self._starts: dict[int, _Start] = {}
         self._given: list[Tensor] = []
         self._known: dict[int, Tensor] = {}  # the tensors themselves, so that no other one takes up their ids
-        for tensor in batch:
+        for tensor in given:
             self._begin(tensor)
 
     def __enter__(self) -> LossTrace:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from veil.gradients.batches import sliced, tensors
+from veil.foundation.nested import tensors
+from veil.gradients.batches import sliced
 from veil.gradients.records import Batch, GradientError, LossFn
 
 # What a row's saved activations are multiplied by: themselves, their gradients, and what the rules keep or unfold.

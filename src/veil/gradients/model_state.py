@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
@@ -154,6 +155,18 @@ class ModelState:
             self._spaces.append((name, space, dict(space)))
             for key, entry in self._spaces[-1][2].items():
                 self._take(f"{name}.{key}", entry)
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Leave the model as it is, whatever its forward pass writes, and every module in its mode."""
+    state, modes = ModelState(model), [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        state.put_back()
+        for module, training in modes:
+            module.training = training
 
 
 def copied(model: nn.Module) -> nn.Module:

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from veil.gradients.batches import detached
 from veil.gradients.contributions import Contribution, Rowwise, Space, merged
 from veil.gradients.fallback import per_row_gradients
+from veil.gradients.generators import random_state, set_random_state
 from veil.gradients.graphs import backward, leaves_before, read_graph, reject_checkpoints
 from veil.gradients.local import Watch, draws_random_numbers, owners, per_row_of_module
 from veil.gradients.recording import Recorder, Structures
@@ -103,11 +104,12 @@ def run(
     """One forward and one backward pass over `rows` rows; with `keep` False only the norms and losses are left."""
     batch = detached(batch)
     names = {id(parameter): name for name, parameter in parameters.items()}
-    state = torch.get_rng_state() if memory.watched is None else None
+    device = next(iter(parameters.values())).device
+    state = random_state(device) if memory.watched is None else None
     outcome = _recorded(model, loss, batch, rows, parameters, names, memory, keep)
     if outcome is None and state is not None:
         # Some modules have no rule and will be watched: once more, from the same random numbers, as all later passes.
-        torch.set_rng_state(state)
+        set_random_state(device, state)
         outcome = _recorded(model, loss, batch, rows, parameters, names, memory, keep)
     assert outcome is not None
     return outcome

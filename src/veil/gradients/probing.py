@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from veil.gradients.batches import count_rows, mapped, tensors
+from veil.foundation.nested import mapped, tensors
+from veil.gradients.batches import count_rows
 from veil.gradients.model_state import ModelState, copied
 from veil.gradients.records import Batch, GradientError, LossFn
 
@@ -37,6 +38,10 @@ DOUBTFUL = 1e-2
 _APART = "make each row's output depend on that row alone (reduce over features and positions, never over rows)"
 _NO_STATE = "keep nothing between passes and draw random numbers from torch's own generator"
 _NO_WRITES = "return or pass it on instead of storing it in forward"
+_ONE_NUMBER = (
+    "the loss gives one number for the whole batch (a mean or a sum): return one value per row (with torch losses: "
+    "reduction='none')"
+)
 _WRITTEN = "the forward pass writes to it, so it would hold private rows without noise"
 
 
@@ -159,7 +164,7 @@ class _Trial:
             drew = not torch.equal(torch.get_rng_state(), before)
         values = list(tensors(result))
         if not values or any(value.ndim == 0 for value in values):
-            raise GradientError("the outputs have no row dimension: return one value per row")
+            raise GradientError(_ONE_NUMBER if self.loss else "the outputs have no rows: return one value per row")
         outputs = [value for value in values if value.requires_grad]
         return _Pass([value.detach() for value in values], outputs, leaves, self.trained, drew)
 
@@ -395,9 +400,16 @@ def _moved(batch: Batch) -> Batch:
 
 
 def _turned(tensor: Tensor) -> Tensor:
-    if tensor.dtype == torch.bool:
-        return ~tensor
-    return tensor.min() + tensor.max() - tensor if tensor.numel() else tensor
+    """Other whole numbers of the same range; a mask never hides a whole row, of which many models take the mean."""
+    if not tensor.numel():
+        return tensor
+    turned = ~tensor if tensor.dtype == torch.bool else tensor.min() + tensor.max() - tensor
+    if turned[:1].numel() > 1:
+        flat = turned.reshape(len(turned), -1)
+        hidden = (flat == flat.min()).all(1)
+        flat[:, 0] = torch.where(hidden, flat.max(), flat[:, 0])
+        turned = flat.view(tensor.shape)
+    return turned
 
 
 @contextmanager

@@ -158,6 +158,13 @@ class Recorder(TorchFunctionMode):
         names = self.names
         return any(id(parameter) in names for parameter in parameters)
 
+    def is_view(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a trainable parameter of the model or shares its memory: it then holds no row."""
+        if id(tensor) not in self.names:
+            return False
+        parameter = self.views[id(tensor)][1] if id(tensor) in self.views else tensor
+        return tensor.untyped_storage().data_ptr() == parameter.untyped_storage().data_ptr()
+
     def derive(self, source: Tensor, result: Tensor) -> Tensor:
         """Let `result`, computed from the parameter (or derived tensor) `source` and no row, stand for it in rules.
 
@@ -170,10 +177,17 @@ class Recorder(TorchFunctionMode):
         return result
 
     def without_rows(self, label: str, lead: Sequence[int]) -> bool:
-        """Whether the next call, whose leading sizes are `lead`, is known or seen to work on no row at all."""
+        """Whether the next call, whose leading sizes are `lead`, is known or seen to work on no row at all.
+
+        It is remembered: as many positions as there happen to be rows in a later batch look like rows. A call that is
+        taken for one without rows by mistake is left to the fallback.
+        """
         if self.rows == 1:
             return False
-        return (self.calls, label) in self.structures.without_rows or not candidates(tuple(lead), self.rows)
+        known = self.structures.without_rows
+        if not candidates(tuple(lead), self.rows):
+            known.add((self.calls, label))
+        return (self.calls, label) in known
 
     def opened(self, source: Tensor, *parameters: Tensor | None) -> list[Tensor | None]:
         """The parameters detached where they are trainable; if `source` carries no gradient, the first of them does.

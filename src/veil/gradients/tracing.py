@@ -333,6 +333,12 @@ def _first(step: Step) -> Pitches:
     return [_within(step, (0,)) if step.number == 0 else None, *([None] * (len(step.given) - 1))]
 
 
+@_for("NativeBatchNorm")
+def _by_fixed_statistics(step: Step) -> Pitches:
+    """BatchNorm in evaluation mode: rows first, each by itself; in training mode rows are mixed."""
+    return [None] * len(step.given) if step.constant("training") else _first(step)
+
+
 @_for("Im2Col", "Col2Im")
 def _unfolded(step: Step) -> Pitches:
     """Patches of images, rows first."""

@@ -54,8 +54,10 @@ def _of_module(name: str, module: nn.Module) -> list[Finding]:
         return [Finding(where, reason, "convert the model with model.float()")]
     if any(type(parameter.data).__name__ == "DTensor" for parameter in own):
         return [Finding(where, "its parameters are sharded (FSDP)", "use the whole module in each process")]
-    if isinstance(module, _BatchNorm):
-        return [Finding(where, "it normalises a row by the other rows of its batch", f"{_FIX} (GroupNorm instead)")]
+    if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+        freeze = "" if module.running_mean is None else "freeze its statistics with .eval(), or "
+        reason = "it normalises a row by the other rows of its batch"
+        return [Finding(where, reason, f"{freeze}{_FIX} (GroupNorm instead)")]
     if isinstance(module, _InstanceNorm) and module.track_running_stats:
         return [Finding(where, "it stores statistics of private rows", f"{_FIX} (track_running_stats=False)")]
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from veil.accounting import Relation
+from veil.errors import require
 from veil.metrics.definitions import LEAST_ROWS, Floats, or_none
 from veil.metrics.groups import GroupMetrics, GroupScore, group_columns, membership_table
 from veil.metrics.noisy_confusion import PURPOSE, CountsRelease, reserve_counts
-from veil.models.applying import apply
+from veil.models.applying import scored
 from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.releases import Allowance
@@ -143,6 +144,9 @@ class ErrorRelease(CountsRelease):
     def make(self, model: nn.Module, problem: Problem, noise: GaussianNoise) -> Floats:
         """Touch the rows: [group, errors and values, count]. The event was reserved before."""
         predicted, truth = _numbers(model, problem)
+        require(
+            truth.ndim == 1, "errors of rows with several numbers cannot be released: give public rows to measure on"
+        )
         counts = np.zeros((len(problem.public.groups), 2, len(EDGES) - 1))
         for kind, (values, edges) in enumerate(((np.abs(predicted - truth) / 2, EDGES), (truth, VALUES))):
             place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
@@ -236,8 +240,9 @@ def _without_noise_at_the_end(counts: Floats, sigma: float) -> Floats:
 
 def _numbers(model: nn.Module, problem: Problem) -> tuple[Floats, Floats]:
     """What the model says and what is true, both between −1 and 1 where the target has a known range."""
-    outputs = apply(model, problem.inputs).reshape(-1).to(torch.float64).numpy()
-    truth = problem.targets.reshape(-1).to(torch.float64).numpy()
+    targets = problem.targets
+    outputs = scored(model, problem).reshape(targets.shape).to(torch.float64).numpy()
+    truth = targets.cpu().to(torch.float64).numpy()
     return (outputs if problem.public.target_range is None else np.clip(outputs, -1.0, 1.0)), truth
 
 

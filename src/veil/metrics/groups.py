@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from veil.metrics.definitions import ACROSS, LEAST_ROWS, across, or_none
 from veil.metrics.outcomes import Outcomes
-from veil.models.applying import apply
+from veil.models.applying import scored, scored_pieces
 from veil.problem import Problem
+from veil.problem.rows import IGNORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +114,37 @@ def evaluate(
     """Figures of a model per group on rows that were declared public; `groups` are listed even if they have no row.
 
     For a group with fewer than `least` rows only the number of rows is given: its figures are NaN. Where targets are
-    numbers, errors take the place of accuracies (`veil.metrics.errors`).
+    numbers, errors take the place of accuracies (`veil.metrics.errors`). Where a row has several targets (labels, or
+    places with a class), each counts once.
     """
-    if problem.targets.is_floating_point():
+    if problem.targets.is_floating_point() and problem.public.task != "multi-label":
         from veil.metrics.errors import error_metrics
 
         return error_metrics(model, problem, groups, least)
-    outputs = apply(model, problem.inputs)
     names = (*groups, *(name for name in group_columns(problem)[0] if name not in groups))
     memberships = membership_table(problem, names)
-    outcomes = outcomes_of(outputs, problem.targets, memberships, names, least)
+    if problem.targets.ndim == 1:
+        outputs, targets = scored(model, problem), problem.targets
+    else:
+        outputs, targets, row_of = _several_targets(model, problem)
+        memberships = memberships[row_of]
+    outcomes = outcomes_of(outputs, targets, memberships, names, least)
     found = measure(outcomes.predicted == outcomes.targets, memberships, names, least)
     return replace(found, outcomes=outcomes)
+
+
+def _several_targets(model: nn.Module, problem: Problem) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+    """Scores and class of each target of each row, and the row; a label is a target of two classes."""
+    found, start = list[tuple[Tensor, Tensor, Tensor]](), 0
+    for scores, targets in scored_pieces(model, problem):
+        if problem.public.task == "multi-label":
+            scores, targets = torch.stack([torch.zeros_like(scores), scores], dim=-1), targets.long()
+        rows = torch.arange(start, start + len(targets)).view(-1, *[1] * (targets.ndim - 1)).expand(targets.shape)
+        counts = targets != IGNORED
+        found.append((scores[counts], targets[counts], rows[counts]))
+        start += len(targets)
+    outputs, classes, row_of = (torch.cat(part) for part in zip(*found, strict=True))
+    return outputs, classes, row_of.numpy()
 
 
 def outcomes_of(

@@ -23,7 +23,7 @@ from veil.accounting.calibration import noise_multiplier
 from veil.metrics.bootstrap import intervals
 from veil.metrics.definitions import BY_COUNTS, LEAST_ROWS, all_across, or_none, parity_apart
 from veil.metrics.groups import GroupMetrics, GroupScore
-from veil.models.applying import apply
+from veil.models.applying import scored
 from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.releases import Allowance
@@ -99,7 +99,7 @@ class ConfusionRelease(CountsRelease):
 
 def predictions(model: nn.Module, problem: Problem) -> NDArray[np.int64]:
     """The class that the model gives each row."""
-    return apply(model, problem.inputs).argmax(dim=-1).numpy()
+    return scored(model, problem).argmax(dim=-1).numpy()
 
 
 def noisy_metrics(

@@ -18,13 +18,13 @@ from torch import nn
 from veil.errors import require
 from veil.gradients.records import LossFn
 from veil.metrics.groups import GroupMetrics, measure
-from veil.models.applying import apply
+from veil.models.applying import scored
 from veil.problem import Problem
 
 
 def evaluate_owners(model: nn.Module, problem: Problem) -> GroupMetrics:
     """Accuracy of a model per owner, on rows that were declared public."""
-    correct = (apply(model, problem.inputs).argmax(dim=-1) == problem.targets).numpy()
+    correct = (scored(model, problem).argmax(dim=-1) == problem.targets).numpy()
     owners = problem.public.owners
     return measure(correct, problem.owner_of[:, None] == np.arange(len(owners))[None, :], owners)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from veil.errors import require
-from veil.models.applying import apply
+from veil.models.applying import scored
 from veil.problem import Problem
 
 
@@ -49,5 +49,5 @@ def parity(predicted: NDArray[np.int64], targets: NDArray[np.int64], groups: NDA
 
 def evaluate_parity(model: nn.Module, problem: Problem) -> Parity:
     """Parity of a model on rows that were declared public; two classes, the second is the positive one."""
-    predicted = apply(model, problem.inputs).argmax(dim=-1)
+    predicted = scored(model, problem).argmax(dim=-1)
     return parity(predicted.numpy(), problem.targets.numpy(), problem.group_of)

@@ -19,7 +19,7 @@ from veil.plans.controllers.solver import Solver
 from veil.problem import PublicFacts
 from veil.request import Settings
 
-LossFunction = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
+LossFunction = Callable[[nn.Module, tuple[Any, Tensor]], Tensor]
 LossTransform = Callable[[LossFunction], LossFunction]
 
 
@@ -56,6 +56,7 @@ FAST_NOISE = (
 )
 METRICS = "Figures on evaluation rows: those rows were declared public."
 UNTRIED = "Whether model and loss keep rows separate: they do not accept synthetic rows, so this could not be tested."
+OWN_COLLATE = "Whether the collate function keeps rows separate: its result for a row must depend on that row alone."
 OWN_LOOP = (
     "Whether the losses of the session's own loop keep rows separate: its torch calls outside the model were "
     "repeated with other rows; numbers taken out of torch (.item(), numpy) and anything kept from step to step were "

@@ -8,9 +8,9 @@ a plan cannot depend on a private row even by mistake.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,10 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from veil.errors import InputError, require
+from veil.foundation.nested import Nested, mapped
 from veil.problem.budgets import Levels, quantise
+from veil.problem.inputs import as_inputs
+from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, row_size
 from veil.problem.strata import Strata
+from veil.problem.targets import Task, as_targets
 
-Task = Literal["classification", "regression"]
 # Where group sizes come from: the rows themselves, a person who states them, or a noisy release that ε pays for.
 Sizes = Literal["counted", "declared", "released"]
 EVERYBODY = "everybody"
@@ -72,7 +75,7 @@ class PublicFacts:
     @property
     def outputs(self) -> int:
         """How many outputs per row a model of this problem has."""
-        return len(self.classes) if self.task == "classification" else 1
+        return 1 if self.task == "regression" else len(self.classes)
 
     def cell_name(self, cell: int) -> str:
         """A cell in words: its group, and its owner where there is more than one."""
@@ -82,14 +85,6 @@ class PublicFacts:
     def budget_of(self, cell: int, default: float) -> float:
         """The ε that a cell's owner allows."""
         return default if self.budgets is None else self.budgets[self.cells[cell].owner]
-
-
-class Rows(Protocol):
-    """A source of rows outside memory: rows are read by number when a batch is drawn."""
-
-    def take(self, rows: NDArray[np.int64]) -> Tensor:
-        """The inputs of some rows, in this order."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,8 @@ class Memberships:
 class Problem:
     """Private rows with the cell of each. `present` is False only for a row taken out by `without`.
 
-    Where `source` is given, rows come from there and `inputs` is empty: for tables that are larger than memory.
+    Where `source` is given, rows come from there and `inputs` is empty: for rows that are not one tensor in memory.
+    `device` is where batches are put; None leaves them where they are.
     """
 
     inputs: Tensor
@@ -123,6 +119,7 @@ class Problem:
     present: NDArray[np.bool_] = field(repr=False)
     memberships: Memberships | None = field(default=None, repr=False)
     source: Rows | None = field(default=None, repr=False)
+    device: torch.device | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return int(self.present.sum())
@@ -130,7 +127,7 @@ class Problem:
     @classmethod
     def from_arrays(
         cls,
-        inputs: ArrayLike | Tensor,
+        inputs: ArrayLike | Tensor | Nested,
         targets: ArrayLike | Tensor,
         groups: Sequence[Any] | NDArray[Any] | Mapping[str, Sequence[Any] | NDArray[Any]] | Memberships | None = None,
         *,
@@ -141,6 +138,11 @@ class Problem:
         task: Task = "classification",
     ) -> Problem:
         """Validate the data and build a problem.
+
+        `inputs` is an array or a tensor whose first dimension is the row; a dict or a tuple of these, for models with
+        several inputs; or a list of rows of different lengths, which are padded batch by batch (`veil.problem.Collate`
+        says how). `targets` has one class or number per row, one class per place of a row (−100: does not count), or
+        with `task="multi-label"` 0 or 1 for each label.
 
         `groups` is one label per row, or a mapping of attributes that are crossed. With `Memberships` groups overlap: a
         row is then drawn and bounded with the smallest group it is in, and counts towards every group it is in when a
@@ -153,10 +155,10 @@ class Problem:
         >>> problem.public.groups, problem.public.group_sizes
         (('f', 'm'), (1, 2))
         """
-        x = _as_inputs(inputs)
-        rows = len(x)
+        x = as_inputs(inputs, targets)
+        rows = x.rows
         require(rows > 0, "there are no rows: give at least one row to train on")
-        y, class_names = _as_targets(targets, task, classes)
+        y, class_names = as_targets(targets, task, classes)
         require(len(y) == rows, f"there are {rows} rows of features and {len(y)} targets: the numbers must match")
         overlap: Memberships | None = None
         if isinstance(groups, Memberships):
@@ -181,14 +183,56 @@ class Problem:
             groups=names,
             owners=owner_names,
             cells=cells,
-            input_shape=tuple(x.shape[1:]),
+            input_shape=x.shape,
             task=task,
             classes=class_names,
             budgets=_budgets(budgets, owner_names),
             sizes="counted" if group_sizes is None else "declared",
             classes_declared=classes is not None,
         )
-        return cls(x, y, cell_of, public, np.ones(rows, dtype=bool), overlap)
+        return cls(x.tensor, y, cell_of, public, np.ones(rows, dtype=bool), overlap, x.source)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        groups: Any = None,
+        *,
+        targets: Any = None,
+        inputs: Sequence[str] | Callable[[Any], Any] | None = None,
+        collate: Callable[[list[Any]], Nested] | None = None,
+        pad: bool | int = False,
+        owners: Any = None,
+        **facts: Any,
+    ) -> Problem:
+        """A problem over the items of a data set; their inputs are asked for when they are drawn.
+
+        Items are pairs (inputs, target), tuples (inputs, …, target), or dicts.
+
+        Args:
+            dataset: Anything with `len` and items by number: a torch Dataset, a Hugging Face `datasets.Dataset`.
+            groups: One label per row, the key (column) that holds it, or a function of an item.
+            targets: Likewise; by default the last part of a tuple, or what a dict has as `labels` or `label`.
+            inputs: The keys that the model is given, or a function of an item. By default everything else in it.
+            collate: Puts a list of inputs together into a batch of tensors. By default tensors are stacked.
+            pad: Whether rows have different lengths and are padded, with a mask; a number is the length of all batches.
+            owners: Likewise as groups.
+            facts: `budgets`, `group_sizes`, `classes` and `task`, as for `from_arrays`.
+
+        >>> from torch.utils.data import TensorDataset
+        >>> items = TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
+        >>> Problem.from_dataset(items, ["a", "a", "b", "b"]).public.input_shape
+        (3,)
+        """
+        from veil.problem.data_sets import DataSet
+
+        opened = DataSet.opened(dataset, inputs, targets, groups, owners)
+        source = opened.rows(collate, pad)
+        given = opened.columns(targets=targets, groups=groups, owners=owners)
+        made = cls.from_arrays(np.zeros((len(opened), 1), np.float32), given.pop("targets"), **given, **facts)
+        return replace(
+            made, inputs=torch.empty(0), source=source, public=replace(made.public, input_shape=source.shape)
+        )
 
     def with_classes_read(self) -> Problem:
         """The same, for classes that were given but had been read off rows before: the certificate says so."""
@@ -212,6 +256,23 @@ class Problem:
         """The owner of each row."""
         return np.array([cell.owner for cell in self.public.cells], dtype=np.int64)[self.cell_of]
 
+    @property
+    def is_one_tensor(self) -> bool:
+        """Whether the inputs of a batch are one tensor, not several."""
+        return self.source is None or isinstance(self.made_up(1)[0], Tensor)
+
+    @property
+    def values_per_row(self) -> int:
+        """How many numbers a row has, about: for pieces that fit into memory. It may follow from a row."""
+        return (
+            row_size(self.source.example) if isinstance(self.source, ItemRows) else math.prod(self.public.input_shape)
+        )
+
+    @property
+    def collated_by_user(self) -> bool:
+        """Whether a function that Veil does not know puts rows together into batches."""
+        return isinstance(self.source, ItemRows) and not isinstance(self.source.collate, Collate)
+
     def strata(self) -> Strata:
         """Row ids by cell; a row that was taken out leaves a hole, so nobody else is drawn differently."""
         if self.present.all():  # no hole: at many rows the table of ids below would double the memory
@@ -221,14 +282,79 @@ class Problem:
             members = tuple(ids[self.cell_of == cell] for cell in range(len(self.public.cells)))
         return Strata(members, declared=tuple(cell.rows for cell in self.public.cells))
 
-    def batch(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: NDArray[np.int64]) -> tuple[Nested, Tensor]:
         """Inputs and targets of some rows."""
         index = torch.from_numpy(rows)
         targets = self.targets.index_select(0, index)  # several times as fast as brackets
         inputs = self.inputs.index_select(0, index) if self.source is None else self.source.take(rows)
-        return inputs, targets if targets.is_floating_point() else targets.long()
+        return self._placed(inputs, targets if targets.is_floating_point() else targets.long())
 
-    def in_order(self, rows_at_once: int) -> Iterator[Tensor]:
+    def made_up(self, count: int) -> tuple[Nested, Tensor]:
+        """A few rows and targets of the same shapes and kinds, drawn without looking at any row."""
+        facts, generator = self.public, torch.Generator().manual_seed(0)
+        make = getattr(self.source, "made_up", None)
+        if make is not None:
+            inputs = make(count, generator)
+        else:
+            kind = self.inputs.dtype if self.source is None else torch.float32
+            if kind.is_floating_point:
+                inputs = torch.randn(count, *facts.input_shape, generator=generator).to(kind)
+            else:
+                inputs = torch.randint(0, 2, (count, *facts.input_shape), generator=generator).to(kind)
+        shape = (count, *self.targets.shape[1:])
+        if self.targets.ndim > 1 and isinstance(self.source, ItemRows):
+            shape = (count, self.source.length_of(inputs) or shape[1], *shape[2:])
+        if facts.task == "multi-label":
+            return self._placed(inputs, torch.randint(0, 2, shape, generator=generator).to(self.targets.dtype))
+        if self.targets.is_floating_point():
+            return self._placed(inputs, torch.randn(shape, generator=generator).to(self.targets.dtype))
+        return self._placed(inputs, torch.randint(0, max(1, facts.outputs), shape, generator=generator))
+
+    def padded_twice(self) -> tuple[tuple[Nested, Tensor], tuple[Nested, Tensor]] | None:
+        """A made-up row alone, and the same row first in a batch that is padded further; None if none is padded."""
+        pair = self.source.padded_twice() if isinstance(self.source, ItemRows) else None
+        if pair is None:
+            return None
+        (alone, short), (together, long) = pair
+        targets = self.made_up(2)[1]
+        if self.targets.ndim < 2:
+            return self._placed(alone, targets[:1]), self._placed(together, targets)
+        wide = targets.new_zeros((2, long, *targets.shape[2:]))
+        if not wide.is_floating_point():
+            wide[0, short:] = IGNORED
+        return self._placed(alone, wide[:1, :short]), self._placed(together, wide)
+
+    def with_rows(self, inputs: Nested, targets: Tensor, cell_of: NDArray[np.int64]) -> Problem:
+        """The same public facts over other rows, all of them in memory."""
+        everybody, overlap = np.ones(len(cell_of), dtype=bool), self.memberships
+        if overlap is not None:
+            overlap = Memberships(overlap.names, np.ones((len(cell_of), len(overlap.names)), dtype=bool))
+        plain, inputs = isinstance(inputs, Tensor), mapped(inputs, lambda part: part.cpu())
+        return replace(
+            self,
+            inputs=inputs if plain else torch.empty(0),
+            source=None if plain else NestedRows(inputs),
+            targets=targets.cpu(),
+            cell_of=cell_of,
+            present=everybody,
+            memberships=overlap,
+        )
+
+    def on(self, device: torch.device) -> Problem:
+        """The same problem with batches put on a device, where a model lives."""
+        if device == (self.device or torch.device("cpu")):
+            return self
+        return replace(self, device=device)
+
+    def _placed(self, inputs: Nested, targets: Tensor) -> tuple[Nested, Tensor]:
+        if self.targets.ndim > 1 and isinstance(self.source, ItemRows):
+            targets = targets[:, : self.source.length_of(inputs)]
+        if self.device is None:
+            return inputs, targets
+        device = self.device
+        return mapped(inputs, lambda part: part.to(device)), targets.to(device)
+
+    def in_order(self, rows_at_once: int) -> Iterator[Nested]:
         """The inputs of all rows, piece by piece: a table that is larger than memory can pass through."""
         for start in range(0, len(self.cell_of), rows_at_once):
             stop = min(start + rows_at_once, len(self.cell_of))
@@ -242,6 +368,7 @@ class Problem:
 
     def replacing(self, row: int, inputs: Tensor, target: Tensor) -> Problem:
         """The neighbouring problem in which one row of a cell is another row; every public fact is the same."""
+        require(self.source is None, "this works on rows that are one tensor in memory: use Problem.from_arrays")
         x, y = self.inputs.clone(), self.targets.clone()
         x[row], y[row] = inputs, target
         return replace(self, inputs=x, targets=y)
@@ -272,47 +399,6 @@ def cross(
     crossed = labels[0] if len(labels) == 1 else np.array([CROSSED.join(parts) for parts in zip(*labels, strict=True)])
     names, ids = np.unique(crossed, return_inverse=True)
     return ids.astype(np.int64), tuple(str(name) for name in names)
-
-
-def _as_inputs(inputs: ArrayLike | Tensor) -> Tensor:
-    x = inputs.detach() if isinstance(inputs, Tensor) else torch.as_tensor(np.asarray(inputs))
-    if x.ndim == 1:
-        x = x[:, None]
-    if x.is_floating_point():
-        x = x.to(torch.get_default_dtype())
-        finite = torch.isfinite(x).flatten(1)
-        if not bool(finite.all()):
-            row = int(torch.nonzero(~finite.all(dim=1))[0])
-            column = int(torch.nonzero(~finite[row])[0])
-            raise InputError(
-                f"feature {column} of row {row} is not a finite number: fill in missing values or remove the row"
-            )
-    return x
-
-
-def _as_targets(
-    targets: ArrayLike | Tensor, task: Task, classes: Sequence[Any] | None
-) -> tuple[Tensor, tuple[str, ...]]:
-    values = targets.detach().numpy() if isinstance(targets, Tensor) else np.asarray(targets)
-    if task == "regression":
-        try:
-            y = torch.as_tensor(values.astype(np.float64)).to(torch.get_default_dtype())
-        except (ValueError, TypeError):  # what numpy says repeats the value
-            raise InputError("a target is not a number: give numbers, or omit task for classes") from None
-        require(bool(torch.isfinite(y).all()), "a target is not a finite number: fill it in or remove the row")
-        return y, ()
-    missing = np.array([v is None or v != v for v in values.ravel().tolist()])
-    require(not missing.any(), f"the target of row {int(missing.argmax())} is missing: fill it in or remove the row")
-    known = np.unique(values) if classes is None else np.asarray(list(classes))
-    many = classes is None and values.dtype.kind == "f" and len(known) > max(50, len(values) // 5)
-    require(not many, f"the targets are {len(known):,} different numbers: set task='regression', or give the classes")
-    position = {value: index for index, value in enumerate(known.tolist())}
-    try:
-        ids = np.array([position[value] for value in values.tolist()], dtype=np.int64)
-    except KeyError:  # which would repeat the value
-        raise InputError(f"a target is not one of the {len(position)} declared classes") from None
-    require(len(position) >= 2, "the target has a single value: choose a target with at least two")
-    return torch.from_numpy(ids), tuple(str(value) for value in known.tolist())
 
 
 def _primary_group(given: Memberships, rows: int) -> tuple[NDArray[np.int64], tuple[str, ...], Memberships]:

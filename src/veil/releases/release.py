@@ -128,7 +128,7 @@ class GradientRelease:
     def bounded_sum(self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]) -> GradientSum:
         """The sum of drawn rows' gradients, each within its limit; it is private until `complete` adds the noise."""
         weigh = self.weigh(problem, rows)
-        if self.bound.needs_norms or self.relation is not None:
+        if self.bound.needs_norms or self.relation is not None or len(rows) == 0:
             return engine.weighted_sum(problem.batch(rows), weigh, rows=len(rows))
         return _sum_without_norms(engine, problem.batch(rows), weigh)
 
@@ -147,15 +147,14 @@ class GradientRelease:
         noise: GaussianNoise,
     ) -> Released:
         """Noise, once, on the bounded sum and on the statistics of the same rows."""
-        cells = torch.from_numpy(problem.cell_of[rows])
+        cells, per_row = torch.from_numpy(problem.cell_of[rows]), on_cpu(result.per_row)
         noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
         divisor = self._divisor(sampler, seed, step)
         gradient = {name: value.div_(divisor) for name, value in noisy.items()}
         statistics = {
-            statistic.name: self._statistic(statistic, result.per_row, cells, step, noise)
-            for statistic in self.statistics
+            statistic.name: self._statistic(statistic, per_row, cells, step, noise) for statistic in self.statistics
         }
-        return Released(gradient, divisor, statistics, PrivateView(rows, cells, result.per_row, result.weights))
+        return Released(gradient, divisor, statistics, PrivateView(rows, cells, per_row, result.weights.cpu()))
 
     def _divisor(self, sampler: Sampler, seed: Seed, step: int) -> float:
         if self.divisor is not None:
@@ -205,12 +204,22 @@ class _Weigh:
     def __call__(self, per_row: PerRow) -> Tensor:
         rows = slice(self._seen, self._seen + len(per_row.norms))
         self._seen = rows.stop
-        cells = self._cells[rows]
+        # A number per row is weighed on the CPU, wherever the gradients are.
+        device, per_row, cells = per_row.norms.device, on_cpu(per_row), self._cells[rows]
         weights = self._bound.weights(per_row, cells)
         if self.row_local:
             single = torch.promote_types(per_row.norms.dtype, torch.float32)
-            return clamp_to_limits(weights, per_row.norms, by_row(self._bound.limits, cells, single))
-        return weights * (1 - NORM_ERROR) if self._bound.needs_norms else weights
+            weights = clamp_to_limits(weights, per_row.norms, by_row(self._bound.limits, cells, single))
+        elif self._bound.needs_norms:
+            weights = weights * (1 - NORM_ERROR)
+        return weights.to(device)
+
+
+def on_cpu(per_row: PerRow) -> PerRow:
+    """The same numbers, where bounds, statistics and callbacks look at them."""
+    if per_row.norms.is_cpu:
+        return per_row
+    return PerRow(per_row.losses.cpu(), per_row.norms.cpu(), per_row.finite.cpu())
 
 
 def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:

@@ -22,11 +22,11 @@ import pyarrow
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from veil.accounting import Relation
 from veil.errors import InputError, require
 from veil.problem import EVERYBODY, Cell, Problem, PublicFacts
+from veil.problem.rows import made_up_like, usable
 from veil.tables.encoding import Encoding, words
 from veil.tables.reading import naming, parquet_files
 from veil.tables.splitting import Holdout, numbered, row_hashes
@@ -64,8 +64,12 @@ class MappedRows:
             width = self._array[:1].size
             start = self._array.offset + int(rows[0]) * width * self._array.itemsize
             piece = np.fromfile(self.path, self._array.dtype, len(rows) * width, offset=start)
-            return torch.from_numpy(piece.reshape(len(rows), *self._array.shape[1:]))
-        return torch.from_numpy(np.asarray(self._array[rows]))
+            return usable(torch.from_numpy(piece.reshape(len(rows), *self._array.shape[1:])))
+        return usable(torch.from_numpy(np.asarray(self._array[rows])))
+
+    def made_up(self, count: int, generator: torch.Generator) -> Tensor:
+        """Random rows of the same shape and kind."""
+        return made_up_like(usable(np.zeros((1, *self._array.shape[1:]), self._array.dtype)), count, generator)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "chosen": self.chosen}
@@ -73,41 +77,6 @@ class MappedRows:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.path, self.chosen = state["path"], state["chosen"]
         self._open()
-
-
-class DatasetRows:
-    """Rows of a torch Dataset whose items are (inputs, target, …): each is asked for when it is drawn."""
-
-    def __init__(self, dataset: Dataset[Any]) -> None:
-        self.dataset = dataset
-
-    def take(self, rows: NDArray[np.int64]) -> Tensor:
-        """The inputs of some rows."""
-        if len(rows) == 0:
-            return torch.as_tensor(self.dataset[0][0])[None][:0]
-        return torch.stack([torch.as_tensor(self.dataset[int(row)][0]) for row in rows])
-
-
-def dataset_problem(dataset: Dataset[Any], groups: Sequence[Any] | None = None, **facts: Any) -> Problem:
-    """A problem from a torch Dataset of (inputs, target) items; targets are read once, inputs when they are drawn.
-
-    >>> from torch.utils.data import TensorDataset
-    >>> items = TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
-    >>> dataset_problem(items, ["a", "a", "b", "b"]).public.input_shape
-    (3,)
-    """
-    rows = len(dataset)  # type: ignore[arg-type]
-    require(rows > 0, "there are no rows: give at least one row to train on")
-    first = torch.as_tensor(dataset[0][0])
-    targets = np.array([np.asarray(dataset[row][1]).item() for row in range(rows)])
-    made = Problem.from_arrays(np.zeros((rows, 1), np.float32), targets, groups, **facts)
-    public = PublicFacts(**{**_fields(made.public), "input_shape": tuple(first.shape)})
-    empty = torch.empty((0, *first.shape))
-    return Problem(empty, made.targets, made.cell_of, public, made.present, source=DatasetRows(dataset))
-
-
-def _fields(facts: PublicFacts) -> dict[str, Any]:
-    return {name: getattr(facts, name) for name in facts.__dataclass_fields__}
 
 
 @dataclass(frozen=True)

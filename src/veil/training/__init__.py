@@ -1,8 +1,9 @@
 """Training: the loop that every SGD method shares, its callbacks and history, and the finished run."""
 
+from veil.training.augmenting import Augmented
 from veil.training.callbacks import Callback, EarlyStopping, StepReport
 from veil.training.fitting import fit
 from veil.training.run import Run, load
 from veil.training.sessions import Session, session
 
-__all__ = ["Callback", "EarlyStopping", "Run", "Session", "StepReport", "fit", "load", "session"]
+__all__ = ["Augmented", "Callback", "EarlyStopping", "Run", "Session", "StepReport", "fit", "load", "session"]

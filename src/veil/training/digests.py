@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from veil.foundation.nested import Nested, mapped, tensors
 from veil.request import Settings
 
 _ORDERED = ("_modules", "_parameters", "_buffers")  # the optimizer numbers parameters by their order
@@ -66,6 +67,15 @@ class Digester:
                 found.update(f"{piece.dtype} {tuple(piece.shape[1:])}\0".encode())
                 first = False
             found.update(_bytes_of(piece))
+        return found.hexdigest()
+
+    def of_nested(self, pieces: Iterable[Nested]) -> str:
+        """The digest of nested tensors that come in pieces: all keys, kinds, shapes and values count."""
+        found = blake2b(key=self._key, digest_size=32)
+        for piece in pieces:
+            found.update(repr(mapped(piece, lambda part: (str(part.dtype), tuple(part.shape)))).encode() + b"\0")
+            for part in tensors(piece):
+                found.update(_bytes_of(part))
         return found.hexdigest()
 
     def _trained(self, name: str, value: Tensor) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from torch import Tensor, nn
+from torch import nn
 
 from veil import methods
 from veil.accounting import Ledger
@@ -20,27 +20,21 @@ from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientSum
 from veil.metrics import GroupMetrics, evaluate
+from veil.models.calling import put_on
 from veil.plans import LossFunction, Plan
-from veil.plans.plan import METRICS, TRAINED, TUNING
+from veil.plans.plan import METRICS, OWN_COLLATE, TRAINED, TUNING
 from veil.problem import Problem
+from veil.problem.inputs import LOADER, is_loader
 from veil.training.callbacks import Callback
 from veil.training.carrying import continues
 from veil.training.checkpoints import packed, save_checkpoint, sealing_key, unpacked
 from veil.training.identity import Identity, agree, digester, run_identity, settings_of
 from veil.training.loop import Loop
+from veil.training.losses import as_row_losses, check_loss, label_losses, row_losses
 from veil.training.process_group import ProcessGroup
 from veil.training.run import Run, note_trained, trained_before, weights_check
 from veil.training.run_folder import CHECKPOINT, LEDGER, RunFolder
 from veil.training.trials import check_evaluation, check_outputs, check_rows_apart, check_savable
-
-
-def row_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Cross-entropy of each row for classes, squared error for numbers."""
-    inputs, targets = batch
-    outputs: Tensor = model(inputs)
-    if targets.is_floating_point():
-        return (outputs.squeeze(-1) - targets) ** 2
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
 def fit(
@@ -68,8 +62,20 @@ def fit(
     >>> round(run.certificate.epsilon, 2)
     1.0
     """
+    require_problem(problem)
     job = Job(model, problem, evaluation, loss, callbacks)
     return execute(job, methods.plan(problem, method, **settings), out, resume)
+
+
+def require_problem(given: Any) -> None:
+    """Refuse rows that nobody put into groups yet."""
+    if isinstance(given, Problem):
+        return
+    require(not is_loader(given), LOADER)
+    raise InputError(
+        f"the rows are a {type(given).__name__}: make a veil.Problem of them, with Problem.from_arrays or "
+        "Problem.from_dataset"
+    )
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,7 @@ def carry_out(loop: Loop) -> None:
 
 def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Preparation:
     """Check the model, open the ledger and set up the loop; no row is read yet."""
+    job = _made_ready(job, plan)
     job = replace(job, not_covered=(*job.not_covered, *_tried(job, plan)))
     given = {"method": plan.method, **job.config, "settings": plan.settings.model_dump(exclude_none=True)}
     folder = out if isinstance(out, RunFolder) or out is None else RunFolder.open(out, plan.settings, resume, given)
@@ -145,19 +152,32 @@ def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, res
     return Preparation(loop, folder, own, job, time.perf_counter(), began)
 
 
+def _made_ready(job: Job, plan: Plan) -> Job:
+    """Rows go where the model lives, and the loss is one value per row."""
+    if job.evaluation is not None and not isinstance(job.evaluation, Problem):
+        raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
+    device = put_on(job.model, plan.settings.device)
+    problem, evaluation = job.problem.on(device), None if job.evaluation is None else job.evaluation.on(device)
+    return replace(job, problem=problem, evaluation=evaluation, loss=as_row_losses(job.loss, job.model, problem))
+
+
 def _tried(job: Job, plan: Plan) -> list[str]:
     """Test on synthetic rows everything the run will need; what cannot be tested is not covered."""
     model, problem, evaluation = job.model, job.problem, job.evaluation
-    if evaluation is not None and not isinstance(evaluation, Problem):
-        raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
-    if job.loss is row_losses:
+    if plan.solver is not None:
+        table = problem.is_one_tensor and problem.targets.ndim == 1
+        require(table, f"{plan.method} trains a linear model of a table of numbers: use dp-sgd for other rows")
+    if job.loss in (row_losses, label_losses):
         check_outputs(model, problem, "pass your own loss")
+    check_loss(job.loss, model, problem)
     if evaluation is not None:
         check_evaluation(model, evaluation, plan.facts.groups)
     check_savable(model)
     if not plan.private:
         return []
     said = check_rows_apart(model, problem, plan.transform(job.loss) if plan.transform else job.loss)
+    if problem.collated_by_user:
+        said.append(OWN_COLLATE)
     if plan.solver is not None:
         plan.solver.check(model)
     first = plan.controller.release(plan.controller.start(), 0)

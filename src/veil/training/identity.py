@@ -8,7 +8,6 @@ the seed and destroyed with it (`run_folder.py`); without the seed they say noth
 from __future__ import annotations
 
 import json
-import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,10 +155,11 @@ def whole_identity(problem: Problem, digest: Digester) -> str:
 
 def _inputs(problem: Problem, digest: Digester) -> str:
     """The digest of the inputs. A source that makes its rows at random gets the same random numbers each time."""
-    size = 4 * math.prod(problem.public.input_shape) if problem.source is not None else problem.inputs[:1].nbytes
+    size = 4 * problem.values_per_row if problem.source is not None else problem.inputs[:1].nbytes
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        return digest.of_stream(problem.in_order(rows_at_once(size)))
+        pieces = problem.in_order(rows_at_once(size))
+        return digest.of_stream(pieces) if problem.is_one_tensor else digest.of_nested(pieces)
 
 
 def flattened(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:

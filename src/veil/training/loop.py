@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from veil.accounting import AccountingError, Ledger
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
+from veil.gradients.generators import set_seed
 from veil.models.applying import batches
+from veil.models.calling import device_of
 from veil.noise import GaussianNoise
 from veil.plans import LossFunction, Plan
 from veil.plans.controllers import State
@@ -65,6 +67,8 @@ class Loop:
             model, plan, self.evaluation, self.callbacks, self.reservations, self.side_effects, self.optimizer.average
         )
         self.checkpointer = Checkpointer(model, plan, self.optimizer, self.reservations, self.reporter)
+        self._device = device_of(model)
+        self.problem = self.problem.on(self._device)
         self._strata = self.problem.strata()
         self._drawn: tuple[Draw, Sampler] | None = None
         self._state: State = plan.controller.start()
@@ -86,8 +90,8 @@ class Loop:
         """The coming step's release, its cost reserved, and the sampler that draws its rows."""
         if step < self._next:
             raise AccountingError(f"step {step} was already made: its rows and noise cannot be used again")
-        # The generator itself: torch.manual_seed also prepares other devices, which takes longer than a small step.
-        torch.default_generator.manual_seed(int(self.seed.generator("forward", step).integers(2**62)))
+        # The generators themselves: torch.manual_seed prepares all devices, which takes longer than a small step.
+        set_seed(self._device, int(self.seed.generator("forward", step).integers(2**62)))
         controller = self.plan.controller
         release = controller.release(self._state, step)
         self.reservations.reserve("gradient", release.events, controller.steady(self._state, step), step)
@@ -137,8 +141,10 @@ class Loop:
 
     def _own_losses(self, rows: NDArray[np.int64]) -> Tensor:
         """The loss of each of some rows of this process, in pieces."""
+        if len(rows) == 0:
+            return torch.zeros(0, dtype=next(self.model.parameters()).dtype)
         with torch.no_grad(), self.side_effects.undone():
-            return torch.cat([self.loss(self.model, batch) for batch in batches(self.problem, rows)])
+            return torch.cat([self.loss(self.model, batch) for batch in batches(self.problem, rows)]).cpu()
 
     @contextmanager
     def around(self) -> Iterator[None]:

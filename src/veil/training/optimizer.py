@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from veil.noise.filters import put_weights
 from veil.plans import Plan, Settings
 
+# Where torch has updates in one piece.
+_FUSED = ("cpu", "cuda", "mps", "xpu")
+
 
 class Optimizer:
     """Updates a model's weights as a plan's settings say."""
@@ -140,7 +143,7 @@ def torch_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimiz
             lr=settings.learning_rate,
             momentum=settings.momentum,
             weight_decay=settings.l2,
-            fused=all(p.is_floating_point() for p in parameters),
+            fused=all(p.is_floating_point() and p.device.type in _FUSED for p in parameters),
         )
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, lr=settings.learning_rate, weight_decay=settings.l2)

@@ -85,11 +85,12 @@ class ProcessGroup:
 
     def spread(self, values: Tensor, own: NDArray[np.int64], total: int) -> Tensor:
         """Values of every row of the batch (the last dimension) from what each process knows of its own rows."""
-        whole = torch.zeros(*values.shape[:-1], total, dtype=torch.float64)
-        whole[..., torch.from_numpy(own)] = values.detach().to(torch.float64)
+        place = _meeting_place()
+        whole = torch.zeros(*values.shape[:-1], total, dtype=torch.float64, device=place)
+        whole[..., torch.from_numpy(own).to(place)] = values.detach().to(place, torch.float64)
         # Every place is filled by one process and is 0 elsewhere, so the sum is exact.
         dist.all_reduce(whole)
-        return whole.to(values.dtype)
+        return whole.to(values.device, values.dtype)
 
     def _summed(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         flat = torch.cat([value.reshape(-1) for value in values.values()])
@@ -103,22 +104,23 @@ class ProcessGroup:
 
     def all(self, holds: bool) -> bool:
         """Whether it holds in every process."""
-        failed = torch.tensor([0 if holds else 1])
+        failed = torch.tensor([0 if holds else 1], device=_meeting_place())
         dist.all_reduce(failed)
         return int(failed) == 0
 
     def told(self, record: bytes | None) -> bytes | None:
         """Broadcast the leader's value; None stays None."""
-        length = torch.tensor([-1 if record is None else len(record)])
+        place = _meeting_place()
+        length = torch.tensor([-1 if record is None else len(record)], device=place)
         dist.broadcast(length, 0)
         if int(length) < 0:
             return None
-        content = torch.zeros(int(length), dtype=torch.uint8)
+        content = torch.zeros(int(length), dtype=torch.uint8, device=place)
         if record:
-            content = torch.frombuffer(bytearray(record), dtype=torch.uint8)
+            content = torch.frombuffer(bytearray(record), dtype=torch.uint8).to(place)
         if int(length):
             dist.broadcast(content, 0)
-        return content.numpy().tobytes()
+        return content.cpu().numpy().tobytes()
 
     def told_json(self, value: Any) -> Any:
         """The leader's value as JSON."""
@@ -156,6 +158,11 @@ class OneProcess(ProcessGroup):
 ALONE = OneProcess(0, 1)
 
 
+def _meeting_place() -> torch.device:
+    """Where processes exchange numbers: NCCL reads the memory of its device alone."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -178,4 +185,4 @@ class _Everything:
         losses, norms, finite = self.processes.spread(known, self.own, self.total)
         self.per_row = PerRow(losses, norms, finite > 0)
         self.weights = self.weigh(self.per_row)
-        return self.weights[..., torch.from_numpy(self.own)]
+        return self.weights[..., torch.from_numpy(self.own).to(self.weights.device)]

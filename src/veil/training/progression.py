@@ -40,7 +40,8 @@ from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
 from veil.training.callbacks import Callback, StepReport
 from veil.training.carrying import GRADIENT, StepReleases
-from veil.training.fitting import Job, execute, row_losses
+from veil.training.fitting import Job, execute
+from veil.training.losses import row_losses
 from veil.training.process_group import ProcessGroup
 from veil.training.run import Run, weights_check
 from veil.training.run_folder import EVALUATION, LEDGER, LEDGERS, RunFolder

@@ -33,10 +33,11 @@ from veil.problem import Problem
 from veil.releases import GradientRelease
 from veil.sampling import Sampler
 from veil.training.callbacks import Callback
-from veil.training.fitting import Job, Preparation, prepare, row_losses
+from veil.training.fitting import Job, Preparation, prepare, require_problem
+from veil.training.losses import Form, as_it_is, form_of, row_losses
 from veil.training.run import Run
 from veil.training.side_effects import refuse_written
-from veil.training.trials import check_rows_apart
+from veil.training.trials import check_rows_apart, learn
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,20 @@ class Session:
         self._waiting: _Waiting | None = None
         self._done = preparation.loop.first
         self._begun = False
-        self._tried = {_mark(preparation.loop.loss)}
+        self._forms: dict[Any, Form] = {_mark(preparation.loop.loss): as_it_is}
+        loop = preparation.loop
+        # A pass of one's own cannot be repeated: what the engine learns of a model by a second pass, it learns here.
+        learn(loop.engine, loop.problem)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __len__(self) -> int:
+        """How many batches are left; an expected epoch has rows / batch_size of them."""
+        return self._loop.plan.steps - self._done
+
+    def __bool__(self) -> bool:
+        """A session is there, also when its batches are used up."""
+        return True
+
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         """Draw batch after batch; the cost of each is reserved before its rows are read.
 
         A second `for` after a `break` continues with the next batch. Batches are planned and paid for once: when they
@@ -128,8 +140,7 @@ class Session:
         else:
             if now.watched is not None:
                 now.watched.__exit__(None, None, None)
-            given = row_losses if isinstance(losses, Tensor) else losses
-            self._try(given)
+            given = loop.loss if isinstance(losses, Tensor) else self._try(losses)
             batch = loop.problem.batch(now.rows)
             result = GradientEngine(loop.model, given).weighted_sum(batch, weigh, rows=len(now.rows))
         refuse_written(loop.side_effects.undo_weights())
@@ -142,11 +153,16 @@ class Session:
         with torch.no_grad():
             loop.absorb(now.step, released)
 
-    def _try(self, loss: LossFunction) -> None:
-        """Try a loss that was not seen before on synthetic rows."""
-        if self._loop.plan.private and _mark(loss) not in self._tried:
-            self._say_not_covered(check_rows_apart(self._loop.model, self._loop.problem, loss))
-            self._tried.add(_mark(loss))
+    def _try(self, loss: LossFunction) -> LossFunction:
+        """The loss of each row; one that was not seen before is tested on synthetic rows."""
+        loop, mark = self._loop, _mark(loss)
+        form = self._forms.get(mark)
+        if form is None:
+            form = form_of(loss, loop.model, loop.problem)
+            if loop.plan.private:
+                self._say_not_covered(check_rows_apart(loop.model, loop.problem, form(loss)))
+            self._forms[mark] = form
+        return form(loss)
 
     def _say_not_covered(self, sentences: Sequence[str]) -> None:
         known = self._preparation.job.not_covered
@@ -199,5 +215,6 @@ def session(
     `loss` is used where a method looks at losses on the side (asc, azb). With `out`, checkpoints are kept; the same
     call with `resume=True` resumes a session that was interrupted.
     """
+    require_problem(problem)
     plan = methods.plan(problem, method, **settings)
     return Session(prepare(Job(model, problem, evaluation, loss, callbacks), plan, out, resume))

@@ -5,9 +5,11 @@ Whatever fails here has cost nothing. After training the same failure would come
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,27 +18,17 @@ from torch import Tensor, nn
 
 from veil import gradients
 from veil.errors import InputError, require
-from veil.gradients.model_state import ModelState
+from veil.foundation.nested import mapped
+from veil.gradients.model_state import ModelState, untouched
 from veil.metrics import evaluate
+from veil.models.calling import call, scores_or_none
 from veil.plans import LossFunction
 from veil.plans.plan import UNTRIED
-from veil.problem import Memberships, Problem
+from veil.problem import Problem
 
 MADE_UP_ROWS = 5
-
-
-def made_up(problem: Problem) -> tuple[Tensor, Tensor]:
-    """A few rows and targets of the problem's shapes and kinds, drawn without looking at any row."""
-    facts, rows = problem.public, MADE_UP_ROWS
-    generator = torch.Generator().manual_seed(0)
-    kind = _kind(problem)
-    if kind.is_floating_point:
-        inputs = torch.randn(rows, *facts.input_shape, generator=generator).to(kind)
-    else:
-        inputs = torch.randint(0, 2, (rows, *facts.input_shape), generator=generator).to(kind)
-    if problem.targets.is_floating_point():
-        return inputs, torch.randn(rows, *problem.targets.shape[1:], generator=generator).to(problem.targets.dtype)
-    return inputs, torch.randint(0, max(1, facts.outputs), (rows,), generator=generator)
+# Padding that is masked changes a loss by rounding only.
+PADDING_ERROR = 1e-3
 
 
 def check_outputs(model: nn.Module, problem: Problem, otherwise: str) -> None:
@@ -44,29 +36,52 @@ def check_outputs(model: nn.Module, problem: Problem, otherwise: str) -> None:
 
     `otherwise` ends the sentence: what to do instead of changing the model.
     """
-    facts, inputs = problem.public, made_up(problem)[0]
-    kind = str(inputs.dtype).removeprefix("torch.")
-    shape = f"rows of shape {'×'.join(map(str, facts.input_shape))} ({kind})"
+    inputs, targets = problem.made_up(MADE_UP_ROWS)
+    two = torch.zeros_like(inputs[:2]) if isinstance(inputs, Tensor) else mapped(inputs, lambda part: part[:2])
+    shape = f"rows of {_in_words(inputs)}"
     try:
-        with _untouched(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            outputs = model.eval()(torch.zeros_like(inputs[:2]))
+        with untouched(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            outputs = call(model.eval(), two)
+    except InputError:
+        raise
     except Exception as error:  # whatever a user's own model raises
         sentence = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"the model does not accept {shape}: {sentence}") from error
-    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    if facts.task == "regression":
-        fits, wanted = isinstance(outputs, Tensor) and outputs.numel() == 2, "one number per row"
-    else:
-        fits = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] >= facts.outputs
-        wanted = f"{facts.outputs} numbers per row, one per class"
+    given = scores_or_none(outputs)
+    found = type(outputs).__name__ if given is None else tuple(given.shape)
+    fits, wanted = _fits(given, problem, tuple(targets[:2].shape))
     require(fits, f"the model gives {found} for 2 {shape}: it must give {wanted}, or you {otherwise}")
+
+
+def _in_words(inputs: Any) -> str:
+    """The shapes and kinds of inputs, a row of them."""
+    if isinstance(inputs, dict):
+        return "; ".join(f"{key} of {_in_words(part)}" for key, part in inputs.items())
+    if isinstance(inputs, tuple):
+        return "; ".join(map(_in_words, inputs))
+    return f"shape {'×'.join(map(str, inputs.shape[1:]))} ({str(inputs.dtype).removeprefix('torch.')})"
+
+
+def _fits(outputs: Tensor | None, problem: Problem, targets: tuple[int, ...]) -> tuple[bool, str]:
+    """Whether the outputs of two rows are what losses and figures read of a task, and what that is, in words."""
+    task, classes = problem.public.task, problem.public.outputs
+    shape = () if outputs is None else tuple(outputs.shape)
+    if task == "multi-label":
+        return shape == targets, f"{classes} numbers per row, one per label"
+    if task == "regression" and len(targets) == 1:
+        return outputs is not None and outputs.numel() == 2, "one number per row"
+    if task == "regression":
+        return shape == targets, f"{'×'.join(map(str, targets[1:]))} numbers per row"
+    several = shape[:-1] == targets and len(shape) == len(targets) + 1 and shape[-1] >= classes
+    where = "row" if len(targets) == 1 else "place of a row"
+    return several, f"{classes} numbers per {where}, one per class"
 
 
 def carried(model: nn.Module, problem: Problem, loss: LossFunction) -> tuple[Tensor, Tensor] | None:
     """Synthetic rows to update what the model's passes change by themselves (a power iteration); None if nothing."""
-    rows, state = made_up(problem), ModelState(model)
+    rows, state = problem.made_up(MADE_UP_ROWS), ModelState(model)
     try:
-        with _untouched(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with untouched(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
             loss(model, rows)
             return rows if state.changed() else None
     except Exception:  # whatever a user's own code does with rows that it did not expect
@@ -75,37 +90,66 @@ def carried(model: nn.Module, problem: Problem, loss: LossFunction) -> tuple[Ten
 
 def check_rows_apart(model: nn.Module, problem: Problem, loss: LossFunction) -> list[str]:
     """Reject a model or a loss that mixes or stores rows; if they reject synthetic rows, the certificate says so."""
-    try:
-        gradients.check(model, made_up(problem), loss)
-    except gradients.GradientError:
-        raise
-    except Exception:  # whatever a user's own code does with rows that it did not expect
-        return [UNTRIED]
-    return []
+    rows, said = problem.made_up(MADE_UP_ROWS), []
+    trials = (
+        partial(gradients.check, model, rows, loss),
+        partial(_check_padding, model, problem, loss),
+        partial(_check_engine, model, rows, loss),
+    )
+    for trial in trials:
+        try:
+            trial()
+        except (gradients.GradientError, InputError):
+            raise
+        except Exception:  # whatever a user's own code does with rows that it did not expect
+            said = [UNTRIED]
+    return said
+
+
+def _check_engine(model: nn.Module, rows: Any, loss: LossFunction) -> None:
+    """Refuse what the engine cannot follow (recomputed activations, hooks) before the first step does."""
+    with untouched(model), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is slow is said in the first step
+        gradients.GradientEngine(model, loss).norms_and_losses(rows)
+
+
+def learn(engine: gradients.GradientEngine, problem: Problem) -> None:
+    """Let an engine see the model once on made-up rows, if model and loss take them."""
+    with untouched(engine.model), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is slow is said in the first step
+        with suppress(Exception):  # whatever a user's own code does with rows that it did not expect
+            engine.norms_and_losses(problem.made_up(MADE_UP_ROWS))
+
+
+def _check_padding(model: nn.Module, problem: Problem, loss: LossFunction) -> None:
+    """Refuse a model that sees how far its rows are padded: that depends on the other rows of a batch."""
+    pair = problem.padded_twice()
+    if pair is None:
+        return
+    alone, together = pair
+    with untouched(model), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        engine = gradients.GradientEngine(model.eval(), loss)
+        one, two = (engine.norms_and_losses(rows).losses[:1] for rows in pair)
+        own, other = engine.gradients(alone), engine.gradients(together)
+    size = max((float(values.abs().max()) for values in own.values()), default=0.0)
+    gap = max((float((values[0] - other[name][0]).abs().max()) for name, values in own.items()), default=0.0)
+    same = torch.allclose(one, two, rtol=PADDING_ERROR, atol=PADDING_ERROR) and gap <= PADDING_ERROR * max(size, 1e-12)
+    require(
+        same,
+        "the loss of a row changes when its batch is padded further, so it depends on the other rows: use the mask in "
+        "the model, or pad all batches to one length (Problem.from_dataset(…, pad=128))",
+    )
 
 
 def check_evaluation(model: nn.Module, evaluation: Problem, groups: Sequence[str]) -> None:
     """Reject evaluation rows on which the figures could not be computed after training."""
-    require(
-        evaluation.source is None,
-        "evaluation takes rows from a source, and figures need them in memory: give a Problem made from arrays",
-    )
     check_outputs(model, evaluation, "omit evaluation and measure yourself")
-    inputs, targets = made_up(evaluation)
+    inputs, targets = evaluation.made_up(MADE_UP_ROWS)
     cells = np.arange(MADE_UP_ROWS) % len(evaluation.public.cells)
-    crossed = evaluation.memberships
-    if crossed is not None:
-        crossed = Memberships(crossed.names, np.ones((MADE_UP_ROWS, len(crossed.names)), dtype=bool))
-    rows = replace(
-        evaluation,
-        inputs=inputs,
-        targets=targets,
-        cell_of=cells,
-        present=np.ones(MADE_UP_ROWS, dtype=bool),
-        memberships=crossed,
-    )
+    rows = evaluation.with_rows(inputs, targets, cells)
     try:
-        with _untouched(model), torch.random.fork_rng(devices=[]):
+        with untouched(model), torch.random.fork_rng(devices=[]):
             evaluate(model, rows, groups)
     except Exception as error:  # whatever a user's own model raises
         sentence = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -132,19 +176,3 @@ def check_savable(model: nn.Module) -> None:
             f'the model cannot be saved: "{name}" of its state_dict is {value.dtype}, {value.layout}: register it with '
             "persistent=False",
         )
-
-
-def _kind(problem: Problem) -> torch.dtype:
-    return problem.inputs.dtype if problem.source is None else torch.float32
-
-
-@contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Leave the model as it is, whatever its forward pass writes, and every module in its mode."""
-    state, modes = ModelState(model), [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        state.put_back()
-        for module, training in modes:
-            module.training = training

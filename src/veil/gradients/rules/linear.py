@@ -1,9 +1,10 @@
-"""Linear layers: y = x Wᵀ + b over any leading dimensions, as a module or as a function."""
+"""Linear layers: y = x Wᵀ + b over any leading dimensions, and y = b + x W (`addmm`, the Conv1D of GPT-2)."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -29,6 +30,28 @@ def linear(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | Non
         (weight, bias),
         lambda gradient, rows: parts(recorder, input, weight, bias, gradient, rows),
     )
+
+
+@rule(torch.addmm, Tensor.addmm)
+def addmm(recorder: Recorder, input: Any, mat1: Any = None, mat2: Any = None, **options: Any) -> Any:
+    """b + x W over (rows or positions, features): the gradient of W is Σ_t x_t ⊗ g_t; that of b is Σ_t g_t."""
+    tensors = all(isinstance(part, Tensor) for part in (input, mat1, mat2))
+    if not tensors or options or input.shape != mat2.shape[1:] or recorder.trains(mat1):
+        return NotImplemented
+    if not recorder.trains(input, mat2):
+        return NotImplemented
+    matrix, shift = recorder.opened(mat1, mat2, input)
+    assert matrix is not None
+    assert shift is not None
+
+    def build(gradient: Tensor, rows: Rows) -> Parts:
+        gradients = rows.split(gradient)
+        if recorder.trains(mat2):
+            yield mat2, Outer(rows.split(mat1.detach()), gradients, mat2.shape)
+        if recorder.trains(input):
+            yield input, Rowwise(gradients.sum(1))
+
+    return recorder.record("addmm", mat1, torch.addmm(shift, mat1, matrix), 1, (mat2, input), build)
 
 
 def parts(

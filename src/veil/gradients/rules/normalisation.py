@@ -1,7 +1,7 @@
-"""Normalisation within a row: LayerNorm, RMSNorm, GroupNorm and InstanceNorm; BatchNorm is rejected.
+"""Normalisation within a row: LayerNorm, RMSNorm, GroupNorm, InstanceNorm, and BatchNorm by fixed statistics.
 
-All four scale a normalised input x̂ by γ and shift it by β, so the gradients are Σ_t g_t·x̂_t and Σ_t g_t over the
-positions that share one γ and β.
+BatchNorm by the statistics of its batch is rejected. All others scale a normalised input x̂ by γ and shift it by β, so
+the gradients are Σ_t g_t·x̂_t and Σ_t g_t over the positions that share one γ and β.
 """
 
 from __future__ import annotations
@@ -124,9 +124,27 @@ def instance_norm(
 
 
 @rule(F.batch_norm)
-def batch_norm(recorder: Recorder, input: Tensor, *others: Any, **options: Any) -> Any:
-    """Rejected: a row's output depends on the other rows, or on statistics kept of them."""
-    raise GradientError(
-        "BatchNorm mixes the rows of a batch, so no row can be bounded: convert the model with "
-        "veil.gradients.fix(model), which replaces it with GroupNorm"
-    )
+def batch_norm(
+    recorder: Recorder,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """By fixed statistics, γ and β have one value per channel. By those of the batch only weights are normalised."""
+    if training or running_mean is None or running_var is None:
+        if recorder.is_view(input) and running_mean is None and running_var is None:
+            return NotImplemented  # a weight that is standardised: it holds no row
+        raise GradientError(
+            "BatchNorm mixes the rows of a batch, so no row can be bounded: freeze its statistics with .eval(), or "
+            "convert the model with veil.gradients.fix(model), which replaces it with GroupNorm"
+        )
+
+    def forward(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
+        return F.batch_norm(x, running_mean, running_var, scale, shift, False, momentum, eps)
+
+    return _record(recorder, "batch norm", input, weight, bias, forward, None)

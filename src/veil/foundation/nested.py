@@ -1,0 +1,41 @@
+"""Nested tensors: a tensor, or dicts, tuples and lists of nested tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+Nested: TypeAlias = Any
+"""A tensor, or a dict, tuple or list of nested tensors."""
+
+
+def tensors(nested: Nested) -> Iterator[Tensor]:
+    """Every tensor, in order."""
+    if isinstance(nested, Tensor):
+        yield nested
+    elif isinstance(nested, dict):
+        for value in nested.values():
+            yield from tensors(value)
+    elif isinstance(nested, tuple | list):
+        for value in nested:
+            yield from tensors(value)
+
+
+def mapped(nested: Nested, function: Callable[[Tensor], Any]) -> Nested:
+    """The same with every tensor replaced by `function` of it; anything else stays as it is.
+
+    >>> import torch
+    >>> mapped({"x": torch.zeros(3, 2), "name": "a"}, len)
+    {'x': 3, 'name': 'a'}
+    """
+    if isinstance(nested, Tensor):
+        return function(nested)
+    if isinstance(nested, dict):
+        return {key: mapped(value, function) for key, value in nested.items()}
+    if isinstance(nested, tuple) and hasattr(nested, "_fields"):
+        return type(nested)(*(mapped(value, function) for value in nested))
+    if isinstance(nested, tuple | list):
+        return type(nested)(mapped(value, function) for value in nested)
+    return nested
