@@ -220,5 +220,5 @@ def test_what_evaluation_needs_is_tried_before_the_first_step_with_a_loss_of_one
             return {"score": super().forward(input)}
 
     monkeypatch.setattr(Problem, "batch", lambda self, rows: pytest.fail("a row was read"))
-    with pytest.raises(InputError, match=r"the model gives dict.*leave evaluation out"):
+    with pytest.raises(InputError, match=r"the model gives dict.*omit evaluation"):
         veil.fit(Odd(5, 3), CLASSES, loss=lambda m, b: per_row(m(b[0])["score"], b[1]), evaluation=CLASSES, **SETTINGS)
