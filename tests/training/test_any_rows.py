@@ -304,7 +304,7 @@ def test_each_target_of_a_row_counts_once_in_its_group() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["sentences", "dict of sentences", "data set of dicts", "columns", "tags of sentences"]
+    "case", ["sentences", "dict of sentences", "data set of dicts", "columns", "tags of sentences", "own collate"]
 )
 def test_no_public_fact_says_how_long_a_row_is(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = built(case)[1].public

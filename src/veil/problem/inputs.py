@@ -34,10 +34,9 @@ def as_inputs(inputs: Any, targets: Any) -> Inputs:
         return Inputs(torch.empty(0), ArrayRows(inputs), len(inputs), tuple(inputs.shape[1:]))
     if isinstance(inputs, dict) or _several(inputs, targets):
         return _nested(inputs)
-    if isinstance(inputs, list) and inputs and all(isinstance(row, Tensor | np.ndarray | list) for row in inputs):
-        shapes = {np.shape(row)[:1] for row in inputs}
-        if len(shapes) > 1:
-            return _items([numbers(row) for row in inputs])
+    listed = isinstance(inputs, list) and all(isinstance(row, Tensor | np.ndarray | list) for row in inputs)
+    if listed and _ragged(inputs):
+        return _items([numbers(row) for row in inputs])
     x = inputs.detach().cpu() if isinstance(inputs, Tensor) else torch.as_tensor(np.asarray(inputs))
     x = _finite(x[:, None] if x.ndim == 1 else x)
     return Inputs(x, None, len(x), tuple(x.shape[1:]))
@@ -51,6 +50,11 @@ def is_loader(given: Any) -> bool:
 def itself(item: Any) -> Any:
     """An item of which the model is given all."""
     return item
+
+
+def _ragged(rows: list[Any]) -> bool:
+    """Whether rows of a list have different lengths."""
+    return len({len(row) if isinstance(row, list) or np.ndim(row) else -1 for row in rows}) > 1
 
 
 def _several(inputs: Any, targets: Any) -> bool:
@@ -67,7 +71,7 @@ def _nested(inputs: Any) -> Inputs:
     sizes = {len(column) for column in leaves}
     require(len(sizes) == 1, f"the inputs have {' and '.join(map(str, sorted(sizes)))} rows: the numbers must match")
     rows = sizes.pop()
-    if any(isinstance(column, list) and len({np.shape(row)[:1] for row in column}) > 1 for column in leaves):
+    if any(isinstance(column, list) and _ragged(column) for column in leaves):
         return _items([numbers(_row(inputs, row)) for row in range(rows)])
     parts = _converted(inputs)
     return Inputs(torch.empty(0), NestedRows(parts), rows, (row_size(parts, rows),))
