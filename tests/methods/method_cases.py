@@ -22,6 +22,8 @@ VARIANTS = [
     ("azb", {"sampling": "wor"}),
     ("azb", {"charge": "lottery"}),
     ("asc", {"power": 0.7}),
+    ("fdpg", {"cap": 2.0}),
+    ("dp-is-sgd", {"bounding": "normalise"}),
     ("asc", {"loss_rate": 0.2}),
     ("asc", {"loss_rate": 0.2, "sampling": "wor", "paper_losses": True}),
     ("idp-sgd", {"variant": "scale"}),

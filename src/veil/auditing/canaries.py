@@ -26,7 +26,7 @@ from veil.plans.controllers import first_release
 from veil.problem import Problem
 from veil.releases import GradientRelease, PrivateView, Released
 from veil.sampling import OneGroupSampler, Sampler
-from veil.sampling.draws import OneGroup, Poisson
+from veil.sampling.draws import OneGroup, Poisson, PoissonUpTo
 from veil.training.loop import Loop
 
 Floats = NDArray[np.float64]
@@ -104,7 +104,7 @@ def make_canaries(plan: Plan, per_group: int, seed: Seed) -> Canaries:
 def drawn_alone(release: GradientRelease) -> bool:
     """Whether rows take part independently of each other (Poisson), as against subsets of a fixed size."""
     draw = release.draw
-    return isinstance(draw.within if isinstance(draw, OneGroup) else draw, Poisson)
+    return isinstance(draw.within if isinstance(draw, OneGroup) else draw, Poisson | PoissonUpTo)
 
 
 @dataclass(frozen=True)
