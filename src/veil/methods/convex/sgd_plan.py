@@ -56,10 +56,8 @@ class Asked:
     def __post_init__(self) -> None:
         known = ("gaussian", "laplace") if self.choice == "mgr" else ("gumbel", "laplace")
         require(self.release in known, f'release is "{self.release}": it is {" or ".join(known)}')
-        require(
-            self.gradient in ("one-group", "all-groups"),
-            f'gradient is "{self.gradient}": it is one-group or all-groups',
-        )
+        parts = ("one-group", "all-groups") if self.choice == "mgr" else ("one-group",)
+        require(self.gradient in parts, f'gradient is "{self.gradient}": it is {" or ".join(parts)}')
         require(self.sizes in ("own", "n-min"), f'sizes is "{self.sizes}": it is own or n-min')
         require(self.batch is None or self.batch >= 1, f"batch is {self.batch}: it must be at least 1")
         require(self.share is None or 0 < self.share < 1, f"share is {self.share}: it must lie between 0 and 1")
