@@ -166,6 +166,9 @@ def _seen(
 def _rates(release: GradientRelease, sampler: Sampler, loop: Loop, step: int) -> Floats:
     """The chance of each cell's rows to take part that the ledger is charged for; a lottery has been drawn already."""
     facts, events = loop.plan.facts, release.events(loop.plan.facts)
+    if isinstance(release.draw, PoissonUpTo):
+        # It says its rates and is charged for the largest that they may be.
+        return np.array(release.draw.rates)
     rates = np.array([rate_of(events.get(cell)) for cell in range(len(facts.cells))])
     if isinstance(sampler, OneGroupSampler):
         chosen = sampler.chosen(loop.seed, step)
