@@ -140,6 +140,8 @@ def _how(results: Results, stored: Mapping[str, Any]) -> list[str]:
             lines.append(f"    {arm.label}: {arm.method}{f' {said}' if said else ''}")
     version = ", ".join(f"{name} {number}" for name, number in stored["version"].items())
     machine = stored["machine"]
+    if len({run.get("code") for run in runs}) > 1:
+        lines += ["", _versions(runs)]
     lines += [
         "",
         f"Scale {results.scale}; seeds {', '.join(map(str, seeds)) or 'none'}; {minutes:.1f} minutes of training in "
@@ -147,6 +149,15 @@ def _how(results: Results, stored: Mapping[str, Any]) -> list[str]:
         "",
     ]
     return lines
+
+
+def _versions(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Which arms were made by which version of the code, where there are several."""
+    arms: dict[str, set[str]] = {}
+    for run in runs:
+        arms.setdefault(run.get("code") or "an unknown version", set()).add(run["arm"])
+    said = "; ".join(f"{code}: {', '.join(sorted(names))}" for code, names in sorted(arms.items()))
+    return f"Runs of different versions of the code stand side by side, and may differ by that alone. {said}."
 
 
 def svg_of(spec: Spec, stored: Mapping[str, Any]) -> str | None:

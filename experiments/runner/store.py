@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
+import hashlib
 import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,37 @@ Stored = dict[str, Any]
 def versions() -> dict[str, str]:
     """What the figures were made with."""
     return {"veil": veil.__version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+# What shows results or asks for runs, but does not make them what they are.
+NOT_MAKING = ("cli", "report", "auditing", "budget_store", "request")
+
+
+@cache
+def code_digest(folder: Path = Path(veil.__file__).parent) -> str:
+    """A digest of the code that makes a run what it is: comments, docstrings and layout do not count."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder)
+        if name.parts[0] not in NOT_MAKING:
+            whole.update(f"{name.as_posix()}\n{_meaning(path.read_text(encoding='utf-8'))}\n".encode())
+    return whole.hexdigest()[:16]
+
+
+def _meaning(source: str) -> str:
+    """The syntax tree without docstrings.
+
+    >>> _meaning("x = 1  # one") == _meaning("'A module.'; x = 1") != _meaning("x = 2")
+    True
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            value = body[0].value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                del body[0]
+    return ast.dump(tree)
 
 
 def machine() -> dict[str, Any]:
@@ -66,7 +100,8 @@ def add_run(path: Path, name: str, scale: str, command: str, record: Mapping[str
         key = (record["arm"], record["x"], record["seed"])
         others = [run for run in stored["runs"] if (run["arm"], run["x"], run["seed"]) != key]
         made = {"command": command, "version": versions(), "machine": machine()}
-        write_whole(path, text_of({**stored, **made, "runs": [*others, record]}).encode(), FOR_ALL)
+        known = {**record, "code": code_digest()}
+        write_whole(path, text_of({**stored, **made, "runs": [*others, known]}).encode(), FOR_ALL)
 
 
 def text_of(stored: Mapping[str, Any]) -> str:

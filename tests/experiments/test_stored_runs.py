@@ -13,6 +13,7 @@ from experiments.runner.claims import judge
 from experiments.runner.page import page_of, svg_of
 from experiments.runner.results import Results
 from experiments.runner.spec import tasks
+from experiments.runner.store import code_digest
 from tests.experiments.test_experiment_specs import GOOD, written
 from veil.errors import InputError
 
@@ -54,6 +55,34 @@ def test_a_stored_run_is_not_run_again_and_a_changed_option_is(tmp_path: Path, c
     assert counted[2:] == ["one, seed 1"]
     stored = json.loads((tmp_path / "out" / "trial.json").read_text(encoding="utf-8"))
     assert [(run["arm"], run["options"]) for run in stored["runs"]] == [("two", {}), ("one", {"clip": 0.5})]
+
+
+def test_the_page_says_when_runs_of_different_versions_of_the_code_stand_side_by_side(
+    tmp_path: Path,
+) -> None:
+    asked, spec = Asked("trial", "small", tmp_path / "out"), spec_of(tmp_path)
+    reproduce(spec, asked, silent)
+    path = tmp_path / "out" / "trial.json"
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert {run["code"] for run in stored["runs"]} == {code_digest()}
+    assert "different versions" not in page_of(spec, stored)
+    stored["runs"][0]["code"] = "0123456789abcdef"
+    page = page_of(spec, stored)
+    assert "Runs of different versions of the code stand side by side" in page
+    assert "0123456789abcdef: one" in page
+    del stored["runs"][0]["code"]
+    assert "an unknown version: one" in page_of(spec, stored)
+
+
+def test_the_digest_of_the_code_follows_what_is_computed_and_not_how_it_is_worded(tmp_path: Path) -> None:
+    (tmp_path / "cli").mkdir()
+    texts = ['"""Says."""\nx = 1\n', "x = 1  # said otherwise\n", "x = 2\n"]
+    digests = []
+    for text in texts:
+        (tmp_path / "part.py").write_text(text, encoding="utf-8")
+        (tmp_path / "cli" / "shown.py").write_text(f"y = {len(digests)}\n", encoding="utf-8")
+        digests.append(code_digest.__wrapped__(tmp_path))
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_run_that_lacks_a_figure_which_is_asked_for_now_is_made_again(tmp_path: Path, counted: list[str]) -> None:

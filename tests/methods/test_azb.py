@@ -70,6 +70,11 @@ def test_weaker_privacy_of_the_minority_is_refused_unless_it_is_meant() -> None:
         azb_plan("azb-weak", {})
 
 
+def test_a_headroom_below_one_is_refused_in_planning() -> None:
+    with pytest.raises(InputError, match=r"headroom is 0\.5: it must be at least 1"):
+        azb_plan("azb", {"charge": "lottery", "headroom": 0.5})
+
+
 def test_the_weak_variant_shows_the_true_epsilon_of_every_group() -> None:
     plan = azb_plan("azb-weak", {"allow_weaker_minority_privacy": True, "sampling": "wor"}, accountant="rdp")
     assert plan.rules is not None

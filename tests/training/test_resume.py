@@ -169,7 +169,7 @@ def cut(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"learning_rate": 0.1}, "`learning_rate` was 0.5 and is now 0.1"),
+        ({"learning_rate": 0.1}, "`learning_rate` was not set and is now 0.1"),
         ({"epsilon": 2.0}, "`epsilon` was 1.0 and is now 2.0"),
         ({"seed": 6}, "`seed` was 5 and is now 6"),
         ({"micro_batch": 8}, "`micro_batch` was not set and is now 8"),
@@ -203,7 +203,7 @@ def test_another_option_is_refused(tmp_path: Path, method: str, options: dict[st
     with pytest.raises(Crash):
         fit(build(), small_problem(), method=method, out=tmp_path / "run", callbacks=[CrashAt(2)], **BASE)
     [(name, value)] = options.items()
-    with pytest.raises(InputError, match=rf"Cannot resume: `options\.{name}` was .* and is now {value}\. Use"):
+    with pytest.raises(InputError, match=rf"Cannot resume: .*`options\.{name}` was .* and is now {value}\. Use"):
         fit(build(), small_problem(), method=methods.create(method, options), out=tmp_path / "run", resume=True, **BASE)
 
 
@@ -224,7 +224,7 @@ def digest_of_draws() -> str:
 
 def test_other_draws_are_another_meaning() -> None:
     """Whoever changes what a seed gives counts MEANING up: a run begun before must not go on with other noise."""
-    assert (MEANING, digest_of_draws()) == (6, "dde086dab941c43a")
+    assert (MEANING, digest_of_draws()) == (7, "dde086dab941c43a")
 
 
 def test_another_version_is_refused(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from veil.plans.controllers import first_release
 from veil.problem import Problem
 from veil.releases import GradientRelease, PrivateView, Released
 from veil.sampling import OneGroupSampler, Sampler
-from veil.sampling.draws import OneGroup, Poisson
+from veil.sampling.draws import OneGroup, Poisson, PoissonUpTo
 from veil.training.loop import Loop
 
 Floats = NDArray[np.float64]
@@ -104,7 +104,7 @@ def make_canaries(plan: Plan, per_group: int, seed: Seed) -> Canaries:
 def drawn_alone(release: GradientRelease) -> bool:
     """Whether rows take part independently of each other (Poisson), as against subsets of a fixed size."""
     draw = release.draw
-    return isinstance(draw.within if isinstance(draw, OneGroup) else draw, Poisson)
+    return isinstance(draw.within if isinstance(draw, OneGroup) else draw, Poisson | PoissonUpTo)
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,9 @@ def _seen(
 def _rates(release: GradientRelease, sampler: Sampler, loop: Loop, step: int) -> Floats:
     """The chance of each cell's rows to take part that the ledger is charged for; a lottery has been drawn already."""
     facts, events = loop.plan.facts, release.events(loop.plan.facts)
+    if isinstance(release.draw, PoissonUpTo):
+        # It says its rates and is charged for the largest that they may be.
+        return np.array(release.draw.rates)
     rates = np.array([rate_of(events.get(cell)) for cell in range(len(facts.cells))])
     if isinstance(sampler, OneGroupSampler):
         chosen = sampler.chosen(loop.seed, step)

@@ -76,6 +76,26 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True)
+class TighterClip:
+    """Clip at `clips`, none above the limit that is charged: min(1, clip / ‖g‖)."""
+
+    limits: tuple[float, ...]
+    clips: tuple[float, ...]
+    row_local: bool = True
+    needs_norms: bool = True
+
+    def __post_init__(self) -> None:
+        require(
+            all(clip <= limit for clip, limit in zip(self.clips, self.limits, strict=True)),
+            "a clip is above its limit: lower it, or charge for it",
+        )
+
+    def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
+        """min(1, clip / ‖g‖)."""
+        return Clip(self.clips).weights(per_row, cells)
+
+
+@dataclass(frozen=True, slots=True)
 class UnitClip:
     """Clip at a threshold that moves, in units of the threshold: min(1/C, 1/‖g‖), so the limit is always 1.
 

@@ -1,14 +1,14 @@
 """aZB, aZB-prop, aZB-weak: one group at a time (Zhou & Bassily 2024, as the ASC paper adapts it).
 
     every step:     draw a group g ~ λ, then M_g of its n_g rows;  g̃ = (Σ_{i ∈ B} min(1, ξ/‖gᵢ‖)·gᵢ + N(0, σ²·I)) / M_g
-    every k steps:  L_g as in ASC,   λ_g ← λ_g·exp(η·L_g), normalised
+    every k steps:  L_g, λ_g ∝ exp(η·Ŝ_g) as in ASC
 
 azb:      M_g = M for every group; σ protects the smallest group, which is drawn at the rate M/n_min.
 azb-prop: M_g = M·n_g/n, so that every group is drawn at the same rate.
 azb-weak: M_g = M, but σ protects the largest group only: **the minority gets less privacy than requested**. It
           does not run unless `allow_weaker_minority_privacy` is set, and its certificate shows each group's true ε.
 
-Guarantee (Proposition 3): group g has T·ε_α(M_g/n_g, σ/ξ) + ⌊T/k⌋·ε_α(1, τ/ζ), as if it were chosen at every step.
+Guarantee (Proposition 3): group g has T·ε_α(M_g/n_g, σ/ξ) + u·ε_α(γ^ℓ, τ/ζ), as if it were chosen at every step.
 Which group is chosen never changes what an event costs, so the schedule is fixed beforehand and PLD is sound.
 `charge="lottery"`: no λ_g may exceed `headroom`/G, and every group is charged for the mixture in which it is chosen
 with that public probability and left alone otherwise: far less than being chosen at every step.
@@ -28,16 +28,15 @@ from numpy.typing import NDArray
 from veil.accounting import Event, Mixture, Repeated, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.bounding import Clip
-from veil.errors import InputError, require, require_above_zero
+from veil.errors import InputError, require
 from veil.methods.asc import LossDrivenMethod
-from veil.methods.calibrating import batch_of, relation_for
-from veil.methods.moving_budget import loss_event
+from veil.methods.calibrating import batch_of
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import State
-from veil.plans.controllers.group_weights import LossDriven, reweigh
+from veil.plans.controllers.group_weights import LossDriven
 from veil.problem import PublicFacts
-from veil.releases import GradientRelease, LossRelease
+from veil.releases import GradientRelease
 from veil.sampling.draws import OneGroup, Poisson, StratifiedSubset
 
 Charge = Literal["worst-case", "lottery"]
@@ -53,8 +52,7 @@ class LotteryController(LossDriven):
 
     def start(self) -> State:
         """Every group is as likely."""
-        groups = len(self.facts.groups)
-        return {"weights": np.full(groups, 1.0 / groups), "losses": np.zeros(groups)}
+        return self.unheard()
 
     def release(self, state: State, step: int) -> GradientRelease:
         """The lottery with the present probabilities."""
@@ -69,13 +67,12 @@ class LotteryController(LossDriven):
 
     def hear(self, state: State, step: int, values: NDArray[np.float64]) -> State:
         """New probabilities; what is above the largest chance goes to the other groups."""
-        losses = np.clip(values, 0.0, self.losses.ceiling)
-        weights = reweigh(state["weights"], losses, self.step_size)
-        most = self.largest_chance
+        told = self.heard(state, values)
+        weights, most = told["weights"], self.largest_chance
         while (weights > most * (1 + 1e-9)).any():
             high = weights >= most
             weights = np.where(high, most, weights * (1.0 - most * high.sum()) / weights[~high].sum())
-        return {"weights": weights, "losses": losses}
+        return {**told, "weights": weights}
 
 
 @dataclass(frozen=True)
@@ -96,11 +93,14 @@ class _OneGroupAtATime(LossDrivenMethod):
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """σ and τ from the budget; which events happen is fixed beforehand."""
-        require_above_zero(self, "clip", "ceiling", "loss_noise", "updates_per_epoch", "headroom")
+        require(
+            self.headroom >= 1,
+            f"headroom is {self.headroom}: it must be at least 1, or the groups' chances could not add up to 1",
+        )
         require(self.charge in ("worst-case", "lottery"), f'charge is "{self.charge}": use worst-case or lottery')
-        relation = relation_for(self.sampling, self.neighbours)
         steps, batch = settings.steps_for(facts), batch_of(facts, settings)
-        every = self.every(facts, settings)
+        beside = self.side_losses(facts, settings)
+        relation = beside.relation
         within = self._within(batch, facts)
         chance = min(1.0, self.headroom / len(facts.groups)) if self.charge == "lottery" else 1.0
 
@@ -108,20 +108,19 @@ class _OneGroupAtATime(LossDrivenMethod):
             event = within.event(cell, kappa, relation, facts)
             assert event is not None
             gradient: Event = Mixture(chance, event) if chance < 1.0 else event  # type: ignore[arg-type]
-            losses = loss_event(kappa * self.loss_noise, relation, one_sided=True)
-            return [Repeated(gradient, steps), Repeated(losses, steps // every)]
+            return [Repeated(gradient, steps), beside.events(kappa * self.loss_noise)]
 
         kappa = self._noise(tokens, facts, settings)
-        losses = LossRelease("group losses", self.ceiling, kappa * self.loss_noise * self.ceiling, relation)
         controller = LotteryController(
             facts=facts,
             within=within,
             relation=relation,
             clip=self.clip,
             sigma=kappa * self.clip,
-            step_size=self.step_size,
-            losses=losses,
-            every=every,
+            step_size=self.pace(facts, beside),
+            losses=beside.release(kappa * self.loss_noise),
+            every=self.every(facts, settings),
+            steps=steps,
             largest_chance=chance,
         )
         rules = tuple(TokenBucket(tuple(tokens(kappa, cell))) for cell in range(len(facts.cells)))
@@ -130,7 +129,9 @@ class _OneGroupAtATime(LossDrivenMethod):
             "loss_noise_multiplier": kappa * self.loss_noise,
             "charge": self.charge,
             "largest_chance": chance,
-            "updates": steps // every,
+            "ceiling": beside.ceiling,
+            "step_size": controller.step_size,
+            "updates": beside.updates,
             "sampling": self.sampling,
             "batch": batch,
         }

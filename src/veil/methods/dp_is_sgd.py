@@ -1,7 +1,7 @@
 """DP-IS-SGD: importance sampling that gives every group the same share of a batch (Kulynych et al. 2022).
 
     row i of group g joins a batch with p_g = p̄ / (m·q_g),   p̄ = b/n, m groups, q_g = n_g/n
-    g̃ = (Σ_{i ∈ B} min(1, C/‖gᵢ‖)·gᵢ + N(0, κ²C²·I)) / b
+    g̃ = (Σ_{i ∈ B} bound(gᵢ) + N(0, κ²C²·I)) / b,     bound: min(1, C/‖g‖)·g, or normalised, C·g/(‖g‖ + γ)
 
 Guarantee: a row of group g has the ε of its own rate p_g; the smallest group has the largest rate p* and the largest
 ε, and that one is held to the budget. The certificate shows both: ε per group, and ε(p*).
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from veil.bounding import Clip
-from veil.errors import InputError, require_above_zero
+from veil.bounding import Clip, Normalise
+from veil.errors import InputError, require, require_above_zero
 from veil.methods.calibrating import balanced_rates, batch_of, calibrate, relation_for
 from veil.methods.families import PrivateAndFair
 from veil.methods.registry import known_as
@@ -32,11 +32,14 @@ class DpIsSgd(PrivateAndFair):
     """DP-SGD on batches in which every group is expected to have as many rows."""
 
     clip: float = 1.0
+    bounding: Literal["clip", "normalise"] = "clip"
+    gamma: float = 0.01
     neighbours: Literal["add-remove", "replace-one"] | None = None
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """Calibrate κ at the largest rate p*."""
-        require_above_zero(self, "clip")
+        require_above_zero(self, "clip", "gamma")
+        require(self.bounding in ("clip", "normalise"), f'bounding is "{self.bounding}": it is clip or normalise')
         relation = relation_for("poisson", self.neighbours)
         batch = batch_of(facts, settings)
         rates = balanced_rates(facts, float(batch))
@@ -46,7 +49,8 @@ class DpIsSgd(PrivateAndFair):
                 f'group "{facts.groups[group]}" has {facts.group_sizes[group]} rows, fewer than the batch share '
                 f"{batch / len(facts.groups):.0f}: lower --batch-size or merge groups"
             )
-        draw, bound = Poisson(rates), Clip((self.clip,) * len(facts.cells))
+        draw, limits = Poisson(rates), (self.clip,) * len(facts.cells)
+        bound = Clip(limits) if self.bounding == "clip" else Normalise(limits, gamma=self.gamma)
         steps = settings.steps_for(facts)
 
         def release(kappa: float) -> GradientRelease:

@@ -25,7 +25,7 @@ from veil.accounting import Relation, Repeated, TokenBucket, Tree
 from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.convex.online import Game, GameRates, game_rates
-from veil.methods.convex.setting import LinearMethod, LinearSetting, excess_risk_line, noise_for_cell, tightest_cells
+from veil.methods.convex.setting import LinearMethod, LinearSetting, noise_for_cell, tightest_cells
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described
@@ -70,11 +70,11 @@ class DpOco(LinearMethod):
             RELATION,
         )
         sure = smallest // 2 // size
-        line = excess_risk_line(rates.bound, setting.constants, "population")
+        of = "population"
         if game.rounds > sure:
-            line += f", while no group's rows run out: for sure up to {sure:,} rounds"
+            of += f", while no group's rows run out: for sure up to {sure:,} rounds"
         details = {
-            "expected_excess_risk": line,
+            "expected_excess_risk": setting.excess_risk(rates.bound, of),
             "excess_risk_bound": rates.bound,
             "noise_multiplier": event.noise_multiplier,
             "tree_levels": event.levels,

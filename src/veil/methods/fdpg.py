@@ -4,14 +4,18 @@
                   g̃ = (Σ_{i ∈ B} bound(gᵢ) + N(0, σ₁²C²·I)) / b,        bound: min(1, C/‖g‖)·g, or C·g/(‖g‖ + γ)
                   G̃_k += Σ_{i ∈ B_k, ‖gᵢ‖ > C} min(‖gᵢ‖/β, 1) + N(0, σ₂²)
                   m̃_k += |{i ∈ B_k : ‖gᵢ‖ > C}| + N(0, σ₂²)
-    every epoch:  q_k ← q_k·exp(η_q·β·G̃_k/m̃_k), normalised
+    every epoch:  q_k = G_k/Σ_j G_j  (Eq. 5),   G_k = β·G̃_k/m̃_k, shrunk towards the mean of groups by its known noise
 
-Guarantee: every group has the same (ε, δ), add-remove. Rates follow released values, so the cost is held by a Rényi
-filter at the plan's order α*: each cell is charged for the rates it really had, gradient and statistics as one event
-with σ_eff = (σ₁⁻² + 2σ₂⁻²)^-½. σ₁ is such that `sustained` times the uniform rate b/n can be kept up for the whole
-run; at no step does a rate exceed p* = `cap`·b/n. A rate that the remaining budget does not admit for all remaining
-steps is lowered (a public decision: it follows from earlier rates), so a run never ends early. `cap_reached` in the
-history says where that, or p*, held a group back.
+The rule settles: q says how long gradients are, not for how long they have been longer. `step_size` η_q has the paper's
+other rule instead, q_k ← q_k·exp(η_q·G_k), which goes on as long as norms differ at all: rates then end at the cap.
+
+Guarantee: every group has the same (ε, δ), add-remove; gradient and statistics are one event with
+σ_eff = (σ₁⁻² + 2σ₂⁻²)^-½. Rates follow released values, but none exceeds p* = `cap`·b/n. With accountant pld and
+`cap` = `sustained` (the default) every step is charged at p*, whatever the rates are, and the run is composed by PLD.
+With accountant rdp, or a `cap` above `sustained`, the cost is held by a Rényi filter at the plan's order α*: each cell
+is charged for the rates it really had, and σ₁ is such that `sustained`·b/n can be kept up for the whole run. A rate
+that the remaining budget does not admit for all remaining steps is lowered (a public decision: it follows from earlier
+rates), so a run never ends early. `cap_reached` in the history says where that, or p*, held a group back.
 
 Corrections to the paper: Theorem 3 leaves out the number of steps and the cost of the statistics, and its proof has
 (m²−m)/σ² where (m²−m)/(2σ²) is right. p* is a constant of the plan here, not the maximum read off afterwards. Sums
@@ -36,17 +40,20 @@ from veil.accounting import (
     Relation,
     RenyiFilter,
     Repeated,
+    TokenBucket,
     joint_noise_multiplier,
 )
 from veil.accounting.calibration import best_order, noise_multiplier
 from veil.accounting.conversion import rho_for_budget
 from veil.accounting.rdp import cost_at
+from veil.accounting.spending_rules import SpendingRule
 from veil.bounding import Clip, Normalise
 from veil.errors import InputError, require, require_above_zero
 from veil.methods.calibrating import batch_of
 from veil.methods.families import PrivateAndFair
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
+from veil.plans.controllers import first_release
 from veil.plans.controllers.fdpg import FairRates, FdpgController, NormStatistic
 from veil.plans.controllers.parity import Notion, ParityRelease
 from veil.problem import PublicFacts
@@ -60,25 +67,27 @@ class Fdpg(PrivateAndFair):
     clip: float = 1.0
     bounding: Literal["clip", "normalise"] = "clip"
     gamma: float = 0.01
-    step_size: float = 0.5
+    step_size: float | None = None
     norm_bound: float = 5.0
     statistic_noise: float = 10.0
     sustained: float = 1.5
-    cap: float = 3.0
-    memory: float = 0.5
+    cap: float | None = None
+    memory: float = 0.8
     notion: Literal["gradient-norm", "demographic-parity", "equal-opportunity", "equalised-odds"] = "gradient-norm"
     parity_noise: float = 50.0
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """σ₁ and α* for the sustained rate, a Rényi filter per cell, p* as the ceiling of every rate."""
         self._check(facts)
-        # The filter converts at one Rényi order, so that is what the certificate must name.
-        settings = settings.model_copy(update={"accountant": "rdp"})
+        filtered = settings.accountant == "rdp" or self._cap() > self.sustained
+        assumptions = (FILTERED,) if filtered and settings.accountant != "rdp" else ()
+        if filtered:
+            settings = settings.model_copy(update={"accountant": "rdp"})
         steps, batch = settings.steps_for(facts), float(batch_of(facts, settings))
         every = min(steps, max(1, round(facts.rows / batch)))
         updates = (steps - 1) // every if self._parity() else 0
         uniform = batch / facts.rows
-        sustained, largest = min(1.0, self.sustained * uniform), min(1.0, self.cap * uniform)
+        sustained, largest = min(1.0, self.sustained * uniform), min(1.0, self._cap() * uniform)
 
         def events(kappa: float) -> list[Repeated]:
             draw = Poisson((sustained,) * len(facts.cells))
@@ -86,14 +95,15 @@ class Fdpg(PrivateAndFair):
             assert step is not None
             return [Repeated(step, steps), Repeated(self._outcomes(kappa), updates)]
 
-        kappa, rules = moving_rules(events, facts, settings)
-        fair = FairRates(facts, rules, self._joint(kappa), batch, largest, Relation.ADD_REMOVE)
+        kappa, filters = moving_rules(events, facts, settings) if filtered else (_by_pld(events, facts, settings), ())
+        fair = FairRates(facts, filters, self._joint(kappa), batch, largest, Relation.ADD_REMOVE)
         controller = self._controller(facts, kappa, fair, steps, every)
+        rules: tuple[SpendingRule, ...] = filters or _tokens(controller, updates)
         details = {
             "noise_multiplier": kappa,
             "statistic_noise_multiplier": self.statistic_noise * kappa,
             "joint_noise_multiplier": fair.kappa,
-            "order": rules[0].order,
+            "spending": "Rényi filter" if filtered else "largest rate, PLD",
             "clip": self.clip,
             "bounding": self.bounding,
             "notion": self.notion,
@@ -101,8 +111,11 @@ class Fdpg(PrivateAndFair):
             "sustained_rate": sustained,
             "largest_rate": largest,
             "batch": batch,
-        }
-        return Plan(self.name, facts, settings, steps, controller, Relation.ADD_REMOVE, rules, details=details)
+        } | ({"order": filters[0].order} if filtered else {})
+        return Plan(self.name, facts, settings, steps, controller, Relation.ADD_REMOVE, rules, assumptions, details)
+
+    def _cap(self) -> float:
+        return self.sustained if self.cap is None else self.cap
 
     def _parity(self) -> bool:
         return self.notion != "gradient-norm"
@@ -127,15 +140,19 @@ class Fdpg(PrivateAndFair):
             ceiling = math.sqrt(2.0)
             tau = self.parity_noise * kappa * ceiling
             parity = ParityRelease("outcomes", ceiling, tau, Relation.ADD_REMOVE, notion=notion)
-            parity_rho = cost_at(self._outcomes(kappa), fair.rules[0].order)
+            parity_rho = cost_at(self._outcomes(kappa), fair.filters[0].order) if fair.filters else 0.0
         limits = (self.clip,) * len(facts.cells)
         bound = Clip(limits) if self.bounding == "clip" else Normalise(limits, gamma=self.gamma)
-        moving = (kappa * self.clip, self.step_size, self.memory, steps, every)
+        pace = self.step_size
+        if pace is None and parity is not None:
+            # How far a group is ahead may be 0, so it is no share: exponential weights for signals in [0, 1].
+            pace = math.sqrt(8 * math.log(len(facts.groups)) / max((steps - 1) // every, 1))
+        moving = (kappa * self.clip, pace, self.memory, steps, every)
         return FdpgController(fair, norms, parity, parity_rho, bound, *moving)
 
     def _check(self, facts: PublicFacts) -> None:
         require_above_zero(self, "clip", "gamma", "norm_bound", "statistic_noise", "parity_noise")
-        require(self.step_size >= 0, f"step_size is {self.step_size}: it must be at least 0")
+        require(self.step_size is None or self.step_size >= 0, f"step_size is {self.step_size}: it must be at least 0")
         require(self.bounding in ("clip", "normalise"), f'bounding is "{self.bounding}": it must be clip or normalise')
         known = ("gradient-norm", "demographic-parity", "equal-opportunity", "equalised-odds")
         require(self.notion in known, f'notion is "{self.notion}": it must be one of {", ".join(known)}')
@@ -145,13 +162,36 @@ class Fdpg(PrivateAndFair):
         )
         require(0 <= self.memory < 1, f"memory is {self.memory}: it must be between 0 and 1")
         require(
-            1 <= self.sustained <= self.cap,
+            1 <= self.sustained <= self._cap(),
             f"sustained is {self.sustained} and cap is {self.cap}: they must satisfy 1 ≤ sustained ≤ cap",
         )
         require(
             self.norm_bound > self.clip or self.bounding == "normalise",
             f"norm_bound is {self.norm_bound}: it must be above clip ({self.clip}), or all clipped rows look the same",
         )
+
+
+FILTERED = (
+    "Rates may rise above what is sustained, which only a Rényi filter can hold: ε was computed by RDP although PLD "
+    "was asked for."
+)
+
+
+def _by_pld(events: Callable[[float], list[Repeated]], facts: PublicFacts, settings: Settings) -> float:
+    """The smallest κ at which `events(κ)` fit the smallest budget, by PLD."""
+    budget = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
+    try:
+        return noise_multiplier(events, budget, settings.delta_for(facts), settings.accountant_for())
+    except AccountingError as error:
+        raise InputError(f"no noise gives ε = {budget:g}: {error}") from error
+
+
+def _tokens(controller: FdpgController, updates: int) -> tuple[TokenBucket, ...]:
+    """One token per step at the largest rate for every cell, and one per release of outcomes."""
+    facts, parity = controller.fair.facts, controller.parity
+    events = first_release(controller).events(facts)
+    beside = () if parity is None else (Repeated(parity.event(), updates),)
+    return tuple(TokenBucket((Repeated(events[cell], controller.steps), *beside)) for cell in range(len(facts.cells)))
 
 
 def moving_rules(

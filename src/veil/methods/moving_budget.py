@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from veil.accounting import AccountingError, Event, Gaussian, Rdp, Relation, RenyiFilter, Repeated
+from veil.accounting import AccountingError, Event, Rdp, Relation, RenyiFilter, Repeated
 from veil.accounting.calibration import best_order, noise_multiplier
 from veil.accounting.conversion import rho_for_budget
 from veil.accounting.rdp import cost_at
 from veil.errors import InputError
 from veil.plans import Settings
 from veil.problem import PublicFacts
+from veil.releases import LossRelease
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,6 @@ class MovingBudget:
         return tuple(RenyiFilter(self.order, self.rho[cell.owner]) for cell in facts.cells)
 
 
-def loss_event(kappa: float, relation: Relation, one_sided: bool) -> Event:
-    """A release of bounded losses of all rows."""
-    return Gaussian(kappa, relation, one_sided=one_sided)
-
-
 LOSS_SHARE = 0.1
 
 
@@ -46,13 +42,15 @@ class SideLosses:
     """Releases of group losses beside the gradients: how many, and of what kind.
 
     `noise` is the ratio of their noise multiplier to that of the gradients; by default it is the one at which losses
-    take `LOSS_SHARE` of the budget.
+    take `LOSS_SHARE` of the budget. `rate` is the Poisson rate at which rows are drawn for them.
     """
 
     updates: int
     relation: Relation
     one_sided: bool
     noise: float | None = None
+    ceiling: float = 1.0
+    rate: float = 1.0
 
     @property
     def reach(self) -> int:
@@ -61,7 +59,16 @@ class SideLosses:
 
     def events(self, kappa: float) -> Repeated:
         """All of them, at a noise multiplier."""
-        return Repeated(loss_event(kappa, self.relation, self.one_sided), self.updates)
+        return Repeated(self.release(kappa).event(), self.updates)
+
+    def release(self, kappa: float) -> LossRelease:
+        """One of them, at a noise multiplier."""
+        tau = kappa * self.ceiling
+        return LossRelease("group losses", self.ceiling, tau, self.relation, self.rate, self.one_sided)
+
+    def sharing(self, noise: float) -> float:
+        """The multiplier at which all together cost about `LOSS_SHARE` of what one release at `noise` costs."""
+        return noise * self.reach * self.rate * math.sqrt(max(self.updates, 1) / LOSS_SHARE)
 
 
 def split_budget(
@@ -74,10 +81,8 @@ def split_budget(
     """
     if losses.noise is None:
         budget = split_budget(step_event, facts, settings, steps, replace(losses, updates=0, noise=1.0))
-        loss_kappa = losses.reach * math.sqrt(
-            max(losses.updates, 1) * budget.order / (2 * LOSS_SHARE * min(budget.rho))
-        )
-        losses = replace(losses, noise=loss_kappa / budget.kappa)
+        whole = math.sqrt(budget.order / (2 * min(budget.rho)))
+        losses = replace(losses, noise=losses.sharing(whole) / budget.kappa)
     ratio = losses.noise
     assert ratio is not None
     delta = settings.delta_for(facts)

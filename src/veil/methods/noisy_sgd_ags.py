@@ -28,3 +28,4 @@ class NoisySgdAgs(NoisySgdMgr):
     choice: ClassVar[Choice] = "ags"
 
     release: Literal["gumbel", "laplace"] = "gumbel"
+    gradient: Literal["one-group"] = "one-group"

@@ -26,7 +26,7 @@ from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.calibrating import relation_for
 from veil.methods.convex.phased import PhasedErm, best_regularisers, excess_risk, make_phases, paper_regularisers
-from veil.methods.convex.setting import LinearMethod, excess_risk_line, noise_for_cell
+from veil.methods.convex.setting import LinearMethod, noise_for_cell
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers.solver import Described
@@ -82,7 +82,7 @@ class PhasedErmMethod(LinearMethod):
         )
         bound = excess_risk(setting, phases)
         details = {
-            "expected_excess_risk": excess_risk_line(bound, setting.constants, "population"),
+            "expected_excess_risk": setting.excess_risk(bound, "population"),
             "excess_risk_bound": bound,
             "noise_multiplier": min(ratios),
             "phases": len(phases),

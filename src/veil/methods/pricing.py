@@ -30,7 +30,7 @@ from veil.accounting.calibration import kappa, noise_multiplier
 from veil.accounting.conversion import analytic_gaussian_noise
 from veil.errors import InputError
 from veil.methods.calibrating import batch_of
-from veil.methods.moving_budget import LOSS_SHARE, MovingBudget, SideLosses
+from veil.methods.moving_budget import MovingBudget, SideLosses
 from veil.plans import Settings
 from veil.problem import PublicFacts
 
@@ -91,16 +91,16 @@ class OnALadder:
         return rows, found
 
 
-def ladder_rows(rows: int, even: float, span: float, whole: bool) -> tuple[float, ...]:
-    """Rungs from `even`/`span` to `even`·`span` rows, evenly spaced by ratio, none above what the cell has.
+def ladder_rows(most: float, even: float, span: float, whole: bool) -> tuple[float, ...]:
+    """Rungs from `even`/`span` to `even`·`span` rows, evenly spaced by ratio, none above `most` that can be drawn.
 
     >>> ladder_rows(9, 4.0, 4.0, whole=True)
     (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
     """
     rungs = np.geomspace(even / span, even * span, RUNGS)
     if whole:
-        rungs = np.maximum(np.rint(rungs), 1.0)
-    return tuple(np.unique(np.minimum(rungs, float(rows))).tolist())
+        rungs, most = np.maximum(np.rint(rungs), 1.0), math.ceil(most)
+    return tuple(np.unique(np.minimum(rungs, float(most))).tolist())
 
 
 def sampled_event(noise: float, wanted: float, rows: int, sampling: str, relation: Relation) -> Event:
@@ -140,8 +140,7 @@ def plan_ladders(
     steps, batch = settings.steps_for(facts), batch_of(facts, settings)
     reach = 2.0 if relation is Relation.REPLACE_ONE else 1.0
     smallest = min(facts.budgets or (settings.epsilon,))
-    of_losses = losses.reach * math.sqrt(max(losses.updates, 1) / LOSS_SHARE)
-    shared_loss = analytic_gaussian_noise(smallest, delta) * of_losses
+    shared_loss = losses.sharing(analytic_gaussian_noise(smallest, delta))
     reference = batch / facts.rows
     even = batch / len(facts.groups)
     sizes = facts.group_sizes
@@ -155,7 +154,8 @@ def plan_ladders(
 
     def calibrated(cell: int) -> tuple[Ladder, float]:
         own = facts.cells[cell]
-        rows = ladder_rows(own.rows, even * own.rows / sizes[own.group], span, sampling == "wor")
+        share = own.rows / sizes[own.group]
+        rows = ladder_rows(min(own.rows, batch * share), even * share, span, sampling == "wor")
 
         def ladder(noise: float) -> Ladder:
             return Ladder(rows, tuple(rung_noise(r / own.rows, reference, noise, reach) for r in rows))

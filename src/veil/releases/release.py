@@ -249,15 +249,16 @@ class LossRelease:
     rate: float = 1.0
     one_sided: bool = True
 
+    def event(self) -> Event:
+        """What it costs a row. A sampled one is charged the full distance of two rows under replace-one."""
+        multiplier = self.tau / self.ceiling
+        if self.rate == 1.0:
+            return Gaussian(multiplier, self.relation, one_sided=self.one_sided)
+        return PoissonGaussian(multiplier, self.rate, self.relation)
+
     def events(self, facts: PublicFacts) -> dict[int, Event]:
         """The same for every cell."""
-        multiplier = self.tau / self.ceiling
-        event: Event = (
-            Gaussian(multiplier, self.relation, one_sided=self.one_sided)
-            if self.rate == 1.0
-            else PoissonGaussian(multiplier, self.rate, self.relation)
-        )
-        return dict.fromkeys(range(len(facts.cells)), event)
+        return dict.fromkeys(range(len(facts.cells)), self.event())
 
     def make(
         self,
@@ -284,6 +285,12 @@ class LossRelease:
     def said(self, noisy: NDArray[np.float64], facts: PublicFacts) -> NDArray[np.float64]:
         """The mean loss per group over the declared group sizes."""
         return np.asarray(noisy / (np.array(facts.group_sizes, dtype=np.float64) * self.rate))
+
+    def variances(self, facts: PublicFacts) -> NDArray[np.float64]:
+        """How much each group's value wavers, in public constants: by noise, and by which rows were drawn at most."""
+        sizes = np.array(facts.group_sizes, dtype=np.float64)
+        drawn = self.ceiling**2 * (1.0 - self.rate) / (self.rate * sizes)
+        return np.asarray((self.tau / (sizes * self.rate)) ** 2 + drawn)
 
 
 SideRelease = LossRelease

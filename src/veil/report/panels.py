@@ -14,6 +14,7 @@ from veil.report.wording import STATE_NAMES, spelled
 CROSS = " × "
 STD_NOTE = "Whiskers are one standard deviation over seeds."
 NOT_STATE = {"step", "epsilon", "worst_group_accuracy", "average_group_accuracy", "accuracy", "group_accuracy"}
+NOT_STATE |= {"realised_excess_risk"}  # two bounds of the whole run, not values of groups
 
 
 def privacy_figures(run: Record) -> dict[str, Figure]:

@@ -107,7 +107,17 @@ def _measured(metric: str, subject: Variant, runs: Sequence[Record]) -> float | 
 
 
 def _excess_risk(run: Record) -> dict[str, Any] | None:
-    """The bound on the expected excess risk that a method with a utility guarantee states, and its sentence."""
+    """The bound on the excess risk that a method with a utility guarantee states, and its sentence.
+
+    Where the released values of the finished run say more than the plan, it is what they say.
+    """
+    planned, realised = _planned_risk(run), _realised_risk(run)
+    if planned is None or realised is None:
+        return planned or realised
+    return min(planned, realised, key=lambda one: float(one["value"]))
+
+
+def _planned_risk(run: Record) -> dict[str, Any] | None:
     places = [run.get("details") or {}, *(run.get("findings") or {}).values(), run.get("findings") or {}]
     for place in places:
         found = place.get("expected_excess_risk") if isinstance(place, Mapping) else None
@@ -118,6 +128,24 @@ def _excess_risk(run: Record) -> dict[str, Any] | None:
         if isinstance(value, (int, float)):
             return {"value": float(value), "sentence": str(words or "")}
     return None
+
+
+def _realised_risk(run: Record) -> dict[str, Any] | None:
+    """The bound that follows from what the finished run released, beside the excess of weights of 0."""
+    told = (run.get("history") or {}).get("realised_excess_risk") or []
+    if not told or not isinstance(told[-1], (list, tuple)):
+        return None
+    bound, nothing = (math.inf if value is None else float(value) for value in told[-1])
+    return {"value": bound, "sentence": _realised_sentence(bound, nothing)} if math.isfinite(bound) else None
+
+
+def _realised_sentence(bound: float, nothing: float) -> str:
+    line = "An upper bound on the training rows from released values; it holds with probability 0.95."
+    if not math.isfinite(nothing):
+        return line
+    if bound >= nothing:
+        return f"{line} Weights of 0, which need no rows, may do as well: it says nothing."
+    return f"{line} Weights of 0, which need no rows, have at least {nothing:.3g}."
 
 
 def even_odds(epsilon: float | None) -> float | None:

@@ -48,6 +48,8 @@ STATE_NAMES = {
     "shares": "Released share of clipped rows in each group",
     "spent": "Budget spent by each group",
     "losses": "Released loss of each group",
+    "loss_sums": "Sum of the released losses of each group",
+    "clipped_shares": "Share of each group in an update whose rows are all clipped",
     "batch": "Rows per step from each group",
     "thresholds": "Threshold of each group",
     "clipped": "Released share of clipped rows in each group",

@@ -70,7 +70,18 @@ def _delta(given: Any) -> Any:
         raise InputError(f'delta is "{given}": give a number between 0 and 1, or auto') from error
 
 
+def _rate(given: Any) -> Any:
+    """A learning rate, or None for auto."""
+    if given is None or given == "auto":
+        return None
+    try:
+        return float(given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f'learning_rate is "{given}": give a number above 0, or auto') from error
+
+
 Delta = Annotated[float | None, BeforeValidator(_delta)]
+Rate = Annotated[float | None, BeforeValidator(_rate)]
 
 
 class Settings(Asked):
@@ -81,7 +92,9 @@ class Settings(Asked):
     epochs: float = Option(20.0, gt=0, description="Expected passes over the rows.")
     steps: int | None = Field(None, gt=0, description="steps; overrides epochs")
     batch_size: int = Option(512, gt=0, description="Expected rows per step.")
-    learning_rate: float = Option(0.5, gt=0, description="Step size.")
+    learning_rate: Rate = Option(
+        None, description="Step size, or auto: from noise, model size, steps and batch.", unset="auto"
+    )
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: float = Field(0.9, ge=0, lt=1)
     l2: float = Field(0.0, ge=0, description="weight decay")
@@ -107,6 +120,10 @@ class Settings(Asked):
             f"epsilon is {self.epsilon}: it must be above 0 and finite",
         )
         require(self.delta is None or 0 < self.delta < 1, f"delta is {self.delta}: it must be between 0 and 1")
+        require(
+            self.learning_rate is None or (self.learning_rate > 0 and math.isfinite(self.learning_rate)),
+            f"learning_rate is {self.learning_rate}: it must be above 0 and finite",
+        )
         return self
 
     def delta_for(self, facts: PublicFacts) -> float:

@@ -54,6 +54,36 @@ class Poisson:
 
 
 @dataclass(frozen=True, slots=True)
+class PoissonUpTo:
+    """Poisson with rates that may move up to `largest`, which is what every cell that takes part is charged.
+
+    A lower rate costs no more: it is the largest one with probability rate/largest and none otherwise (joint
+    convexity). The charge does not move with the rates, so it can be planned and composed by PLD.
+    """
+
+    rates: tuple[float, ...]
+    largest: float
+
+    def __post_init__(self) -> None:
+        if max(self.rates) > self.largest:
+            raise AccountingError(f"a rate is {max(self.rates):.6g}, above the largest that is charged")
+
+    def sampler(self, strata: Strata) -> Sampler:
+        """Poisson with the present rates."""
+        return PoissonSampler(strata, self.rates)
+
+    def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
+        """A Poisson-sampled Gaussian at the largest rate."""
+        if self.rates[cell] == 0.0:
+            return None
+        return Poisson((self.largest,) * len(self.rates)).event(cell, noise_multiplier, relation, facts)
+
+    def expected_batch(self, facts: PublicFacts) -> float:
+        """Σ declared rows × rate."""
+        return Poisson(self.rates).expected_batch(facts)
+
+
+@dataclass(frozen=True, slots=True)
 class UniformSubset:
     """`batch` of all rows, uniformly without replacement, whatever their cell (replace-one)."""
 

@@ -31,6 +31,7 @@ from veil.sampling import Sampler
 from veil.sampling.draws import Draw
 from veil.training.callbacks import Callback, StopTraining
 from veil.training.checkpoints import Checkpointer, Progress
+from veil.training.learning_rate import with_learning_rate
 from veil.training.optimizer import Optimizer
 from veil.training.process_group import ALONE, ProcessGroup
 from veil.training.reporting import Reporter
@@ -55,6 +56,7 @@ class Loop:
     stopped: str | None = None
 
     def __post_init__(self, ledger: Ledger | None) -> None:
+        self.plan = with_learning_rate(self.plan, self.model)
         model, plan = self.model, self.plan
         self.side_effects = SideEffects(model, self.problem, self.loss, private=plan.private)
         loss = plan.transform(self.loss) if plan.transform else self.loss

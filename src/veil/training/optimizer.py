@@ -27,13 +27,15 @@ class Optimizer:
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         self._model, self._plan = model, plan
         self._parameters = dict(model.named_parameters())
+        assert plan.settings.learning_rate is not None, "the loop settles the learning rate"
+        self._rate = plan.settings.learning_rate
         self.average = WeightAverage(model, plan.settings.ema)
         self.filter = plan.noise_filter()
 
     @cached_property
     def _torch(self) -> torch.optim.Optimizer:
         """Made at the first update: what it imports takes longer than a whole solution by a method without steps."""
-        return torch_optimizer(self._model, self._plan.settings)
+        return torch_optimizer(self._model, self._plan.settings, self._rate)
 
     @property
     def _fresh(self) -> bool:
@@ -46,7 +48,7 @@ class Optimizer:
     def update(self, gradient: Mapping[str, Tensor], step: int) -> None:
         """One step along a released gradient."""
         settings = self._plan.settings
-        rate = settings.learning_rate * schedule(settings.schedule, step, self._plan.steps)
+        rate = self._rate * schedule(settings.schedule, step, self._plan.steps)
         for group in self._torch.param_groups:
             group["lr"] = rate
         smooth = self.filter.smooth(gradient) if self.filter else gradient
@@ -134,19 +136,19 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def torch_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+def torch_optimizer(model: nn.Module, settings: Settings, rate: float) -> torch.optim.Optimizer:
     """The optimizer of the settings over the trainable parameters."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
             parameters,
-            lr=settings.learning_rate,
+            lr=rate,
             momentum=settings.momentum,
             weight_decay=settings.l2,
             fused=all(p.is_floating_point() and p.device.type in _FUSED for p in parameters),
         )
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=settings.learning_rate, weight_decay=settings.l2)
+    return kind(parameters, lr=rate, weight_decay=settings.l2)
 
 
 def _laid_out_like(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:

@@ -26,6 +26,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("noisy-sgd-mgr", {"release": "laplace", "sizes": "n-min"}),
     ("noisy-sgd-mgr", {"batch": 20, "loss": "smoothed-hinge"}),
     ("noisy-sgd-mgr", {"share": 0.5}),
+    ("noisy-sgd-mgr", {"gradient": "one-group"}),
+    ("noisy-sgd-mgr", {"gradient": "one-group", "batch": 20}),
     ("noisy-sgd-ags", {"neighbours": "add-remove", "sizes": "n-min"}),
     ("noisy-sgd-ags", {"release": "laplace", "batch": 20, "loss": "squared"}),
     ("dp-oco", {"rows_per_round": 3, "trees": 2, "go_on": True, "loss": "hinge"}),

@@ -137,6 +137,33 @@ def test_no_row_moves_a_gradient_or_a_loss_by_more_than_it_is_charged_for(name: 
     assert max(moved) > 0.2, "no row came near its bound: the test shows nothing"
 
 
+@pytest.mark.parametrize("options", [{}, {"neighbours": "add-remove"}, {"batch": 20}, {"sizes": "n-min"}], ids=str)
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.999])
+def test_no_row_moves_the_weighted_gradient_by_more_than_it_is_charged_for(
+    options: dict[str, Any], share: float
+) -> None:
+    """Both sides have the same noise, so that their difference is what the row moved."""
+    problem = made_problem()
+    plan = plan_of("noisy-sgd-mgr", options, problem)
+    solver, seed, shares = plan.solver, Seed.from_int(2), np.array([1 - share, share])
+    assert isinstance(solver, NoisySgd)
+    assert plan.relation is not None
+    weights = np.array([[0.5], [-1.0], [0.3], [0.0], [2.0]])
+
+    def released(of: Problem) -> NDArray[np.float64]:
+        names = [np.flatnonzero(of.present & (of.group_of == g)) for g in range(2)]
+        groups = [solver.setting.read(of, own, True) for own in names]
+        return solver.weighted_gradient(groups, names, shares, weights, seed, 3)
+
+    whole, std, moved = released(problem), solver.weighted_std(shares), []
+    for row in range(60):
+        gap = float(np.linalg.norm(released(neighbour(problem, row, plan.relation)) - whole))
+        kappa = solver.gradient_events[int(problem.cell_of[row])].noise_multiplier  # type: ignore[union-attr]
+        moved.append(gap / std * kappa / reach_of(plan.relation))
+    assert max(moved) <= 1 + 1e-6
+    assert max(moved) > 0.15, "no row came near its bound: the test shows nothing"
+
+
 @pytest.mark.parametrize("relation", list(Relation))
 def test_a_gumbel_maximum_moves_the_odds_of_groups_by_no_more_than_the_range_of_its_event(relation: Relation) -> None:
     asked, generator, tight = Asked("ags", "gumbel", relation, None, "own", None), np.random.default_rng(0), []

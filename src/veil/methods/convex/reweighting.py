@@ -1,14 +1,17 @@
-"""Noisy SGD on one group at a time: which group comes from released losses (MGR) or from a noisy maximum (AGS).
+"""Noisy SGD over groups: by weights that follow released losses (MGR), or on the one a noisy maximum finds (AGS).
 
     every step:  pick group i;  g = (Σ over its drawn rows of ∇ℓ(w) + N(0, (κ_i·L)²·I)) / (q_i·n_i)
                  w ← Proj_W(w − η·g);   the run's weights are the average of all w
     MGR:  i ~ λ;   L̃_j = L_j(w) + noise for every group j;   λ_j ← λ_j·e^(η_λ·L̃_j), normalised
+    MGR on all groups:  g = Σ_j λ_j·(Σ over drawn rows of j of ∇ℓ(w))/(q_j·n_j) + N(0, s²·I),
+                        s = max_j λ_j·κ_j·L/(q_j·n_j),   η_t = √2·r/√(Σ_{k ≤ t} (L²·(1 + 1/m) + d·s_k²))
     AGS:  i = the largest L_j(w) after Gumbel (or Laplace) noise
 
 Upper bounds on the expected excess worst-group empirical risk, for T steps (r: radius of W, d weights):
 
     weights:  r²/(2ηT) + (η/2)·(L²·(1 + 1/m) + d·s²),   s: the largest noise of a group's mean gradient, m: rows drawn
     MGR:      + log p/(η_λ·T) + η_λ·(B²/8 + v/2) + √(2·v·log p/T),   v: the largest variance of a released loss
+    all groups: 2·√2·r·√((L²·(1 + 1/m) + d·s²)/T) in place of the first line; η_t knows the noise that there really was
     AGS:      + b·log p (Gumbel of scale b), or + 2·b·H_p (Laplace; H_p = 1 + … + 1/p)
 
 The term √(2·v·log p/T) is the price of comparing with the group that noise favoured. Laplace noise of scale b has log
@@ -29,6 +32,7 @@ from torch import nn
 
 from veil.accounting import Event, Ledger, Relation
 from veil.foundation.randomness import Seed
+from veil.methods.convex.realised import RealisedRegret
 from veil.methods.convex.rows import LinearRows, install, project, weight_shape
 from veil.methods.convex.saddle import bounded_slopes, group_losses
 from veil.methods.convex.setting import LinearSetting, LinearSolver
@@ -39,6 +43,7 @@ from veil.problem import Problem
 Floats = NDArray[np.float64]
 Choice = Literal["mgr", "ags"]
 Release = Literal["gaussian", "gumbel", "laplace"]
+Gradient = Literal["one-group", "all-groups"]
 GRADIENTS, CHOICES = "group gradient", "group losses"
 
 
@@ -61,9 +66,10 @@ class NoisySgd(LinearSolver):
     gradient_events: tuple[Event, ...]
     choice_events: tuple[Event, ...]
     secure: bool = False
+    part: Gradient = "one-group"
 
     def solve(self, model: nn.Module, problem: Problem, seed: Seed, ledger: Ledger, report: Report) -> None:
-        """Every group is charged as if it were chosen at every step, for all steps at once, before a row is read."""
+        """Every group is charged as if it had all the weight at every step, for all steps, before a row is read."""
         layer, setting = self.setting.layer(model), self.setting
         bias = layer.bias is not None
         ledger.reserve(GRADIENTS, 0, self.steps, dict(enumerate(self.gradient_events)))
@@ -73,15 +79,58 @@ class NoisySgd(LinearSolver):
         groups = [setting.read(problem, own, bias) for own in names]
         weights = np.zeros(weight_shape(setting.facts, bias))
         mean, shares = np.zeros_like(weights), np.full(len(groups), 1.0 / len(groups))
+        regret, energy = self.regret(), 0.0
         for step in range(self.steps):
             mean += (weights - mean) / (step + 1)
             group, losses = self.choose(groups, weights, shares, seed, step)
-            gradient = self.gradient(groups[group], names[group], group, weights, seed, step)
-            weights = project(weights - self.step_size * gradient, setting.weight_radius)
+            if self.part == "all-groups":
+                gradient = self.weighted_gradient(groups, names, shares, weights, seed, step)
+                regret.add(weights, shares, losses, gradient, self.weighted_std(shares))
+                energy += self.energy(shares)
+                pace = math.sqrt(2 / energy) * setting.weight_radius
+            else:
+                gradient = self.gradient(groups[group], names[group], group, weights, seed, step)
+                pace = self.step_size
+            weights = project(weights - pace * gradient, setting.weight_radius)
             shares = self.reweighed(shares, losses)
             # The averaged weights are what may be shown: they are what the run releases.
             install(layer, mean, bias)
-            report(step, {"weights": shares} if self.choice == "mgr" else {"chosen": np.array([float(group)])})
+            report(step, self.told(group, shares, regret))
+
+    def told(self, group: int, shares: Floats, regret: RealisedRegret) -> dict[str, Floats]:
+        """What a step shows: weights or the chosen group and, where they are proved, the bounds of `realised`."""
+        if self.choice == "ags":
+            return {"chosen": np.array([float(group)])}
+        if not self.certifies:
+            return {"weights": shares}
+        nothing = regret.excess_of_nothing()
+        bounds = [regret.bound(), math.inf if nothing is None else nothing]
+        return {"weights": shares, "realised_excess_risk": np.array(bounds)}
+
+    @property
+    def certifies(self) -> bool:
+        """Whether released values bound the regret: all rows of all groups take part, and noise is Gaussian."""
+        return self.part == "all-groups" and self.release == "gaussian" and min(self.rates) == 1.0
+
+    def regret(self) -> RealisedRegret:
+        """An empty account of the run's regret."""
+        largest = max(self.weighted_stds(np.ones(len(self.rates))))
+        return RealisedRegret(self.setting, self.steps, np.array(self.loss_noise), largest)
+
+    def energy(self, shares: Floats) -> float:
+        """The expected square of the released weighted gradient, at most."""
+        drawn = float((np.array(self.rates) * self.setting.sizes).min())
+        exact = self.setting.constants.lipschitz**2 * (1 + 1 / drawn)
+        return exact + self.setting.dimension * self.weighted_std(shares) ** 2
+
+    def weighted_stds(self, shares: Floats) -> Floats:
+        """The noise that each group needs, in each coordinate of the weighted gradient."""
+        rows = np.array(self.rates) * self.setting.sizes
+        return np.asarray(shares * np.array(self.gradient_noise) / rows)
+
+    def weighted_std(self, shares: Floats) -> float:
+        """The noise of the weighted gradient: what the group needs that it weighs most on."""
+        return float(self.weighted_stds(shares).max())
 
     def choose(
         self, groups: list[LinearRows], weights: Floats, shares: Floats, seed: Seed, step: int
@@ -127,14 +176,37 @@ class NoisySgd(LinearSolver):
     ) -> Floats:
         """The noisy mean gradient of one group over rows that each joined with the group's public rate."""
         setting, rate = self.setting, self.rates[group]
-        if rate < 1.0:
-            # One number per place, so that no row's draw depends on who else is there.
-            luck = seed.generator("group batch", step).random(int(names.max(initial=0)) + 1)
-            rows = rows.take(np.flatnonzero(luck[names] < rate))
-        total = self.gradient_sum(rows, weights)
+        total = self.gradient_sum(self.drawn(rows, names, group, seed, step), weights)
         noise = GaussianNoise(seed, secure=self.secure)
         noisy = noise.add(step, {"gradient": torch.from_numpy(total)}, self.gradient_noise[group], GRADIENTS)
         return np.asarray(noisy["gradient"].numpy() / (rate * setting.facts.group_sizes[group]))
+
+    def weighted_gradient(
+        self,
+        groups: list[LinearRows],
+        names: list[NDArray[np.int64]],
+        shares: Floats,
+        weights: Floats,
+        seed: Seed,
+        step: int,
+    ) -> Floats:
+        """Σ λ_j·(mean gradient of group j), with noise once, for the group that needs most."""
+        total = np.zeros_like(weights)
+        for group, rows in enumerate(groups):
+            drawn = self.drawn(rows, names[group], group, seed, step)
+            total += shares[group] / (self.rates[group] * self.setting.sizes[group]) * self.gradient_sum(drawn, weights)
+        noise = GaussianNoise(seed, secure=self.secure)
+        noisy = noise.add(step, {"gradient": torch.from_numpy(total)}, self.weighted_std(shares), GRADIENTS)
+        return np.asarray(noisy["gradient"].numpy())
+
+    def drawn(self, rows: LinearRows, names: NDArray[np.int64], group: int, seed: Seed, step: int) -> LinearRows:
+        """The rows of a group that take part, each with the group's public rate."""
+        rate = self.rates[group]
+        if rate == 1.0:
+            return rows
+        # One number per place, so that no row's draw depends on who else is there.
+        luck = seed.generator("group batch", step).random(int(names.max(initial=0)) + 1)
+        return rows.take(np.flatnonzero(luck[names] < rate))
 
     def gradient_sum(self, rows: LinearRows, weights: Floats) -> Floats:
         """Σ ∇ℓ over rows, each at most L long."""
@@ -166,12 +238,17 @@ def best_rates(
     gradient_std: float,
     loss_scale: float,
     drawn: float,
+    part: Gradient = "one-group",
 ) -> Rates:
-    """The step sizes of this module's docstring; `gradient_std` and `loss_scale` are the largest over the groups."""
+    """The step sizes of this module's docstring; `gradient_std` and `loss_scale` are the largest over the groups.
+
+    With all groups the step size is that of the first step at the largest noise: it follows the noise from there.
+    """
     constants, groups, radius = setting.constants, len(setting.facts.groups), setting.weight_radius
     second = constants.lipschitz**2 * (1 + 1 / drawn) + setting.dimension * gradient_std**2
-    step_size = radius / math.sqrt(steps * second)
-    bound = radius * math.sqrt(second / steps) + setting.bias_of_loss
+    moving = part == "all-groups"
+    step_size = radius * math.sqrt(2 / second) if moving else radius / math.sqrt(steps * second)
+    bound = (2 * math.sqrt(2) if moving else 1.0) * radius * math.sqrt(second / steps) + setting.bias_of_loss
     if groups == 1:
         return Rates(step_size, 0.0, bound)
     logs = math.log(groups)

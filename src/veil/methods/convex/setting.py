@@ -51,6 +51,26 @@ class LinearSetting:
         """Declared rows per group."""
         return np.array(self.facts.group_sizes, dtype=np.float64)
 
+    @property
+    def loss_at_zero(self) -> float:
+        """What a row of a class loses at w = 0: the same for every row."""
+        scores = np.zeros((1, weight_shape(self.facts, bias=False)[1]))
+        return float(self.loss.values(scores, np.ones(1))[0])
+
+    def says_nothing(self, bound: float) -> bool:
+        """Whether a bound is no better than that of w = 0, which needs no rows: its loss less the lowest possible."""
+        if self.facts.task != "classification":
+            return bound >= self.constants.range
+        return bound >= self.loss_at_zero - self.constants.low
+
+    def excess_risk(self, bound: float, of: str) -> dict[str, Any]:
+        """The plan's bound as reports show it: a number with a sentence."""
+        if self.says_nothing(bound):
+            line = f"An upper bound ({of}). Weights of 0, which need no rows, have no larger one: it says nothing."
+        else:
+            line = f"An upper bound ({of}) that holds in expectation, with its constants."
+        return {"value": bound, "sentence": line}
+
     def details(self) -> dict[str, Any]:
         """Its description in a plan."""
         return {
@@ -139,18 +159,3 @@ def tightest_cells(facts: PublicFacts, settings: Settings) -> dict[int, int]:
         if cell.group not in found or budget < facts.budget_of(found[cell.group], settings.epsilon):
             found[cell.group] = index
     return found
-
-
-def excess_risk_line(bound: float, constants: Constants, of: str) -> str:
-    """`expected excess risk` as the report shows it: an upper bound, or that the theorem says nothing here.
-
-    >>> from veil.methods.convex.losses import Logistic
-    >>> excess_risk_line(0.123456, Logistic().constants(1.0, 2.0), "empirical")
-    'at most 0.123 (empirical; an upper bound that holds in expectation, with its constants)'
-    """
-    if bound >= constants.range:
-        return (
-            f"the upper bound is {bound:.3g} ({of}), above the range {constants.range:.3g} of the loss: "
-            "with so few rows it is vacuous"
-        )
-    return f"at most {bound:.3g} ({of}; an upper bound that holds in expectation, with its constants)"

@@ -22,10 +22,9 @@ from veil.accounting import (
 )
 from veil.bounding import Clip
 from veil.errors import require
-from veil.methods.convex.reweighting import Choice, NoisySgd, Release, best_rates
+from veil.methods.convex.reweighting import Choice, Gradient, NoisySgd, Release, best_rates
 from veil.methods.convex.setting import (
     LinearSetting,
-    excess_risk_line,
     noise_for_cell,
     reach_of,
     tightest_cells,
@@ -52,10 +51,13 @@ class Asked:
     batch: int | None
     sizes: Sizes
     share: float | None
+    gradient: Gradient = "one-group"
 
     def __post_init__(self) -> None:
         known = ("gaussian", "laplace") if self.choice == "mgr" else ("gumbel", "laplace")
         require(self.release in known, f'release is "{self.release}": it must be {" or ".join(known)}')
+        parts = ("one-group", "all-groups") if self.choice == "mgr" else ("one-group",)
+        require(self.gradient in parts, f'gradient is "{self.gradient}": it must be {" or ".join(parts)}')
         require(self.sizes in ("own", "n-min"), f'sizes is "{self.sizes}": it must be own or n-min')
         require(self.batch is None or self.batch >= 1, f"batch is {self.batch}: it must be at least 1")
         require(self.share is None or 0 < self.share < 1, f"share is {self.share}: it must be between 0 and 1")
@@ -102,7 +104,8 @@ def plan_noisy_sgd(setting: LinearSetting, facts: PublicFacts, settings: Setting
     lipschitz = setting.constants.lipschitz
     stds = [k * lipschitz / (q * n) for k, q, n in zip(noise.gradient_kappas, rates, sizes, strict=True)]
     drawn = min(q * n for q, n in zip(rates, sizes, strict=True))
-    found = best_rates(setting, asked.choice, asked.release, steps, max(stds), max(noise.loss_scales), drawn)
+    scales = (max(stds), max(noise.loss_scales), drawn)
+    found = best_rates(setting, asked.choice, asked.release, steps, *scales, asked.gradient)
     solver = NoisySgd(
         setting,
         asked.relation,
@@ -117,6 +120,7 @@ def plan_noisy_sgd(setting: LinearSetting, facts: PublicFacts, settings: Setting
         gradient_events,
         choices,
         settings.secure_noise,
+        asked.gradient,
     )
     times = steps if len(facts.groups) > 1 else 0
     rules = tuple(
@@ -133,7 +137,7 @@ def plan_noisy_sgd(setting: LinearSetting, facts: PublicFacts, settings: Setting
         Described(_described(facts, asked, noise, rates), setting.method),
         asked.relation,
         rules,
-        (SAME_GROUP,),
+        (SAME_GROUP,) if asked.gradient == "one-group" else (),
         details | {"step_size": found.step_size, "weight_step": found.weight_step, "rates": list(rates)},
         solver=solver,
     )
@@ -211,7 +215,8 @@ def best_length(
         for share in [asked.share] if asked.share else _SHARES:
             std = worst * math.sqrt(steps / (1 - share)) * constants.lipschitz
             scale = worst * math.sqrt(steps / share) * constants.range / 2 * (0.5 if asked.release == "gumbel" else 1.0)
-            bound = best_rates(setting, asked.choice, asked.release, steps, std, scale, drawn).bound
+            noisy = (std, scale, drawn, asked.gradient)
+            bound = best_rates(setting, asked.choice, asked.release, steps, *noisy).bound
             best = min(best, (bound, steps, share))
     return best[1], best[2]
 
@@ -229,13 +234,14 @@ def _details(
     setting: LinearSetting, asked: Asked, noise: Calibrated, steps: int, share: float, bound: float
 ) -> dict[str, Any]:
     return {
-        "expected_excess_risk": excess_risk_line(bound, setting.constants, "on the training rows"),
+        "expected_excess_risk": setting.excess_risk(bound, "on the training rows"),
         "excess_risk_bound": bound,
         "noise_multiplier": min(noise.gradient_kappas),
         "gradient_noise_multipliers": list(noise.gradient_kappas),
         "loss_noise": list(noise.loss_scales),
         "loss_share": share,
         "release": asked.release,
+        "gradient": asked.gradient,
         "sizes": asked.sizes,
         "reach": reach_of(asked.relation),
         **setting.details(),

@@ -1,4 +1,8 @@
-"""FDPG's controller: groups whose clipped rows have long gradients are drawn more often, as far as budgets allow."""
+"""FDPG's controller: groups whose clipped rows have long gradients are drawn more often, as far as budgets allow.
+
+Mean norms are ratios of noisy sums. Each is shrunk towards the mean of the groups by its known noise, so that groups
+with equal norms keep equal rates, and nothing is cut off after the noise.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ from veil.accounting import Relation, RenyiFilter
 from veil.accounting.rdp import cost_at
 from veil.bounding import Bound
 from veil.gradients import PerRow
-from veil.plans.controllers.group_weights import reweigh, shares_within
+from veil.plans.controllers.group_weights import FLOOR, reweigh, shares_within, shrunk
 from veil.plans.controllers.parity import ParityRelease
 from veil.plans.controllers.protocol import Latest, State
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease, SideRelease, Statistic
-from veil.sampling.draws import Poisson
+from veil.sampling.draws import Poisson, PoissonUpTo
 
 # Rates are kept this far inside a budget, so that rounding never makes a filter refuse.
 MARGIN = 1e-9
@@ -42,11 +46,19 @@ class NormStatistic:
         return Statistic("clipped_norms", self._measure, math.sqrt(2.0), self.sigma)
 
     def mean_norms(self, sums: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
-        """β·Ĝ/m̃ per group, within [floor, β]; a group whose count drowns in its `noise` gets the mean of all."""
-        totals, counts = np.maximum(sums.reshape(2, self.groups), 0.0)
-        overall = totals.sum() / max(counts.sum(), 1.0)
-        means = np.where(counts > noise, totals / np.maximum(counts, 1.0), overall)
-        return np.asarray(np.clip(self.ceiling * means, self.floor, self.ceiling))
+        """β·Ĝ/m̃ per group, shrunk by its `noise`; a group whose count drowns in it gets the mean of the others."""
+        totals, counts = sums.reshape(2, self.groups)
+        heard = counts > 2 * noise
+        if not heard.any():
+            return np.full(self.groups, max(self.floor, FLOOR * self.ceiling))
+        rows = np.maximum(counts, noise)
+        means = np.where(heard, self.ceiling * totals / rows, 0.0)
+        # By the noise of the ratio, and by which rows were drawn at most (norms lie between floor and β).
+        wavering = (noise / rows) ** 2 * (self.ceiling**2 + means**2) + (self.ceiling - self.floor) ** 2 / (4 * rows)
+        told = shrunk(means[heard], wavering[heard])
+        signal = np.full(self.groups, told.mean())
+        signal[heard] = told
+        return np.asarray(np.maximum(signal, FLOOR * self.ceiling))
 
     def _measure(self, per_row: PerRow, cells: Tensor) -> Tensor:
         long = (per_row.norms > self.floor).to(torch.float64)
@@ -63,10 +75,13 @@ class NormStatistic:
 
 @dataclass(frozen=True)
 class FairRates:
-    """Rates from group weights, within the plan's p* and within what every cell's rule still admits to the end."""
+    """Rates from group weights, within the plan's p* and within what every cell's rule still admits to the end.
+
+    Without Rényi filters every step is charged at p*, whatever the rates are, and p* alone holds them.
+    """
 
     facts: PublicFacts
-    rules: tuple[RenyiFilter, ...]
+    filters: tuple[RenyiFilter, ...]
     kappa: float
     batch: float
     largest: float
@@ -74,8 +89,14 @@ class FairRates:
 
     def cost(self, cell: int, rate: float) -> float:
         """One step at a rate, at the cell's order."""
+        if not self.filters:
+            return 0.0
         event = Poisson((rate,) * len(self.facts.cells)).event(cell, self.kappa, self.relation, self.facts)
-        return 0.0 if event is None else cost_at(event, self.rules[cell].order)
+        return 0.0 if event is None else cost_at(event, self.filters[cell].order)
+
+    def draw(self, rates: tuple[float, ...]) -> Poisson | PoissonUpTo:
+        """What a step with these rates is charged by."""
+        return Poisson(rates) if self.filters else PoissonUpTo(rates, self.largest)
 
     def choose(
         self, weights: NDArray[np.float64], spent: NDArray[np.float64], steps: int, later: float
@@ -88,8 +109,10 @@ class FairRates:
         group = np.array([cell.group for cell in self.facts.cells])
         wanted = cells * weights[group]
         asked = self.batch * weights[group] / wanted.sum()
-        left = [(rule.rho * (1 - MARGIN) - spent[cell] - later) / steps for cell, rule in enumerate(self.rules)]
-        ceilings = np.array([self._affordable(cell, budget) for cell, budget in enumerate(left)])
+        left = [(rule.rho * (1 - MARGIN) - spent[cell] - later) / steps for cell, rule in enumerate(self.filters)]
+        ceilings = np.full(len(cells), self.largest)
+        if self.filters:
+            ceilings = np.array([self._affordable(cell, budget) for cell, budget in enumerate(left)])
         rates = np.minimum(shares_within(wanted, self.batch, cells * ceilings) / cells, ceilings)
         short = asked > rates * (1 + 1e-9)
         return rates, np.array([float(short[group == g].any()) for g in range(len(self.facts.groups))])
@@ -107,8 +130,9 @@ class FairRates:
 
 @dataclass(frozen=True)
 class FdpgController:
-    """q_k ← q_k·exp(η_q·G̃_k), normalised, once every `every` steps; rows of group k are drawn in proportion to q_k.
+    """q_k = G̃_k/ΣG̃ once every `every` steps; rows of group k are drawn in proportion to q_k.
 
+    With a `step_size` η_q it is q_k ← q_k·exp(η_q·G̃_k), normalised, which goes on as long as signals differ.
     State: `weights` q, `rates` per cell, `spent` (Rényi cost reserved so far, per cell), `sums` of the noisy
     statistics, `signal` G̃ and `cap_reached` per group. All of it is public or released.
     """
@@ -119,7 +143,7 @@ class FdpgController:
     parity_rho: float
     bound: Bound
     sigma: float
-    step_size: float
+    step_size: float | None
     memory: float
     steps: int
     every: int
@@ -141,7 +165,7 @@ class FdpgController:
         rates = tuple(state["rates"].tolist())
         statistics = () if self.parity else (self.norms.statistic(),)
         fixed = (self.bound, self.sigma, self.fair.batch, self.fair.relation, statistics)
-        return self._latest.of(rates, lambda: GradientRelease(Poisson(rates), *fixed))
+        return self._latest.of(rates, lambda: GradientRelease(self.fair.draw(rates), *fixed))
 
     def steady(self, state: State, step: int) -> int:
         """Until the next update of the rates."""
@@ -168,7 +192,8 @@ class FdpgController:
     def _reweighed(
         self, state: State, signal: NDArray[np.float64], sums: NDArray[np.float64], step: int
     ) -> dict[str, NDArray[np.float64]]:
-        weights = reweigh(state["weights"], signal, self.step_size)
+        pace = self.step_size
+        weights = signal / signal.sum() if pace is None else reweigh(state["weights"], signal, pace)
         return self._planned({**state, "weights": weights, "signal": signal, "sums": sums}, step + 1)
 
     def _planned(self, state: State, step: int) -> dict[str, NDArray[np.float64]]:

@@ -1,4 +1,10 @@
-"""Group weights: exponential weights on released group losses, and batch sizes from weights."""
+"""Group weights: exponential weights on released group losses, and batch sizes from weights.
+
+Released losses carry Gaussian noise of known size, larger for smaller groups. Their sum over the releases is used as it
+is, never clipped to the range of a loss: that would push groups with much noise towards its middle. It is shrunk
+towards the mean of the groups by its known noise instead, which is post-processing and treats both signs alike, so
+that groups with equal losses keep equal weights up to what their real differences, not their noise, can explain.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,26 @@ class LossDriven:
     every: int
     sigma: float
     step_size: float
+    steps: int
     latest: Latest = field(default_factory=Latest, compare=False, repr=False)
+
+    def unheard(self) -> dict[str, NDArray[np.float64]]:
+        """Before the first release: every group weighs the same."""
+        groups = len(self.facts.groups)
+        nothing = np.zeros(groups)
+        return {
+            "weights": np.full(groups, 1.0 / groups),
+            "losses": nothing,
+            "loss_sums": nothing,
+            "releases": np.zeros(1),
+        }
+
+    def heard(self, state: State, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """λ_g ∝ exp(η·S_g): S_g is what the group's released losses sum to, shrunk by its known noise."""
+        sums, releases = state["loss_sums"] + values, state["releases"] + 1
+        totals = shrunk(sums, releases * self.losses.variances(self.facts))
+        weights = exponential_weights(totals, self.step_size)
+        return {"weights": weights, "losses": np.asarray(values), "loss_sums": sums, "releases": releases}
 
     def steady(self, state: State, step: int) -> int:
         """Until the next loss release."""
@@ -38,8 +63,8 @@ class LossDriven:
         return state
 
     def side_release(self, state: State, step: int) -> SideRelease | None:
-        """The losses of all groups, every k steps."""
-        return self.losses if (step + 1) % self.every == 0 else None
+        """The losses of all groups, every k steps but for the last: no step would use it."""
+        return self.losses if (step + 1) % self.every == 0 and step + 1 < self.steps else None
 
 
 def reweigh(weights: NDArray[np.float64], losses: NDArray[np.float64], step_size: float) -> NDArray[np.float64]:
@@ -48,11 +73,49 @@ def reweigh(weights: NDArray[np.float64], losses: NDArray[np.float64], step_size
     >>> reweigh(np.array([0.5, 0.5]), np.array([0.0, np.log(3.0)]), 1.0).round(3)
     array([0.25, 0.75])
     """
-    logits = np.log(weights) + step_size * losses
-    raised = np.exp(logits - logits.max())
+    return exponential_weights(np.log(weights) + step_size * losses, 1.0)
+
+
+def exponential_weights(totals: NDArray[np.float64], step_size: float) -> NDArray[np.float64]:
+    """exp(η·S_g), normalised, never below `FLOOR`/G.
+
+    >>> exponential_weights(np.array([0.0, np.log(3.0)]), 1.0).round(3)
+    array([0.25, 0.75])
+    """
+    raised = np.exp(step_size * (totals - totals.max()))
     shares = raised / raised.sum()
     floored = np.maximum(shares, FLOOR / len(shares))
     return np.asarray(floored / floored.sum())
+
+
+def shrunk(values: NDArray[np.float64], variances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values moved towards their common mean, each by its known noise (empirical Bayes, random effects).
+
+    A is the variance between the true values at which the spread that is seen is the spread that is expected (Paule &
+    Mandel): Σ (x_g − μ)²/(v_g + A) = G − 1, or 0 if noise alone explains it. The result is μ + A/(A + v_g)·(x_g − μ).
+
+    >>> shrunk(np.array([0.0, 4.0]), np.array([1.0, 1.0])).round(3)
+    array([0.25, 3.75])
+    >>> shrunk(np.array([0.0, 1.0]), np.array([1.0, 1.0])).round(3)
+    array([0.5, 0.5])
+    """
+
+    def mean_and_spread(between: float) -> tuple[float, float]:
+        precision = 1.0 / (variances + between)
+        mean = float(precision @ values / precision.sum())
+        return mean, float(precision @ np.square(values - mean))
+
+    wanted = len(values) - 1
+    low, high = 0.0, 0.0
+    if mean_and_spread(0.0)[1] > wanted:
+        high = float(np.square(values - values.mean()).sum()) or 1.0
+        while mean_and_spread(high)[1] > wanted:
+            low, high = high, 2 * high
+        while high - low > 1e-9 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if mean_and_spread(middle)[1] > wanted else (low, middle)
+    mean, _ = mean_and_spread(high)
+    return np.asarray(mean + high / (high + variances) * (values - mean))
 
 
 def shares_within(weights: NDArray[np.float64], batch: float, ceilings: NDArray[np.float64]) -> NDArray[np.float64]:
