@@ -29,6 +29,7 @@ from veil.training.callbacks import Callback
 from veil.training.carrying import continues
 from veil.training.checkpoints import packed, save_checkpoint, sealing_key, unpacked
 from veil.training.identity import Identity, agree, digester, run_identity, settings_of
+from veil.training.learning_rate import with_learning_rate
 from veil.training.loop import Loop
 from veil.training.losses import as_row_losses, check_loss, label_losses, row_losses
 from veil.training.process_group import ProcessGroup
@@ -131,6 +132,7 @@ def carry_out(loop: Loop) -> None:
 def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Preparation:
     """Check the model, open the ledger and set up the loop; no row is read yet."""
     job = _made_ready(job, plan)
+    plan = with_learning_rate(plan, job.model)
     job = replace(job, not_covered=(*job.not_covered, *_tried(job, plan)))
     given = {"method": plan.method, **job.config, "settings": plan.settings.model_dump(exclude_none=True)}
     folder = out if isinstance(out, RunFolder) or out is None else RunFolder.open(out, plan.settings, resume, given)
