@@ -252,6 +252,15 @@ ACCOUNT = {
 }
 
 
+def test_account_says_what_an_epsilon_means_for_people_with_several_rows(veil: Program) -> None:
+    asked = ["account", "epsilon", "--rate", "0.005", "--noise-multiplier", "1", "--steps", "10000", "--delta", "1e-5"]
+    answer = json.loads(veil(*asked, "--json")[1])
+    assert answer["unit"] == "one row"
+    assert answer["by_rows"] == pytest.approx({"2": 6.228, "5": 19.30, "10": 49.62}, rel=1e-3)
+    assert "ε = 6.23 with 2 rows, ε = 19.3 with 5 rows, ε = 49.6 with 10 rows" in veil(*asked)[1]
+    assert "by_rows" not in json.loads(veil(*asked, "--accountant", "gdp", "--json")[1])
+
+
 @pytest.mark.parametrize("case", ACCOUNT)
 def test_account_answers_with_the_golden_numbers(case: str, veil: Program) -> None:
     words, expected = ACCOUNT[case]

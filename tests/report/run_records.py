@@ -173,6 +173,8 @@ def _privacy(groups: Any, budgets: dict[str, float], rows: int, private: bool) -
         "accountant": "pld",
         "by_group": dict.fromkeys(groups, largest),
         "by_owner": {name: 0.998 * budget for name, budget in budgets.items()},
+        "unit": "one row",
+        "by_rows": {"2": 2.2 * largest, "5": 6.5 * largest},
     }
 
 

@@ -19,7 +19,7 @@ from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.report import build_twin, judge_requirements, read_audits, render_card, render_page, write_report
 from veil.report.model_card import plain_markdown
-from veil.report.wording import percent
+from veil.report.wording import number, percent
 from veil.training.fitting import Job, execute
 
 GROUPS = [GroupSpec("large", 300), GroupSpec("small", 80, angle=1.0)]
@@ -47,6 +47,21 @@ def test_the_card_has_the_figures_of_the_report() -> None:
     assert "ε ≥ 0.73" in card
     for line in record["certificate"]["not_covered"]:
         assert line in card
+
+
+def test_card_and_page_say_what_the_guarantee_means_for_people_with_several_rows(run: veil.Run) -> None:
+    curve = run.certificate.by_rows
+    assert list(curve) == ["2", "5", "10"]
+    card, page = render_card(run.as_json()), render_page([run.as_json()])
+    for rows, epsilon in curve.items():
+        assert f"| ε for a person with {rows} rows | {number(epsilon)} |" in card
+        assert f"ε = {number(epsilon)} with {rows} rows" in page
+    assert "ε of one row" in page
+    old = {
+        **run.as_json(),
+        "privacy": {k: v for k, v in run.summary()["privacy"].items() if k not in ("unit", "by_rows")},
+    }
+    assert "person with" not in render_card(old) + render_page([old])
 
 
 def test_hostile_names_stay_text_in_the_card() -> None:

@@ -27,6 +27,7 @@ from veil.accounting.events import (
 )
 from veil.accounting.gdp import Gdp
 from veil.accounting.ledger import Account, BudgetExceeded, Ledger, LedgerDamaged, Terms
+from veil.accounting.people import epsilon_of_person, epsilon_of_rows
 from veil.accounting.pld import Pld
 from veil.accounting.rdp import Rdp
 from veil.accounting.spending_rules import RenyiFilter, SpendingRule, TokenBucket
@@ -59,6 +60,8 @@ __all__ = [
     "TokenBucket",
     "Tree",
     "certify",
+    "epsilon_of_person",
+    "epsilon_of_rows",
     "joint_noise_multiplier",
     "relation_of",
     "repeated",

@@ -12,9 +12,11 @@ from typing import Any
 from veil.accounting.accountant import Accountant
 from veil.accounting.events import AccountingError, Relation
 from veil.accounting.ledger import Account, Ledger, Terms
+from veil.accounting.people import epsilons_shown
 from veil.foundation.files import FOR_ALL, write_whole
 
 GROUP_SIZES = "group_sizes"
+UNIT = "one row"
 _NAMES = "the names of groups, owners and classes"
 # What cannot be told, and what stays fixed between neighbours, by relation and by where the group sizes come from.
 _REMOVED = {
@@ -39,7 +41,10 @@ _REPLACED = (
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is promised, to whom, and under which assumptions. `epsilon` is None where nothing is promised."""
+    """What is promised, to whom, and under which assumptions. `epsilon` is None where nothing is promised.
+
+    The unit of every ε is one row, except in `by_rows`: the ε of a person with that many rows, wherever they stand.
+    """
 
     method: str
     private: bool
@@ -56,6 +61,8 @@ class Certificate:
     not_covered: tuple[str, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     ledger_check: str = ""
+    unit: str = UNIT
+    by_rows: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -87,8 +94,9 @@ def _check_kinds(record: Any) -> None:
     """Check that every value has the type of its field, so that callers can rely on it."""
     if not isinstance(record, dict):
         raise AccountingError("it must be a JSON object")
-    for name in ("by_group", "by_owner", "budgets", "spent_by_group"):
-        values = record[name]
+    for name in ("by_group", "by_owner", "budgets", "spent_by_group", "by_rows"):
+        # certificates made before there was a curve have none
+        values = record.get(name, {}) if name == "by_rows" else record[name]
         if not isinstance(values, dict) or not all(_is_number(value) for value in values.values()):
             raise AccountingError(f"`{name}` must map names to numbers")
     for name in ("epsilon", "delta"):
@@ -103,6 +111,8 @@ def _check_kinds(record: Any) -> None:
     for name in ("assumptions", "not_covered"):
         if not isinstance(record[name], list) or not all(isinstance(item, str) for item in record[name]):
             raise AccountingError(f"`{name}` must be a list of sentences")
+    if record.get("unit", UNIT) != UNIT or not all(map(str.isdecimal, record.get("by_rows", {}))):
+        raise AccountingError(f"`unit` must be {UNIT}, and `by_rows` must map numbers of rows to numbers")
     if not isinstance(record["private"], bool) or not isinstance(record["facts"], dict):
         raise AccountingError("`private` must be true or false, and `facts` an object")
 
@@ -140,6 +150,7 @@ def certify(
         not_covered=not_covered,
         facts=terms.facts,
         ledger_check=ledger.check,
+        by_rows=epsilons_shown(ledger, accountant),
     )
 
 

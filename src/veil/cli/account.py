@@ -11,10 +11,22 @@ import typer
 from pydantic import Field, model_validator
 from rich.table import Table
 
-from veil.accounting import Accountant, Event, Gaussian, Gdp, PoissonGaussian, Relation, Repeated, SubsetGaussian
+from veil.accounting import (
+    Accountant,
+    Event,
+    Gaussian,
+    Gdp,
+    PoissonGaussian,
+    Relation,
+    Repeated,
+    SubsetGaussian,
+    epsilon_of_rows,
+)
 from veil.accounting.calibration import clip_for, noise_multiplier, rate_for
+from veil.accounting.certificate import UNIT
+from veil.accounting.people import SHOWN
 from veil.cli.chart import chart
-from veil.cli.console import print_json, stdout
+from veil.cli.console import people_sentence, print_json, stdout
 from veil.cli.fields import asks, values_of
 from veil.cli.options import Json
 from veil.errors import InputError, require
@@ -148,7 +160,7 @@ class Answer:
     given: Sequence[float]
     values: Sequence[float]
 
-    def show(self, asked: Releases, json: bool, **more: float) -> None:
+    def show(self, asked: Releases, json: bool, **more: Any) -> None:
         """Print the values; in JSON the worst stands first."""
         if json:
             print_json(self._record() | asked.facts() | more | self._parts())
@@ -188,9 +200,24 @@ def account_epsilon(
     """The ε that the releases cost, for every group's rate."""
     asked = SampledReleases.asked(context)
     values = [asked.judge.epsilon(asked.events(noise_multiplier, rate), asked.delta) for rate in asked.rates]
-    Answer("epsilon", "rate", asked.rates, values).show(asked, json, noise_multiplier=noise_multiplier)
+    people = {} if asked.judge.approximate else _of_people(asked, noise_multiplier)
+    finite = {rows: value for rows, value in people.items() if math.isfinite(value)}
+    more = {"unit": UNIT, "by_rows": finite} if finite else {}
+    Answer("epsilon", "rate", asked.rates, values).show(asked, json, noise_multiplier=noise_multiplier, **more)
+    if finite and not json:
+        stdout.print(people_sentence(finite), soft_wrap=True, highlight=False)
     if plot and not json:
         _plot(asked, noise_multiplier)
+
+
+def _of_people(asked: SampledReleases, kappa: float) -> dict[str, float]:
+    """The ε of a person with several rows of one group, at the rate where it is largest."""
+    return {
+        str(rows): max(
+            epsilon_of_rows(asked.events(kappa, rate), rows, asked.delta, asked.judge) for rate in asked.rates
+        )
+        for rows in SHOWN
+    }
 
 
 def _plot(asked: SampledReleases, kappa: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -42,6 +43,12 @@ def error(value: float | None) -> str:
 def epsilon(value: float | None) -> str:
     """An ε with three digits; ∞ where there is no guarantee."""
     return "∞" if value is None else f"{value:.3g}"
+
+
+def people_sentence(by_rows: Mapping[str, float]) -> str:
+    """What a guarantee for rows means for people who have several."""
+    shown = ", ".join(f"ε = {epsilon(value)} with {rows} rows" for rows, value in by_rows.items())
+    return f"This protects rows. A person with several rows is protected less: {shown}."
 
 
 def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -> Table:

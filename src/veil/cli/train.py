@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from veil.cli.config_file import config_text
-from veil.cli.console import print_json, results_table, stderr, stdout
+from veil.cli.console import people_sentence, print_json, results_table, stderr, stdout
 from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import checked_requirements, judge, print_verdict
@@ -173,6 +173,8 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
         if "Training rows" in run.findings:
             stdout.print("The folder also holds exact figures on private rows, not covered by the certificate.")
         stdout.print(f"\n{run.certificate.statement}", soft_wrap=True, highlight=False)
+        if run.certificate.by_rows:
+            stdout.print(people_sentence(run.certificate.by_rows), soft_wrap=True, highlight=False)
         print_verdict(checks)
         stdout.print(f"\nReport: {(out / 'report.html').resolve().as_uri()}", soft_wrap=True, highlight=False)
     if not checks.met:

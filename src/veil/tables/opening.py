@@ -29,7 +29,7 @@ from veil.releases import Allowance
 from veil.request import NETWORK, SUITED, Request, Settings
 from veil.tables import private
 from veil.tables.charging import Charge
-from veil.tables.encoding import Encoding
+from veil.tables.encoding import Category, Encoding
 from veil.tables.guessing import RARE, why_not_learned
 from veil.tables.identity import table_identity
 from veil.tables.images import read_image_folder
@@ -54,6 +54,7 @@ from veil.tables.preparing import (
     with_number,
 )
 from veil.tables.reading import read_table
+from veil.tables.repeated_people import named_like_people, repeated_people
 from veil.tables.splitting import Holdout, Split, image_identities
 from veil.tables.table import Columns, check_trained, labels_of, table_problem
 from veil.training.run_folder import PREPROCESSING, RunFolder
@@ -175,6 +176,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
     _say_task(by.say, request, columns)
     _say_columns(by.say, encoding, training, columns, request.ignore)
+    people = _people(by.say, table, columns, encoding)
     problem = table_problem(
         training,
         encoding,
@@ -193,7 +195,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         encoding,
         method,
         settings,
-        tuple(_not_covered(request, columns, encoding, by.rare)),
+        (*_not_covered(request, columns, encoding, by.rare), *people),
         _least_budget(request, columns, held, budgets),
     )
 
@@ -219,6 +221,7 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
         request.data, encoding, columns.target, columns.groups, cache_folder(), holdout, by.split.relation
     )
     said = [PREPARED] if columns.schema is None else read_off_rows(columns.schema, encoding)
+    said += _people(by.say, head, columns, encoding)
     test = _tested(public, encoding, columns, made.train)
     return Opened(request, made.train, test, made.held_out, encoding, by.method, by.settings, tuple(said))
 
@@ -364,3 +367,25 @@ def _say_columns(
     }
     if reasons:
         say(f"Not used as features: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")
+
+
+def _people(say: Say | None, table: pd.DataFrame, columns: Columns, encoding: Encoding) -> list[str]:
+    """Report columns by which one person seems to have several rows; the sentences for the certificate.
+
+    Numbers of such rows would be exact figures of private rows: none is shown.
+    """
+    known = {columns.target, *columns.groups}
+    if encoding.from_rows:
+        found = repeated_people(table, known)
+        shown = [f'Rows share "{name}" with other rows: this run protects rows, not people.' for name in found]
+        missing = [f'All rows of one person together: rows share "{name}", as was read off the rows.' for name in found]
+    else:
+        kinds = {column.name for column in encoding.columns if isinstance(column, Category)}
+        shown = missing = [
+            f'All rows of one person together: where rows share "{name}", each row is protected, not the person.'
+            for name in named_like_people(table, known | kinds)
+        ]
+    if say is not None:
+        for sentence in shown:
+            say(sentence)
+    return missing

@@ -62,6 +62,8 @@ class Run:
                 "accountant": certificate.accountant,
                 "by_group": dict(certificate.by_group),
                 "by_owner": dict(certificate.by_owner),
+                "unit": certificate.unit,
+                "by_rows": dict(certificate.by_rows),
             },
             "seconds": round(self.seconds, 3),
             "stopped": self.stopped,

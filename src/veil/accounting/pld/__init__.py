@@ -22,6 +22,7 @@ from veil.accounting.events import AccountingError, Event, NoisyMax, Repeated
 from veil.accounting.pld.compose import Nodes, compose, nodes, wrap
 from veil.accounting.pld.plan import POINTS_AT_MOST, Plan, Question, plan
 from veil.accounting.pld.profiles import FloatArray, Pair, Part, parts_of, supported
+from veil.accounting.pld.several import parts_of_rows, supports_rows
 from veil.accounting.rdp import Rdp
 
 _LEAST = 1e-250
@@ -198,9 +199,21 @@ class Pld:
     `looseness` is the share by which the grid may raise ε: smaller is tighter and slower (time grows with its
     inverse root). Composition keeps dominating pairs dominating even when each release depends on earlier ones, as
     long as every release's event was fixed beforehand (Zhu, Dong, Wang 2022).
+
+    `rows` is how many rows one person has: with 2 or more, ε and δ are those of all these rows together, which stand in
+    one cell and take part in the same releases.
     """
 
     looseness: float = 1e-4
+    rows: int = 1
+
+    def __post_init__(self) -> None:
+        """Reject a person without rows."""
+        if self.rows < 1:
+            raise AccountingError(f"rows is {self.rows}: it must be at least 1")
+
+    def _parts(self, events: Iterable[Event | Repeated], realisable: bool = False) -> tuple[Part, ...]:
+        return parts_of(events, realisable) if self.rows == 1 else parts_of_rows(events, self.rows)
 
     @property
     def name(self) -> str:
@@ -214,13 +227,13 @@ class Pld:
 
     def supports(self, event: Event) -> bool:
         """Whether the event has a dominating pair here."""
-        return supported(event)
+        return supported(event) if self.rows == 1 else supports_rows(event)
 
     def epsilon(self, events: Iterable[Event | Repeated], delta: float) -> float:
         """The smallest ε ≥ 0 it can prove at this δ, over both directions; inf when it can prove none."""
         _check_delta(delta)
         items = tuple(events)
-        parts = parts_of(items)
+        parts = self._parts(items)
         if not parts or delta >= 1:
             return 0.0
         if delta < _LEAST:
@@ -228,7 +241,7 @@ class Pld:
         largest = -1.0
         for side in _directions(parts):
             largest = max(largest, _epsilon(side, delta, self.looseness, largest))
-        if _has_noisy_max(items):
+        if self.rows == 1 and _has_noisy_max(items):
             # Both are proved; for noisy max the worst case over an unknown offset is often milder order by order.
             return min(largest, Rdp().epsilon(items, delta))
         return largest
@@ -240,7 +253,7 @@ class Pld:
         pair that can occur is taken, which may lie further below.
         """
         _check_delta(delta)
-        parts = parts_of(events, realisable=True)
+        parts = self._parts(events, realisable=True)
         if not parts or delta >= 1 or delta < _LEAST:
             return 0.0
         return max(_lower_epsilon(side, delta, gap) for side in _directions(parts))
@@ -253,7 +266,7 @@ class Pld:
             return 0.0
         items = tuple(events)
         found = float(self.profile(items, [epsilon])[0])
-        return min(found, Rdp().delta(items, epsilon)) if _has_noisy_max(items) else found
+        return min(found, Rdp().delta(items, epsilon)) if self.rows == 1 and _has_noisy_max(items) else found
 
     def profile(self, events: Iterable[Event | Repeated], epsilons: ArrayLike) -> FloatArray:
         """δ(ε) at each ε, which may be negative: the larger of both directions, never below the truth."""
@@ -261,7 +274,7 @@ class Pld:
         if not np.all(np.isfinite(asked)):
             raise AccountingError("every epsilon must be a finite number")
         flat = asked.ravel()
-        parts = parts_of(events)
+        parts = self._parts(events)
         floor = np.maximum(-np.expm1(np.minimum(flat, 0.0)), 0.0)
         if not parts or len(flat) == 0:
             return floor.reshape(asked.shape)

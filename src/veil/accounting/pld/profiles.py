@@ -65,14 +65,14 @@ class Pair:
         return Pair(self.down, self.up)
 
 
-_CLOSE = 0.25
+CLOSE = 0.25
 """Below this distance two Gaussians' tails are subtracted by quadrature, so that their small difference stays exact."""
 
 _FIVE = np.polynomial.legendre.leggauss(5)
-_EIGHT = np.polynomial.legendre.leggauss(8)
+EIGHT = np.polynomial.legendre.leggauss(8)
 
 
-def _gaussian_terms(log_a: FloatArray, mu: float) -> tuple[FloatArray, FloatArray]:
+def gaussian_terms(log_a: FloatArray, mu: float) -> tuple[FloatArray, FloatArray]:
     """H_a(N(μ, 1)‖N(0, 1)) for a ≥ 1, and its error if log a is off by a few units in the last place.
 
     With z = ln a/μ − μ/2 and the Mills ratio m it is φ(z)·(m(z) − m(z + μ)), so nothing overflows; for small μ the
@@ -80,7 +80,7 @@ def _gaussian_terms(log_a: FloatArray, mu: float) -> tuple[FloatArray, FloatArra
     """
     near = log_a / mu - mu / 2
     far = log_a / mu + mu / 2
-    if mu >= _CLOSE:
+    if mu >= CLOSE:
         first = special.ndtr(-near)
         second = 0.5 * np.exp(-0.5 * np.square(near)) * special.erfcx(far / math.sqrt(2))
         error = UNIT * (8 + 4 * far * (1 + np.abs(near))) * (first + second)
@@ -97,19 +97,24 @@ def gaussian_pair(mu: float) -> Pair:
     """Two unit Gaussians at distance μ."""
 
     def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
-        return _gaussian_terms(epsilon, mu)
+        return gaussian_terms(epsilon, mu)
 
     return Pair(profile, profile)
+
+
+def amplified(epsilon: FloatArray, rate: float) -> FloatArray:
+    """ln(1 + (e^ε − 1)/γ), small or large."""
+    with np.errstate(over="ignore"):
+        small = np.log1p(np.expm1(epsilon) / rate)
+    large = epsilon - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-epsilon))
+    return np.where(epsilon < 1.0, small, large)
 
 
 def _sampled_up(rate: float, mu: float) -> Profile:
     """γ·H_{1+(e^ε−1)/γ} of two Gaussians at distance μ: the mixture (1−γ)Q + γP against Q."""
 
     def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
-        with np.errstate(over="ignore"):
-            small = np.log1p(np.expm1(epsilon) / rate)
-        large = epsilon - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-epsilon))
-        value, error = _gaussian_terms(np.where(epsilon < 1.0, small, large), mu)
+        value, error = gaussian_terms(amplified(epsilon, rate), mu)
         return rate * value, rate * error
 
     return profile
@@ -123,7 +128,7 @@ def _sampled_down(rate: float, mu: float) -> Profile:
         inside = epsilon < edge
         weight = np.where(inside, -np.expm1(np.minimum(epsilon - edge, 0.0)), 1.0)
         log_a = np.log1p(np.expm1(np.minimum(epsilon, edge)) / weight)
-        value, error = _gaussian_terms(log_a, mu)
+        value, error = gaussian_terms(log_a, mu)
         # the weight is off by a few units of the edge, which matters where it is about to vanish
         return np.where(inside, weight * value, 0.0), np.where(inside, 4 * (weight + edge) * error, 0.0)
 
@@ -151,7 +156,7 @@ def poisson_replace_pair(rate: float, noise: float) -> Pair:
         at = np.exp(epsilon + special.log_ndtr(-z))
         gain = rate * special.ndtr(1 / noise - z)
         loss = rate * np.exp(epsilon + special.log_ndtr(-z - 1 / noise)) - (1 - rate) * np.expm1(-epsilon) * at
-        if noise > 1 / _CLOSE:
+        if noise > 1 / CLOSE:
             # shifts are small: write tails as differences from the middle one, Φ̄(z ∓ 1/κ) = Φ̄(z) ± strip
             close = z <= 2 * noise
             gain = np.where(close, rate * _strips(z, 1 / noise, epsilon), gain)
@@ -165,7 +170,7 @@ def poisson_replace_pair(rate: float, noise: float) -> Pair:
 def _strips(z: FloatArray, width: float, epsilon: FloatArray) -> FloatArray:
     """∫φ over [z − width, z] plus e^ε times ∫φ over [z, z + width], for z·width ≤ 2 (eight-point Gauss rule)."""
     total = np.zeros_like(z)
-    for place, weight in zip(*_EIGHT, strict=True):
+    for place, weight in zip(*EIGHT, strict=True):
         shift = width * (0.5 + 0.5 * place)
         total += weight * (np.exp(-0.5 * np.square(z - shift)) + np.exp(epsilon - 0.5 * np.square(z + shift)))
     strips: FloatArray = total * (0.5 * width / math.sqrt(2 * math.pi))
@@ -238,13 +243,13 @@ def envelope_pair(pairs: Sequence[Pair]) -> Pair:
     return Pair(up, up if all(pair.symmetric for pair in pairs) else largest([pair.down for pair in pairs]))
 
 
-def _gaussian_distance(event: Event) -> float | None:
+def gaussian_distance(event: Event) -> float | None:
     """μ when the event costs exactly what a Gaussian costs, 0 when it costs nothing, None otherwise."""
     match event:
         case kinds.Gaussian():
             return event.reach / event.noise_multiplier
         case kinds.Tree():
-            return _gaussian_distance(event.as_gaussian())
+            return gaussian_distance(event.as_gaussian())
         case kinds.SubsetGaussian() | kinds.PoissonGaussian() if event.rate == 0:
             return 0.0
         case kinds.SubsetGaussian() if event.rate == 1:
@@ -254,17 +259,17 @@ def _gaussian_distance(event: Event) -> float | None:
         case kinds.Mixture() if event.probability == 0:
             return 0.0
         case kinds.Envelope():
-            distances = [_gaussian_distance(one) for one in event.events]
+            distances = [gaussian_distance(one) for one in event.events]
             known = [distance for distance in distances if distance is not None]
             return max(known) if len(known) == len(distances) else None
         case kinds.Mixture() if event.probability == 1:
-            return _gaussian_distance(event.event)
+            return gaussian_distance(event.event)
     return None
 
 
 def pair_of(event: Event) -> Pair:
     """The dominating pair of an event that costs something and is not plainly Gaussian."""
-    distance = _gaussian_distance(event)
+    distance = gaussian_distance(event)
     if distance is not None:
         return gaussian_pair(distance)
     match event:
@@ -281,7 +286,7 @@ def pair_of(event: Event) -> Pair:
         case kinds.Mixture(probability, inner):
             return pair_of(inner) if probability == 1 else mixture_pair(probability, pair_of(inner))
         case kinds.Envelope(members):
-            costly = [one for one in members if _gaussian_distance(one) != 0.0]
+            costly = [one for one in members if gaussian_distance(one) != 0.0]
             return envelope_pair([pair_of(one) for one in costly])
     raise AccountingError(f"{type(event).__name__} is not supported by the PLD accountant: use rdp")
 
@@ -311,7 +316,7 @@ def parts_of(events: Iterable[Event | Repeated], realisable: bool = False) -> tu
     parts: list[Part] = []
     squares: list[float] = []
     for item in items:
-        distance = _gaussian_distance(item.event)
+        distance = gaussian_distance(item.event)
         if distance is None:
             alone = realisable and isinstance(item.event, kinds.NoisyMax)
             pair = response_pair(item.event.range / 2) if alone else pair_of(item.event)  # type: ignore[union-attr]
