@@ -4,8 +4,8 @@
     scale:  one rate q = b/n for all, owner o is bounded by C_o = σ/κ_o(ε_o); σ is such that the mean bound is C
     both:   rates half-way (geometrically) between the two that draw b rows, bounds spend what is left of each budget
 
-Guarantee: a row of owner o has (ε_o, δ), composed exactly by RDP or PLD, one of them for κ, rates and bounds alike; every
-budget is used to 1 % and none overrun.
+Guarantee: a row of owner o has (ε_o, δ), composed exactly by RDP or PLD; every budget is used to 1 % and none overrun.
+One accountant finds κ, rates and bounds.
 
 Correction: the papers' closed form 2αq²C²/σ² holds only for small q and large σ/C and under-reports outside; here rates
 and bounds come from the exact cost.
