@@ -305,7 +305,7 @@ def noises_for(
     """`noise_for` for many ε at one rate, at two or three costs per ε.
 
     >>> [round(noise, 2) for noise in noises_for([3.06, 1.0], 1e-5, 0.005, 10_000)]
-    [1.0, 2.04]
+    [1.0, 2.16]
     """
     judge = accountant or Rdp()
     for epsilon in epsilons:
