@@ -5,7 +5,7 @@
     1 + Σ_{m≠n} cos ∠_nm·s_m/s_n > ς_n,   s = q·|D|·C      the loss of owner n falls (Cond. (2), Theorem 3.1)
 
 Corrections: Cond. (2) is stated for two owners, here for any number. The paper's ς adds ς_m as it is; the step before
-needs it times ‖∇L_m‖·|cos ∠|/‖∇L_n‖, and without that factor the condition need not suffice.
+gives it times ‖∇L_m‖·|cos ∠|/‖∇L_n‖, which is used here. We know of no case in which the paper's fails.
 """
 
 from __future__ import annotations
