@@ -145,7 +145,7 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
         "",
         f"![Learning curves of every owner](ino_{name}.svg)",
         "",
-        f"Not beaten in both balanced accuracy and spread across owners: {_front(found, owners)}.",
+        f"Not beaten in both balanced accuracy and spread (standard deviation) across owners: {_front(found, owners)}.",
         "",
         f"Settings: {settings}, momentum 0, plain SGD. Seeds {seeds[0]}–{seeds[-1]}; {seconds / 60:.0f} minutes of",
         "training in all, on one thread of a busy machine.",
@@ -159,7 +159,7 @@ def _drops(by_seed: dict[str, Any], owner: str) -> str:
     mean = [statistics.mean(values) for values in zip(*(run["owners"][owner] for run in runs), strict=True)]
     found = initial_drop(runs[0]["steps"], mean)
     if not found.happened:
-        return f"none; above half by step {_first_above(runs[0]['steps'], mean)}"
+        return f"none at these steps; above half by step {_first_above(runs[0]['steps'], mean)}"
     until = "the end" if found.end is None else f"step {found.end}"
     return f"{100 * found.depth:.1f} points from step {found.start} to {until}"
 

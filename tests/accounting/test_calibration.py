@@ -17,7 +17,9 @@ from veil.accounting.calibration import (
     noise_for,
     noise_for_subset,
     noise_multiplier,
+    noises_for,
     rate_for,
+    rates_for,
 )
 from veil.accounting.conversion import analytic_gaussian_noise
 from veil.accounting.events import AccountingError, Event, Gaussian, PoissonGaussian, Relation, Repeated, SubsetGaussian
@@ -62,6 +64,31 @@ def test_a_rate_satisfies_the_budget_and_a_little_more_does_not(
     assert 0 < rate <= 1
     assert spend(noise, rate, steps, relation, delta) <= epsilon
     assert rate == 1 or spend(noise, min(1.0, rate * 1.002), steps, relation, delta) > epsilon
+
+
+@EXAMPLES
+@given(st.lists(epsilons, min_size=1, max_size=6), st.floats(-0.2, 3.0).map(math.exp), st.integers(1, 10_000))
+def test_many_rates_at_once_satisfy_every_budget_and_a_little_more_does_not(
+    targets: list[float], noise: float, steps: int
+) -> None:
+    try:
+        found = rates_for(targets, 1e-5, noise, steps)
+    except AccountingError as error:
+        assert "no sampling rate reaches" in str(error)  # noqa: PT017
+        return
+    for epsilon, rate in zip(targets, found, strict=True):
+        assert spend(noise, rate, steps, ADD, 1e-5) <= epsilon
+        assert rate == 1 or spend(noise, min(1.0, rate * 1.002), steps, ADD, 1e-5) > epsilon
+
+
+@EXAMPLES
+@given(st.lists(epsilons, min_size=1, max_size=6), rates, st.integers(1, 100_000))
+def test_many_noises_at_once_satisfy_every_budget_and_a_little_less_does_not(
+    targets: list[float], rate: float, steps: int
+) -> None:
+    for epsilon, noise in zip(targets, noises_for(targets, 1e-5, rate, steps), strict=True):
+        assert spend(noise, rate, steps, ADD, 1e-5) <= epsilon
+        assert noise == SMALLEST_NOISE or spend(noise * (1 - 1e-3), rate, steps, ADD, 1e-5) > epsilon
 
 
 def test_a_clip_is_sigma_over_the_noise_multiplier() -> None:

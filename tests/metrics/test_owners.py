@@ -38,6 +38,16 @@ def test_a_drop_that_lasts_has_no_end_and_a_later_one_does_not_count() -> None:
     assert early.depth == pytest.approx(0.1)
 
 
+def test_a_drop_is_measured_from_the_runs_own_peak_and_not_from_the_untrained_model() -> None:
+    steps = [0, 2, 4, 8, 16, 32]
+    flat = initial_drop(steps, [0.2, 0.0, 0.0, 0.0, 0.1, 0.5])
+    assert not flat.happened
+    risen = initial_drop(steps, [0.0, 0.1, 0.4, 0.3, 0.2, 0.5])
+    assert (risen.start, risen.end) == (8, 32)
+    assert risen.depth == pytest.approx(0.2)
+    assert not initial_drop([0], [0.2]).happened
+
+
 def test_small_fluctuations_are_within_the_tolerance() -> None:
     assert not initial_drop([1, 2, 3], [0.5, 0.495, 0.6], tolerance=0.01).happened
     with pytest.raises(InputError):
@@ -90,5 +100,6 @@ def test_nothing_on_the_front_is_beaten_and_everything_else_is(pairs: list[tuple
 
 
 def test_a_trade_off_ignores_owners_without_rows() -> None:
-    assert trade_off("m", 0.8, [0.9, 0.6, math.nan]).spread == pytest.approx(0.3)
+    assert trade_off("m", 0.8, [0.9, 0.6, math.nan]).spread == pytest.approx(0.15)
+    assert trade_off("m", 0.8, [0.9, 0.6, 0.9, 0.6]).spread == pytest.approx(0.15)
     assert pareto_front([TradeOff("x", math.nan, 0.1)]) == []

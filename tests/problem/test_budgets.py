@@ -103,6 +103,16 @@ def test_enough_levels_keep_every_budget() -> None:
     assert quantise([1.0, 2.0, 3.0], 3).kept == 1.0
 
 
+def test_levels_that_nobody_counted_keep_98_percent_of_the_budgets_and_are_not_more_than_that_takes() -> None:
+    own = np.random.default_rng(0).lognormal(0.0, 0.5, 3000)
+    found = quantise(own)
+    assert found.kept >= 0.98
+    assert quantise(own, len(found.budgets) - 1).kept < 0.98
+    assert len(quantise(np.repeat([0.1, 1.0, 5.0], 40)).budgets) == 3
+    wide = quantise(np.random.default_rng(0).lognormal(0.0, 3.0, 3000))
+    assert len(wide.budgets) == 128
+
+
 @pytest.mark.parametrize("wrong", [[], [1.0, 0.0], [1.0, float("nan")], [[1.0]], ["x"]])
 def test_wrong_row_budgets_are_refused(wrong: list[object]) -> None:
     with pytest.raises(InputError):

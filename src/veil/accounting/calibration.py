@@ -61,11 +61,52 @@ def _private_root(cost: Callable[[float], float], target: float, low: float, hig
     """The smallest x, up to a relative `tolerance`, with cost(x) ≤ target: cost falls, low fails, high holds."""
 
     def excess(at: Floats, _: Indices) -> Floats:
-        value = cost(math.exp(at[0]))
-        return np.array([math.log(value / target) if 0 < value < math.inf else math.copysign(math.inf, value - target)])
+        return np.array([_log_ratio(cost(math.exp(at[0])), target)])
 
     bracket = _Bracket(np.log([low]), np.array([math.inf]), np.log([high]), np.array([-math.inf]))
     return math.exp(bracket.close(excess, tolerance)[0])
+
+
+def _log_ratio(value: float, target: float) -> float:
+    return math.log(value / target) if 0 < value < math.inf else math.copysign(math.inf, value - target)
+
+
+def _roots_of_one_curve(
+    cost: Callable[[float], float], targets: Sequence[float], near: float, smallest: float, largest: float
+) -> dict[float, float]:
+    """`_private_root` for several targets of one falling cost: a point computed for one target serves all others.
+
+    The search starts at `near`. The root is `smallest` where even that holds, and infinite where `largest` fails.
+    """
+    known: dict[float, float] = {}
+
+    def at(x: float) -> float:
+        if x not in known:
+            known[x] = cost(x)
+        return known[x]
+
+    def excess(logs: Floats, _: Indices) -> Floats:
+        return np.array([_log_ratio(at(math.exp(logs[0])), target)])
+
+    roots: dict[float, float] = {}
+    at(min(max(near, smallest), largest))
+    for target in sorted(set(targets)):
+        while min(known) > smallest and at(min(known)) <= target:
+            at(max(min(known) / 4, smallest))
+        while max(known) < largest and at(max(known)) > target:
+            at(min(max(known) * 4, largest))
+        if at(min(known)) <= target or at(max(known)) > target:
+            roots[target] = smallest if at(min(known)) <= target else math.inf
+            continue
+        high = min(x for x, value in known.items() if value <= target)
+        low = max(x for x in known if x < high)
+        ends = [np.array([_log_ratio(at(x), target)]) for x in (low, high)]
+        closed = _Bracket(np.log([low]), ends[0], np.log([high]), ends[1]).close(excess, _TOLERANCE)
+        root, slack = math.exp(closed[0]), 1e-15
+        while at(root) > target:  # exp(log x) may round to the wrong side
+            root, slack = root * (1 + slack), 2 * slack
+        roots[target] = root
+    return roots
 
 
 class _Bracket:
@@ -221,6 +262,65 @@ def rate_for(
     while spent(root) > epsilon:  # the reciprocal may round to the wrong side
         root, slack = root * (1 - slack), 2 * slack
     return root
+
+
+def rates_for(
+    epsilons: Sequence[float],
+    delta: float,
+    noise_multiplier: float,
+    steps: int,
+    relation: Relation = Relation.ADD_REMOVE,
+    accountant: Accountant | None = None,
+    near: float = 0.01,
+) -> tuple[float, ...]:
+    """`rate_for` for many ε under one noise multiplier, at two or three costs per ε; the search starts at rate `near`.
+
+    >>> [round(rate, 4) for rate in rates_for([8.0, 0.6], 1e-5, 4.0, 1000)]
+    [0.1935, 0.0189]
+    """
+    judge = accountant or Rdp()
+    for epsilon in epsilons:
+        _check_target(epsilon, delta)
+
+    def cost(inverse: float) -> float:
+        return judge.epsilon([Repeated(PoissonGaussian(noise_multiplier, 1.0 / inverse, relation), steps)], delta)
+
+    inverses = _roots_of_one_curve(cost, epsilons, 1.0 / near, 1.0, 1e15)
+    if not all(map(math.isfinite, inverses.values())):
+        raise AccountingError(
+            f"no sampling rate reaches epsilon {min(epsilons):g} at delta {delta:g} with noise multiplier "
+            f"{noise_multiplier:g} and {steps} steps: at rate 1e-15 they still cost {cost(1e15):.6g}"
+        )
+    return tuple(1.0 / inverses[epsilon] for epsilon in epsilons)
+
+
+def noises_for(
+    epsilons: Sequence[float],
+    delta: float,
+    rate: float,
+    steps: int,
+    relation: Relation = Relation.ADD_REMOVE,
+    accountant: Accountant | None = None,
+) -> tuple[float, ...]:
+    """`noise_for` for many ε at one rate, at two or three costs per ε.
+
+    >>> [round(noise, 2) for noise in noises_for([3.06, 1.0], 1e-5, 0.005, 10_000)]
+    [1.0, 2.16]
+    """
+    judge = accountant or Rdp()
+    for epsilon in epsilons:
+        _check_target(epsilon, delta)
+
+    def cost(kappa: float) -> float:
+        return judge.epsilon([Repeated(PoissonGaussian(kappa, rate, relation), steps)], delta)
+
+    kappas = _roots_of_one_curve(cost, epsilons, 1.0, SMALLEST_NOISE, LARGEST_NOISE)
+    if not all(map(math.isfinite, kappas.values())):
+        raise AccountingError(
+            f"no noise reaches epsilon {min(epsilons):g} at delta {delta:g}: with noise multiplier "
+            f"{LARGEST_NOISE:g} the events still cost {cost(LARGEST_NOISE):.6g}"
+        )
+    return tuple(kappas[epsilon] for epsilon in epsilons)
 
 
 def clip_for(

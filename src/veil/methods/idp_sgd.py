@@ -2,9 +2,10 @@
 
     sample: one bound C for all, owner o is drawn with the rate q_o that spends ε_o; κ is such that Σ n_o·q_o = b
     scale:  one rate q = b/n for all, owner o is bounded by C_o = σ/κ_o(ε_o); σ is such that the mean bound is C
-    both:   rates half-way (geometrically) between the two, bounds spend what is left of each budget
+    both:   rates half-way (geometrically) between the two that draw b rows, bounds spend what is left of each budget
 
 Guarantee: a row of owner o has (ε_o, δ), composed exactly by RDP or PLD; every budget is used to 1 % and none overrun.
+One accountant finds κ, rates and bounds.
 
 Correction: the papers' closed form 2αq²C²/σ² holds only for small q and large σ/C and under-reports outside; here rates
 and bounds come from the exact cost.
@@ -13,12 +14,17 @@ and bounds come from the exact cost.
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from veil.accounting import Rdp, Relation
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+
+from veil.accounting import AccountingError, Relation
 from veil.accounting.accountant import Accountant
-from veil.accounting.calibration import noise_for, rate_for
+from veil.accounting.calibration import SMALLEST_NOISE, noises_for, rates_for
 from veil.bounding import Clip
 from veil.errors import InputError, require, require_above_zero
 from veil.methods.calibrating import batch_of, relation_for, rules_for
@@ -31,6 +37,10 @@ from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
 
 Variant = Literal["sample", "scale", "both"]
+
+_CLOSE = 5e-4  # how far above the batch a search for noise may end, relatively
+_CURVE = 12  # budgets whose rates are exact while noise is searched for many
+_SELDOM = 0.01  # below this share of the common rate an owner hardly takes part
 
 
 @dataclass(frozen=True)
@@ -90,58 +100,144 @@ def owner_shares(
     """Rates and bounds that spend each owner's budget, whatever method draws and bounds with them."""
     require(variant in ("sample", "scale", "both"), f'variant is "{variant}": it must be sample, scale or both')
     budgets = facts.budgets or (settings.epsilon,) * len(facts.owners)
-    rate = batch_of(facts, settings) / facts.rows
+    cost = _Cost(
+        settings.steps_for(facts), settings.delta_for(facts), relation, settings.accountant_for(), facts.owner_sizes
+    )
+    batch = batch_of(facts, settings)
+    rate = batch / facts.rows
     if variant == "scale":
-        return _by_scale(budgets, (rate,) * len(budgets), clip, facts, settings, relation)
-    by_sample = _by_sample(budgets, clip, facts, settings, relation)
-    if variant == "sample":
-        return by_sample
-    rates = tuple(math.sqrt(rate * own) for own in by_sample.rates)
-    return _by_scale(budgets, rates, clip, facts, settings, relation)
+        return _by_scale(budgets, (rate,) * len(budgets), clip, cost)
+    kappa, rates = _by_sample(budgets, batch, cost)
+    shares = OwnerShares(rates, (clip,) * len(budgets), kappa * clip)
+    if variant == "both":
+        between = drawing([math.sqrt(rate * own) for own in rates], facts.owner_sizes, batch)
+        shares = _by_scale(budgets, between, clip, cost)
+    _warn_of_owners_left_out(shares, rate, facts, budgets, settings.accountant)
+    return shares
 
 
-def _by_sample(
-    budgets: tuple[float, ...], clip: float, facts: PublicFacts, settings: Settings, relation: Relation
-) -> OwnerShares:
-    """One noise multiplier; rates fall with the budget. κ is found by RDP (fast), rates by the accountant."""
-    steps, delta, batch = settings.steps_for(facts), settings.delta_for(facts), batch_of(facts, settings)
+@dataclass(frozen=True)
+class _Cost:
+    """What every search for rates, noise and bounds is about: one accountant for all of them."""
 
-    def rates(kappa: float, accountant: Accountant) -> tuple[float, ...]:
-        known = {
-            budget: rate_for(budget, delta, kappa, steps, relation, accountant=accountant) for budget in set(budgets)
-        }
-        return tuple(known[budget] for budget in budgets)
+    steps: int
+    delta: float
+    relation: Relation
+    accountant: Accountant
+    sizes: tuple[int, ...]
 
-    def expected(kappa: float) -> float:
-        found = rates(kappa, Rdp())
-        return sum(rows * rate for rows, rate in zip(facts.owner_sizes, found, strict=True))
+    def rates(self, budgets: Sequence[float], kappa: float, near: float) -> tuple[float, ...]:
+        return rates_for(budgets, self.delta, kappa, self.steps, self.relation, self.accountant, near)
 
-    low, high = math.log(0.3), math.log(0.6)
-    while expected(math.exp(high)) < batch:
-        low, high = high, high + math.log(2)
-        if high > math.log(1e6):
+    def noises(self, budgets: Sequence[float], rate: float) -> tuple[float, ...]:
+        return noises_for(budgets, self.delta, rate, self.steps, self.relation, self.accountant)
+
+    def batch(self, rates: Sequence[float]) -> float:
+        return sum(rows * rate for rows, rate in zip(self.sizes, rates, strict=True))
+
+
+def _by_sample(budgets: tuple[float, ...], batch: int, cost: _Cost) -> tuple[float, tuple[float, ...]]:
+    """One noise multiplier κ for all; rates fall with the budget and draw `batch` rows."""
+    rows, distinct = sum(cost.sizes), sorted(set(budgets))
+
+    def exact(kappa: float) -> float:
+        return cost.batch(cost.rates(budgets, kappa, batch / rows))
+
+    def between(kappa: float) -> float:
+        """Rates of a few budgets, those of all others read off a smooth curve through them."""
+        few = [distinct[round(i)] for i in np.linspace(0, len(distinct) - 1, _CURVE)]
+        curve = PchipInterpolator(np.log(few), np.log(cost.rates(few, kappa, batch / rows)))
+        return cost.batch(np.exp(curve(np.log(budgets))).tolist())
+
+    kappa, step = 1.0, 2.0
+    if len(distinct) > 2 * _CURVE:
+        kappa, step = _noise_that_draws(batch, rows, between, kappa, step), 1.002
+    kappa = _noise_that_draws(batch, rows, exact, kappa, step)
+    rates = cost.rates(budgets, kappa, batch / rows)
+    # What is left of the search: rates a little lower draw the batch exactly, on the private side.
+    shrink = min(1.0, batch / cost.batch(rates))
+    return kappa, tuple(rate * shrink for rate in rates)
+
+
+def _noise_that_draws(batch: int, rows: int, expected: Callable[[float], float], near: float, step: float) -> float:
+    """The noise multiplier at which `expected` rows are the batch, or up to 0.05 % more; more noise draws more rows."""
+
+    def excess(log_kappa: float) -> float:
+        try:
+            return math.log(max(expected(math.exp(log_kappa)), 1e-300) / batch)
+        except AccountingError:
+            return -math.inf  # at so little noise the smallest budget allows no rate at all
+
+    smallest, largest = math.log(SMALLEST_NOISE), math.log(1e6)
+    at, reach = math.log(near), math.log(step)
+    low, below, high, above = -math.inf, -math.inf, math.inf, math.inf
+    for count in range(100):
+        value = excess(at)
+        if value >= 0:
+            high, above = at, value
+        else:
+            low, below = at, value
+        # Where all rows are drawn, less noise may still draw them all.
+        drawn = above <= _CLOSE and batch < rows
+        if drawn or high <= smallest or high - low < 1e-5:
+            break
+        if low >= largest:
             raise InputError(f"no noise draws {batch} rows per step within these budgets: lower --batch-size")
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (middle, high) if expected(math.exp(middle)) < batch else (low, middle)
-    kappa = math.exp(high)
-    return OwnerShares(rates(kappa, settings.accountant_for()), (clip,) * len(budgets), kappa * clip)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            at = min(at + reach, largest) if value < 0 else max(at - reach, smallest)
+            reach *= 1.5
+        elif count % 3 == 2 or not (math.isfinite(below) and math.isfinite(above)) or above == below:
+            at = (low + high) / 2
+        else:
+            at = low + (high - low) * min(max((0.5 * _CLOSE - below) / (above - below), 0.01), 0.99)
+    return math.exp(high)
 
 
-def _by_scale(
-    budgets: tuple[float, ...],
-    rates: tuple[float, ...],
-    clip: float,
-    facts: PublicFacts,
-    settings: Settings,
-    relation: Relation,
-) -> OwnerShares:
+def _by_scale(budgets: tuple[float, ...], rates: tuple[float, ...], clip: float, cost: _Cost) -> OwnerShares:
     """Given rates; bounds grow with the budget and average (over rows) to `clip`."""
-    steps, delta, accountant = settings.steps_for(facts), settings.delta_for(facts), settings.accountant_for()
+    pairs = list(zip(budgets, rates, strict=True))
     known: dict[tuple[float, float], float] = {}
-    for pair in set(zip(budgets, rates, strict=True)):
-        known[pair] = noise_for(pair[0], delta, pair[1], steps, relation, accountant=accountant)
-    kappas = [known[pair] for pair in zip(budgets, rates, strict=True)]
-    mean_inverse = sum(rows / kappa for rows, kappa in zip(facts.owner_sizes, kappas, strict=True)) / facts.rows
+    for rate in set(rates):
+        wanted = sorted({budget for budget, own in pairs if own == rate})
+        known |= zip(((budget, rate) for budget in wanted), cost.noises(wanted, rate), strict=True)
+    kappas = [known[pair] for pair in pairs]
+    mean_inverse = sum(rows / kappa for rows, kappa in zip(cost.sizes, kappas, strict=True)) / sum(cost.sizes)
     sigma = clip / mean_inverse
     return OwnerShares(rates, tuple(sigma / kappa for kappa in kappas), sigma)
+
+
+def drawing(rates: Sequence[float], sizes: Sequence[int], batch: float) -> tuple[float, ...]:
+    """Rates in the same proportions, at most 1 each, that draw `batch` rows.
+
+    >>> drawing([0.1, 0.4], [100, 100], 150)
+    (0.5, 1.0)
+    """
+    found, certain = list(rates), [False] * len(rates)
+    for _ in rates:
+        left = batch - sum(rows for rows, sure in zip(sizes, certain, strict=True) if sure)
+        mass = sum(rows * rate for rows, rate, sure in zip(sizes, rates, certain, strict=True) if not sure)
+        found = [1.0 if sure else rate * left / mass for rate, sure in zip(rates, certain, strict=True)]
+        if max(found) <= 1:
+            break
+        certain = [rate >= 1 for rate in found]
+    return tuple(min(rate, 1.0) for rate in found)
+
+
+def _warn_of_owners_left_out(
+    shares: OwnerShares, usual: float, facts: PublicFacts, budgets: tuple[float, ...], accountant: str
+) -> None:
+    """One sentence on owners whose rows are drawn so seldom that the model learns next to nothing from them."""
+    left_out = [owner for owner, rate in enumerate(shares.rates) if rate < _SELDOM * usual]
+    if not left_out:
+        return
+    owner = min(left_out, key=lambda owner: shares.rates[owner])
+    others = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+    ways = (
+        "a larger batch or variant scale" if accountant == "pld" else "accountant pld, a larger batch or variant scale"
+    )
+    warnings.warn(
+        f'Owner "{facts.owners[owner]}"{others} with ε = {budgets[owner]:g} is drawn '
+        f"{shares.rates[owner] * facts.owner_sizes[owner]:.2g} times per step, where equal rates would draw "
+        f"{usual * facts.owner_sizes[owner]:.3g}: the model learns next to nothing from it; use {ways}.",
+        stacklevel=2,
+    )

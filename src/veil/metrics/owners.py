@@ -6,6 +6,7 @@ Whatever is computed here from rows is exact: use rows that were declared public
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ def evaluate_owners(model: nn.Module, problem: Problem) -> GroupMetrics:
 
 @dataclass(frozen=True, slots=True)
 class InitialDrop:
-    """A fall below the first value of a curve: from which step to which (None: not back yet), and how deep."""
+    """A fall below the early peak of a curve: from which step to which (None: not back yet), and how deep."""
 
     start: int | None
     depth: float
@@ -50,18 +51,24 @@ class InitialDrop:
 def initial_drop(steps: Sequence[int], values: ArrayLike, tolerance: float = 0.0) -> InitialDrop:
     """The minority initial drop of a curve (of accuracy, say): when it starts, how deep it is, when it is over.
 
-    The first value is the level. The drop starts at the first step whose value lies more than `tolerance` below it,
-    and ends at the first later step that is back at the level.
+    The level is the highest value in the first quarter of the run. The untrained model (step 0) does not count: where
+    it happens to guess says nothing about the training. The drop starts at the first later step whose value lies more
+    than `tolerance` below the level, and ends at the first step after that which is back at it.
 
-    >>> initial_drop([0, 10, 20, 30, 40], [0.2, 0.05, 0.0, 0.1, 0.6])
+    >>> initial_drop([0, 1, 2, 10, 20, 30, 40], [0.1, 0.15, 0.2, 0.05, 0.0, 0.1, 0.6])
     InitialDrop(start=10, depth=0.2, end=40)
-    >>> initial_drop([0, 10], [0.2, 0.3]).happened
+    >>> initial_drop([0, 10, 20], [0.2, 0.0, 0.3]).happened
     False
     """
-    curve = np.asarray(values, dtype=np.float64)
-    require(len(curve) == len(steps) and len(curve) > 0, "a curve must have at least one value, one for each step")
-    level = curve[0]
-    below = np.flatnonzero(curve < level - tolerance)
+    curve, at = np.asarray(values, dtype=np.float64), np.asarray(steps)
+    require(len(curve) == len(at) and len(curve) > 0, "a curve must have at least one value, one for each step")
+    trained = np.flatnonzero(at > 0)
+    if not trained.size:
+        return InitialDrop(None, 0.0, None)
+    early = trained[(at[trained] <= at[-1] / 4) | (trained == trained[0])]
+    peak = int(early[curve[early].argmax()])
+    level = curve[peak]
+    below = peak + np.flatnonzero(curve[peak:] < level - tolerance)
     if not below.size:
         return InitialDrop(None, 0.0, None)
     first = int(below[0])
@@ -124,9 +131,13 @@ class TradeOff:
 
 
 def trade_off(label: str, utility: float, by_owner: Sequence[float]) -> TradeOff:
-    """A model as a point: the spread is the best owner's figure minus the worst owner's."""
+    """A model as a point: the spread is the standard deviation of the owners' figures around their mean.
+
+    >>> trade_off("a model", 0.8, [1.0, 0.5]).spread
+    0.25
+    """
     known = [value for value in by_owner if not math.isnan(value)]
-    return TradeOff(label, utility, max(known) - min(known) if known else math.nan)
+    return TradeOff(label, utility, statistics.pstdev(known) if known else math.nan)
 
 
 def pareto_front(points: Sequence[TradeOff]) -> list[TradeOff]:

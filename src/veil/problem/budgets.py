@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import tomllib
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from veil.errors import InputError, require
 _OWNER_COLUMNS = ("owner", "name")
 _BUDGET_COLUMNS = ("epsilon", "budget", "ε")
 _CANDIDATES = 256
+_KEPT = 0.98
+_MOST = 128
 
 
 def read_budgets(source: Mapping[str, Any] | Path | str) -> dict[str, float]:
@@ -73,18 +76,19 @@ class Levels:
     kept: float
 
 
-def quantise(row_budgets: ArrayLike, levels: int = 8, *, names: Sequence[Any] | None = None) -> Levels:
+def quantise(row_budgets: ArrayLike, levels: int | None = None, *, names: Sequence[Any] | None = None) -> Levels:
     """Cut per-row budgets into at most `levels` levels, never above a row's own budget.
 
-    Levels are chosen among the budgets themselves such that the summed loss log(ε/level) is smallest. Budgets are
-    public: who may read the levels may read the budgets. `names` say what a row is called in errors (its place in a
-    file, where only some of its rows are given); else rows are counted from 0.
+    Without `levels` there are as many as keep 98 % of the budgets, 128 at most. They are chosen among the budgets
+    themselves such that the summed loss log(ε/level) is smallest. Budgets are public: who may read the levels may read
+    the budgets. `names` say what a row is called in errors (its place in a file, where only some of its rows are
+    given); else rows are counted from 0.
 
     >>> found = quantise([0.5, 0.6, 2.0, 2.0, 3.0], levels=2)
     >>> found.of_row.tolist(), dict(found.budgets)
     (['ε = 0.5', 'ε = 0.5', 'ε = 2', 'ε = 2', 'ε = 2'], {'ε = 0.5': 0.5, 'ε = 2': 2.0})
     """
-    require(levels >= 1, f"levels is {levels}: at least one is needed")
+    require(levels is None or levels >= 1, f"levels is {levels}: at least one is needed")
     given = np.asarray(row_budgets)
     require(given.ndim == 1 and given.size > 0, "per-row budgets must be one number for each row")
     own = np.array([_number(value) for value in given.tolist()])
@@ -98,11 +102,28 @@ def quantise(row_budgets: ArrayLike, levels: int = 8, *, names: Sequence[Any] | 
         chosen = np.unique(np.quantile(own, np.linspace(0.0, 1.0, _CANDIDATES), method="lower"))
         counts = np.bincount(np.searchsorted(chosen, own, side="right") - 1, minlength=len(chosen))
         values = chosen
-    edges = values[_best_levels(np.log(values), counts.astype(float), min(levels, len(values)))]
-    index = np.searchsorted(edges, own, side="right") - 1
-    names = _names(edges)
-    kept = float(np.mean(edges[index] / own))
-    return Levels(np.array(names)[index], dict(zip(names, edges.tolist(), strict=True)), kept)
+
+    def edges_of(number: int) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = values[_best_levels(np.log(values), counts.astype(float), number)]
+        return found
+
+    most = min(_MOST if levels is None else levels, len(values))
+    enough = most
+    if levels is None:
+        enough = 1 + bisect_left(range(1, most), _KEPT, key=lambda number: _kept(edges_of(number), own))
+    edges = edges_of(enough)
+    level_names = _names(edges)
+    of_row = np.array(level_names)[_level_of(edges, own)]
+    return Levels(of_row, dict(zip(level_names, edges.tolist(), strict=True)), _kept(edges, own))
+
+
+def _level_of(edges: NDArray[np.float64], own: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The highest level that is not above a row's budget."""
+    return np.searchsorted(edges, own, side="right") - 1
+
+
+def _kept(edges: NDArray[np.float64], own: NDArray[np.float64]) -> float:
+    return float(np.mean(edges[_level_of(edges, own)] / own))
 
 
 def _from_csv(text: str, where: str) -> list[tuple[str, Any]]:

@@ -82,7 +82,7 @@ class PoissonSampler:
     def slots(self, seed: Seed, step: int, stratum: int) -> Rows:
         """The drawn slots of one stratum, holes included."""
         generator = seed.generator("sampling/poisson/" + self.purpose, step, self.strata.names[stratum])
-        return poisson_slots(generator, self.strata.sizes[stratum], self.rates[stratum])
+        return poisson_slots(generator, len(self.strata.members[stratum]), self.rates[stratum])
 
     def rate_of(self, stratum: int) -> float:
         """The chance that a row of this stratum takes part."""
