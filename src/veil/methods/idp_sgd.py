@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 
 from veil.accounting import AccountingError, Relation
 from veil.accounting.accountant import Accountant
@@ -145,6 +144,8 @@ def _by_sample(budgets: tuple[float, ...], batch: int, cost: _Cost) -> tuple[flo
 
     def between(kappa: float) -> float:
         """Rates of a few budgets, those of all others read off a smooth curve through them."""
+        from scipy.interpolate import PchipInterpolator
+
         few = [distinct[round(i)] for i in np.linspace(0, len(distinct) - 1, _CURVE)]
         curve = PchipInterpolator(np.log(few), np.log(cost.rates(few, kappa, batch / rows)))
         return cost.batch(np.exp(curve(np.log(budgets))).tolist())
