@@ -18,16 +18,21 @@ dtypes = st.sampled_from([torch.float32, torch.float64])
 rows_of = st.integers(1, 5)
 
 
+of_linear_maps = {
+    "rows": rows_of,
+    "lead": st.lists(st.integers(1, 4), max_size=2),
+    "sizes": st.tuples(*[st.integers(1, 6)] * 3),
+    "dtype": dtypes,
+}
+
+
 def seeded(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed + sum(shape)))
 
 
 @generated
 @given(
-    rows=rows_of,
-    lead=st.lists(st.integers(1, 4), max_size=2),
-    sizes=st.tuples(*[st.integers(1, 6)] * 3),
-    dtype=dtypes,
+    **of_linear_maps,
     bias=st.booleans(),
 )
 def test_linear_over_any_leading_dimensions_is_the_loop(assert_like_loop, rows, lead, sizes, dtype, bias):
@@ -51,10 +56,7 @@ class Addmm(nn.Module):
 
 @generated
 @given(
-    rows=rows_of,
-    lead=st.lists(st.integers(1, 4), max_size=2),
-    sizes=st.tuples(*[st.integers(1, 6)] * 3),
-    dtype=dtypes,
+    **of_linear_maps,
     frozen=st.sampled_from(["", "weight", "bias"]),
 )
 def test_addmm_over_any_leading_dimensions_is_the_loop(assert_like_loop, rows, lead, sizes, dtype, frozen):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,12 +64,18 @@ def test_the_ladder_needs_much_less_noise_than_the_paper_at_the_same_privacy() -
 SAMPLINGS = [{"sampling": "poisson"}, {"sampling": "poisson", "neighbours": "replace-one"}, {"sampling": "wor"}]
 
 
+def cases(smallest: int, groups: int) -> dict[str, st.SearchStrategy[Any]]:
+    """Sizes of some groups, released losses of all that there may be, and how rows are drawn."""
+    losses = st.lists(st.floats(-5, 5), min_size=groups, max_size=groups)
+    return {
+        "sizes": st.lists(st.integers(smallest, 5000), min_size=1, max_size=groups),
+        "losses": st.lists(losses, min_size=1, max_size=4),
+        "sampling": st.sampled_from(SAMPLINGS),
+    }
+
+
 @settings(deadline=None, derandomize=True, max_examples=20)
-@given(
-    sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=8),
-    losses=st.lists(st.lists(st.floats(-5, 5), min_size=8, max_size=8), min_size=1, max_size=3),
-    sampling=st.sampled_from(SAMPLINGS),
-)
+@given(**cases(1, groups=8))
 def test_no_reachable_batch_size_overspends_at_the_fixed_order(
     sizes: list[int], losses: list[list[float]], sampling: dict[str, object]
 ) -> None:
@@ -89,11 +96,7 @@ def test_no_reachable_batch_size_overspends_at_the_fixed_order(
 
 
 @settings(deadline=None, derandomize=True, max_examples=8)
-@given(
-    sizes=st.lists(st.integers(5, 3000), min_size=1, max_size=5),
-    losses=st.lists(st.lists(st.floats(-5, 5), min_size=5, max_size=5), min_size=1, max_size=4),
-    sampling=st.sampled_from(SAMPLINGS),
-)
+@given(**cases(5, groups=5))
 def test_every_rung_that_weights_can_reach_has_a_token(
     sizes: list[int], losses: list[list[float]], sampling: dict[str, object]
 ) -> None:

@@ -158,10 +158,12 @@ def _rdp_curve(events: tuple[Repeated, ...]) -> tuple[Floats, Floats]:
 def _least_proved(epsilon: Callable[[float], float], rows: int, delta: float) -> float:
     """The least ε' that bisection finds; inf where δ would become too small before one is proved."""
     low = high = epsilon(delta / rows)
-    while high > 0 and epsilon(_share(delta, high, rows)) > high:
-        low, high = high, 1.5 * high
+    while high > 0:
         if not (math.isfinite(high) and _share(delta, high, rows) >= _LEAST):
             return math.inf
+        if epsilon(_share(delta, high, rows)) <= high:
+            break
+        low, high = high, 1.5 * high
     while high > _CLOSE * low:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if epsilon(_share(delta, middle, rows)) <= middle else (middle, high)

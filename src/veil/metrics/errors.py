@@ -74,22 +74,24 @@ class ErrorMetrics(GroupMetrics):
     overall: Errors = field(default_factory=lambda: Errors(0))
     sigma: float | None = None
 
+    def _of_groups(self) -> dict[str, float]:
+        known = {name: own for name, own in self.errors.items() if not math.isnan(own.mean_absolute_error)}
+        return {name: own.root_mean_squared_error for name, own in known.items()}
+
     @property
     def worst_group(self) -> str | None:
         """The name of the group with the largest root mean squared error."""
-        known = {n: e.root_mean_squared_error for n, e in self.errors.items() if not math.isnan(e.mean_absolute_error)}
-        return max(known, key=lambda name: known[name]) if known else None
+        return max(self._of_groups().items(), key=lambda one: one[1], default=(None, math.nan))[0]
 
     @property
     def worst_group_error(self) -> float:
         """The largest root mean squared error of any group."""
-        worst = self.worst_group
-        return math.nan if worst is None else self.errors[worst].root_mean_squared_error
+        return max(self._of_groups().values(), default=math.nan)
 
     @property
     def average_group_error(self) -> float:
         """The mean over groups, each counting the same."""
-        known = [e.root_mean_squared_error for e in self.errors.values() if not math.isnan(e.mean_absolute_error)]
+        known = list(self._of_groups().values())
         return float(np.mean(known)) if known else math.nan
 
     def as_json(self) -> dict[str, Any]:
