@@ -12,7 +12,7 @@ from tests.cli.people_cases import TRAIN
 from tests.program import Program
 
 MARKS = (b"8675309", b"Zanzibar", b"xylograph")
-SHOWN = b"asked for them by --show-private"
+SHOWN = b"requested with --show-private"
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_every_field_of_a_request_is_compared(place: Path) -> None:
 def test_other_options_of_the_method_and_other_settings_are_named(place: Path) -> None:
     cut_short(place, asked(place))
     refused(place, "the method differs", asked(place), method=methods.create("dp-sgd", {"clip": 2.0}))
-    refused(place, "`learning_rate` was 0.5 and is now 0.1", asked(place), settings={"learning_rate": 0.1})
+    refused(place, "`learning_rate` was not set and is now 0.1", asked(place), settings={"learning_rate": 0.1})
 
 
 def test_a_path_is_the_same_from_wherever_it_is_given(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,14 +132,15 @@ def carry_out(loop: Loop) -> None:
 def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Preparation:
     """Check the model, open the ledger and set up the loop; no row is read yet."""
     job = _made_ready(job, plan)
-    plan = with_learning_rate(plan, job.model)
+    asked, plan = plan.settings, with_learning_rate(plan, job.model)
     job = replace(job, not_covered=(*job.not_covered, *_tried(job, plan)))
     given = {"method": plan.method, **job.config, "settings": plan.settings.model_dump(exclude_none=True)}
     folder = out if isinstance(out, RunFolder) or out is None else RunFolder.open(out, plan.settings, resume, given)
     own = folder is not None and folder is not out
     try:
         if own and folder is not None:
-            folder.hold_to("request", Identity(settings_of(given)))
+            # What follows from the rest, as a learning rate may, is not what somebody changed.
+            folder.hold_to("request", Identity(settings_of(given | {"settings": asked.model_dump(exclude_none=True)})))
         began = weights_check(job.model)
         # A resumed run begins with the weights of its checkpoint, a continued one pays for those that it begins with.
         fresh = folder is None or not folder.resumed
