@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 
 from veil.errors import InputError
+from veil.report import judge_requirements
+from veil.report.requirements import parse_requirements
 from veil.request import Request
 from veil.tables.predictor import load_predictor
 from veil.tables.preparing import TARGET_BOUNDS
@@ -97,6 +99,16 @@ def test_codes_of_few_classes_stay_classes(wages: Path, tmp_path: Path) -> None:
     table["wage"] = (table["wage"] > 40).astype(int)
     table.to_csv(tmp_path / "codes.csv", index=False)
     assert train_table(asked(tmp_path / "codes.csv")).plan.facts.task == "classification"
+
+
+def test_a_requirement_may_name_an_error(wages: Path, tmp_path: Path) -> None:
+    run = train_table(asked(wages, require=["worst_group_error<=10", "r2>=0.99"]))
+    _, checks = judge_requirements([run.as_json()], parsed(["worst_group_error<=10", "r2>=0.99"]))
+    assert [check["met"] for check in checks] == [True, False]
+
+
+def parsed(texts: list[str]) -> list[dict[str, object]]:
+    return [requirement.as_json() for requirement in parse_requirements(texts)]
 
 
 def test_a_run_that_predicts_numbers_goes_on_by_the_loop_methods_too(wages: Path) -> None:

@@ -287,6 +287,11 @@ def parity_apart(found: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
     return {n: v for n, v in found.items() if n not in notions}, {n: v for n, v in found.items() if n in notions}
 
 
+ERRORS_OF_GROUPS = ("worst_group_error", "average_group_error")
+ERRORS = ("root_mean_squared_error", "mean_absolute_error", "r2")
+
+
 def judged_names() -> tuple[str, ...]:
-    """Every figure of a run that a requirement can name."""
-    return tuple(dict.fromkeys([*(f.name for f in ACROSS), *OVERALL, PRIVACY_COST_GAP.name, "epsilon"]))
+    """Every figure of a run that a requirement can name; errors are for numbers to predict."""
+    of_classes = [*(figure.name for figure in ACROSS), *OVERALL, PRIVACY_COST_GAP.name]
+    return tuple(dict.fromkeys([*of_classes, *ERRORS_OF_GROUPS, *ERRORS, "epsilon"]))

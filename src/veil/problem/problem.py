@@ -311,7 +311,7 @@ class Problem:
         return self._placed(inputs, torch.randint(0, max(1, facts.outputs), shape, generator=generator))
 
     def padded_twice(self) -> tuple[tuple[Nested, Tensor], tuple[Nested, Tensor]] | None:
-        """A made-up row alone, and the same row first in a batch that is padded further; None if none is padded."""
+        """A synthetic row alone, and the same row first in a batch that is padded further; None if none is padded."""
         pair = self.source.padded_twice() if isinstance(self.source, ItemRows) else None
         if pair is None:
             return None

@@ -1,8 +1,8 @@
 """Rows: where the inputs of a problem come from, when they are more than one tensor in memory.
 
 Whatever the rows are (dicts and tuples of tensors, sequences of different lengths, a memory map, the items of a torch
-Dataset), a problem asks for three things: the inputs of some rows, a few made-up rows of the same kind, and the inputs
-of all rows in order for a digest (by taking them piece by piece).
+Dataset), a problem asks for three things: the inputs of some rows, a few synthetic rows of the same kind, and the
+inputs of all rows in order for a digest (by taking them piece by piece).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from veil.foundation.nested import Nested, mapped, tensors
 MASK = "attention_mask"
 # Targets at padded places: torch's losses leave them out.
 IGNORED = -100
-# Lengths of made-up sequences, so that some are padded and some are not.
+# Lengths of synthetic sequences, so that some are padded and some are not.
 _MADE_UP_LENGTHS = (4, 7, 5, 7, 6)
 
 
@@ -105,7 +105,7 @@ class ItemRows:
         return (self.collate.row_size(self.example),)
 
     def padded_twice(self) -> tuple[tuple[Nested, int], tuple[Nested, int]] | None:
-        """A made-up row alone and beside a longer one, with the lengths of both; None if batches are alike long."""
+        """A synthetic row alone and beside a longer one, with the lengths of both; None if batches are alike long."""
         if not isinstance(self.collate, Collate) or not self.collate.padded or self.collate.pad_to is not None:
             return None
         short, long = min(_MADE_UP_LENGTHS), max(_MADE_UP_LENGTHS)
@@ -119,7 +119,7 @@ class ItemRows:
 
 
 def made_up_lengths(count: int) -> list[int]:
-    """Lengths of so many made-up sequences."""
+    """Lengths of so many synthetic sequences."""
     return [_MADE_UP_LENGTHS[row % len(_MADE_UP_LENGTHS)] for row in range(count)]
 
 

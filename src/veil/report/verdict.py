@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from veil.metrics.definitions import ACROSS, PRIVACY_COST_GAP
+from veil.metrics.definitions import ACROSS, ERRORS_OF_GROUPS, PRIVACY_COST_GAP
 from veil.report.cleaning import Record
 from veil.report.errors import error_headline, errors_of
 from veil.report.intervals import spread
@@ -15,7 +15,7 @@ from veil.report.requirements import SIGNS, from_mapping
 from veil.report.variants import Variant, find_variants, privacy_cost_gap
 from veil.report.wording import label, number, percent, some_of
 
-OVER_GROUPS = {figure.name for figure in (*ACROSS, PRIVACY_COST_GAP)}
+OVER_GROUPS = {*(figure.name for figure in (*ACROSS, PRIVACY_COST_GAP)), *ERRORS_OF_GROUPS}
 
 
 def make_verdict(

@@ -69,7 +69,7 @@ def fit(
 
 
 def require_problem(given: Any) -> None:
-    """Refuse rows that nobody put into groups yet."""
+    """Reject rows that nobody put into groups yet."""
     if isinstance(given, Problem):
         return
     require(not is_loader(given), LOADER)

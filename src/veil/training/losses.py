@@ -124,7 +124,7 @@ def as_row_losses(loss: Any, model: nn.Module, problem: Problem) -> LossFunction
 
 
 def form_of(loss: Any, model: nn.Module, problem: Problem) -> Form:
-    """How a loss becomes that of each row. Where its own kind does not tell, it is tried on made-up rows."""
+    """How a loss becomes that of each row. Where its own kind does not tell, it is tried on synthetic rows."""
     if isinstance(loss, Augmented):
         inner = form_of(loss.loss, model, problem)
         return lambda given: replace(given, loss=inner(given.loss))
@@ -153,7 +153,7 @@ def form_of(loss: Any, model: nn.Module, problem: Problem) -> Form:
 
 
 def check_loss(loss: LossFunction, model: nn.Module, problem: Problem) -> None:
-    """Refuse a loss of outputs and targets that does not take those of this problem."""
+    """Reject a loss of outputs and targets that does not take those of this problem."""
     if not isinstance(loss, Compared) and loss is not own_losses:
         return
     inputs, targets = problem.made_up(_FEW)
@@ -173,7 +173,7 @@ def check_loss(loss: LossFunction, model: nn.Module, problem: Problem) -> None:
 
 
 def _output(model: nn.Module, inputs: Any) -> Any:
-    """What a model gives for made-up rows; None if it does not take them."""
+    """What a model gives for synthetic rows; None if it does not take them."""
     try:
         with untouched(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
             return call(model, inputs)

@@ -107,14 +107,14 @@ def check_rows_apart(model: nn.Module, problem: Problem, loss: LossFunction) -> 
 
 
 def _check_engine(model: nn.Module, rows: Any, loss: LossFunction) -> None:
-    """Refuse what the engine cannot follow (recomputed activations, hooks) before the first step does."""
+    """Reject what the engine cannot follow (recomputed activations, hooks) before the first step does."""
     with untouched(model), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is slow is said in the first step
         gradients.GradientEngine(model, loss).norms_and_losses(rows)
 
 
 def learn(engine: gradients.GradientEngine, problem: Problem) -> None:
-    """Let an engine see the model once on made-up rows, if model and loss take them."""
+    """Let an engine see the model once on synthetic rows, if model and loss take them."""
     with untouched(engine.model), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is slow is said in the first step
         with suppress(Exception):  # whatever a user's own code does with rows that it did not expect
@@ -122,7 +122,7 @@ def learn(engine: gradients.GradientEngine, problem: Problem) -> None:
 
 
 def _check_padding(model: nn.Module, problem: Problem, loss: LossFunction) -> None:
-    """Refuse a model that sees how far its rows are padded: that depends on the other rows of a batch."""
+    """Reject a model that sees how far its rows are padded: that depends on the other rows of a batch."""
     pair = problem.padded_twice()
     if pair is None:
         return
