@@ -21,7 +21,7 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
 }
 SIGNS = {">=": "≥", ">": ">", "<=": "≤", "<": "<", "==": "="}
-_FORM = re.compile(r"\s*([A-Za-z_]+)\s*(>=|<=|==|>|<)\s*(\S+)\s*")
+_FORM = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*)\s*(>=|<=|==|>|<)\s*(\S+)\s*")
 
 
 @dataclass(frozen=True, slots=True)
