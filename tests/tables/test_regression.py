@@ -41,6 +41,7 @@ def test_a_target_of_many_numbers_is_learned_as_a_number_and_everything_is_in_it
     run = train_table(asked(wages), out=tmp_path / "run", say=said.append)
     assert any("learned as a number" in line and "--task classification" in line for line in said)
     assert TARGET_BOUNDS in run.certificate.not_covered
+    assert any("counts of their errors and targets" in line for line in run.certificate.assumptions)
     metrics = run.as_json()["metrics"]
     assert metrics["released"] is True
     table = pd.read_csv(wages)

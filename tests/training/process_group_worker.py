@@ -68,6 +68,8 @@ def main() -> None:
         )
         assert run.certificate.private
         torch.save(model.state_dict(), out / f"{name}-{rank}.pt")
+    if not processes.alone:
+        os._exit(0)  # as the command line does: torch's threads may abort a process that Python takes apart
 
 
 if __name__ == "__main__":

@@ -80,6 +80,15 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(number)
 
 
+def _end_in_group(code: str | int | None) -> None:
+    """End a process of a group at once: torch's threads may abort one that Python takes apart, and stop the others."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized() and code in (0, None):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
 def main() -> None:
     """Run the program. Exit code 0: done; 1: a check failed; 2: wrong input, with a one-sentence error."""
     if threading.current_thread() is threading.main_thread():  # elsewhere Python lets nobody set a handler
@@ -87,6 +96,9 @@ def main() -> None:
             signal.signal(number, _stop)
     try:
         app()
+    except SystemExit as end:
+        _end_in_group(end.code)
+        raise
     except (InputError, AccountingError) as error:
         say_error(str(error))
         sys.exit(2)

@@ -40,6 +40,13 @@ DISJOINT = {
     Relation.REPLACE_ONE: f"Held-out rows were chosen by a coin on each row's place {_PAYS} A row that replaces "
     "another takes its place, and so its part.",
 }
+# The same for numbers to predict.
+DISJOINT_ERRORS = {
+    relation: said.replace("their confusion counts", "counts of their errors and targets")
+    for relation, said in DISJOINT.items()
+}
+MEASURED = frozenset((*DISJOINT.values(), *DISJOINT_ERRORS.values()))
+"""Sentences of a run whose held-out rows have paid."""
 
 
 @dataclass(frozen=True)

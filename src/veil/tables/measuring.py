@@ -14,7 +14,7 @@ from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.metrics import evaluate
 from veil.metrics.errors import noisy_errors
-from veil.metrics.noisy_confusion import DISJOINT, noisy_metrics
+from veil.metrics.noisy_confusion import DISJOINT, DISJOINT_ERRORS, MEASURED, noisy_metrics
 from veil.noise import GaussianNoise
 from veil.plans import Plan
 from veil.problem import Problem
@@ -59,7 +59,7 @@ class HeldOutFigures:
         if plan.private and plan.relation is not self.relation:
             raise AccountingError(f"rows were held out for {self.relation}, but {plan.method} has {plan.relation}")
         require(
-            not set(DISJOINT.values()) & set(plan.assumptions),
+            not MEASURED & set(plan.assumptions),
             "Cannot measure: the held-out rows were already measured, for this run or the one it continues, and their "
             "budget is spent.",
         )
@@ -74,9 +74,10 @@ class HeldOutFigures:
             noise=GaussianNoise(self.seed, secure=plan.settings.secure_noise),
             open_ledger=Ledger if folder is None else partial(folder.ledger, name=EVALUATION),
         )
-        release = noisy_errors if self.rows.targets.is_floating_point() else noisy_metrics
+        numbers = self.rows.targets.is_floating_point()
+        release, said = (noisy_errors, DISJOINT_ERRORS) if numbers else (noisy_metrics, DISJOINT)
         metrics = release(model, self.rows, allowance, plan.facts.groups)
-        return Measured(metrics, assumptions=() if plan.relation is None else (DISJOINT[Relation(plan.relation)],))
+        return Measured(metrics, assumptions=() if plan.relation is None else (said[Relation(plan.relation)],))
 
 
 SHOWN = "Exact figures on the training rows, requested with --show-private. Do not publish this folder."

@@ -33,7 +33,7 @@ from veil.tables.text import vocabulary_of
 HOLDOUT = 0.2
 # A target of more different numbers than this is a quantity, unless someone says otherwise.
 MOST_CODES = 20
-TARGET_BOUNDS = "Bounds of the target: they were taken from the training rows."
+TARGET_BOUNDS = "Bounds of the target: they were taken from the rows."
 DRAFTED = (
     "Kinds, bounds and categories of the columns: they were taken from the rows into a draft of the schema. Where the "
     f'schema still says "{PRIVATE_NOTE}", put what everybody may know and delete the mark: then they are covered.'

@@ -29,7 +29,7 @@ from veil.errors import InputError, require
 from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.randomness import Seed
 from veil.metrics import evaluate
-from veil.metrics.noisy_confusion import DISJOINT
+from veil.metrics.noisy_confusion import MEASURED
 from veil.metrics.owners import evaluate_owners
 from veil.plans import Earlier, LossFunction, Plan
 from veil.plans.controllers import Constant
@@ -264,8 +264,8 @@ def roll_back(
         details[CHARGED] = True
     back = replace(plan, facts=facts, steps=found, rules=rules, details=details, over_budget=False)
     # Figures on held-out rows were of this run's last weights, unless they were carried over from an earlier run.
-    back = _continued(back, run, gone=tuple(DISJOINT.values()))
-    measured_before = bool(set(DISJOINT.values()) & set(plan.assumptions))
+    back = _continued(back, run, gone=tuple(MEASURED))
+    measured_before = bool(MEASURED & set(plan.assumptions))
     kept = [name for name in LEDGERS if name != EVALUATION or measured_before]
     check_budgets(Ledger(back.terms()), back.settings.accountant_for())
     with _folder(out, back, run) as folder:
