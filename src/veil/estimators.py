@@ -7,14 +7,11 @@ and categories are taken from the training rows, and the certificate states that
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing import current_process
 from pathlib import Path
-from types import FrameType
 from typing import Any, Self
 
 import numpy as np
@@ -36,7 +33,9 @@ from veil.metrics.errors import ErrorMetrics
 from veil.models.applying import apply
 from veil.plans import Settings
 from veil.problem import Problem, PublicFacts, cross
+from veil.problem.people import ROWS_PER_PERSON, Counted, Several, check_owners, count_rows
 from veil.request import Request
+from veil.tables.callers import SELECTION, callers, in_worker
 from veil.tables.fitted_rows import Fitted, added_up, fitted_before, mark_of, remember, rows_of
 from veil.tables.guessing import fit_encoding
 from veil.tables.measuring import HeldOutFigures
@@ -76,6 +75,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         batch_size: int = 256,
         learning_rate: float | None = None,
         holdout: float = 0.2,
+        rows_per_person: int = ROWS_PER_PERSON,
         schema: Schema | None = None,
         budgets: Mapping[str, float] | None = None,
         accountant: str = "pld",
@@ -92,6 +92,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.holdout = holdout
+        self.rows_per_person = rows_per_person
         self.schema = schema
         self.budgets = budgets
         self.accountant = accountant
@@ -131,12 +132,22 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         relation = relation_asked(self._method())
         return [] if relation is None else [HeldOutFigures(held_out, seed, relation)]
 
-    def _train(self, table: pd.DataFrame, targets: NDArray[Any], groups: Any, owners: Any, **facts: Any) -> Run:
-        """Set rows apart, encode, train and measure."""
+    def _train(
+        self, table: pd.DataFrame, targets: NDArray[Any], groups: Any, owners: Any, people: Any, **facts: Any
+    ) -> Run:
+        """Set rows apart, encode, train and measure. Of people, one row each decides what is set apart."""
         crossed = _attributes(groups, len(table), "sensitive_features")
         owned = None if owners is None else _labels(owners, len(table), "owners")
+        whole, of_whole, counted, named = table, targets, None, None
+        if people is not None:
+            named = _labels(people, len(table), "people")
+            counted = self._counted(named, crossed, owned)
+            named = named[counted.drawn]
+            table, targets = table.iloc[counted.drawn].reset_index(drop=True), targets[counted.drawn]
+            crossed = None if crossed is None else {name: labels[counted.drawn] for name, labels in crossed.items()}
+            owned = None if owned is None else owned[counted.drawn]
         seed, given = self._seed()
-        apart = self._held_out(table, targets, crossed, owned, holdout_key(seed))
+        apart = self._held_out(table, targets, crossed, {"owner": owned, "person": named}, holdout_key(seed))
         self.encoding_ = fit_encoding(table[~apart], set()) if self.schema is None else self.schema.encoding()
         rows, bounds = self.encoding_.encode(table), getattr(self, "target_bounds_", None)
 
@@ -152,6 +163,12 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             return made.with_classes_read() if bounds is None else made.with_target_range(*bounds)
 
         training, measured = parted(problem, apart)
+        if counted is not None:
+            some = counted.of(~apart)
+            more = torch.from_numpy(self.encoding_.encode(whole.iloc[some.rows]))
+            training = training.with_people(
+                Several(more, torch.as_tensor(of_whole[some.rows]).to(training.targets.dtype), some.first)
+            )
         if crossed is not None:
             check_groups(len(training.public.groups), len(training), list(crossed))
         fitting = self._fitting(table, targets, crossed, owned, given, training.public)
@@ -185,19 +202,30 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             remember(replace(fitting, epsilon=run.certificate.epsilon, delta=run.certificate.delta))
         return run
 
+    def _counted(
+        self, people: NDArray[Any], groups: Mapping[str, NDArray[Any]] | None, owners: NDArray[Any] | None
+    ) -> Counted:
+        """Which rows of each person count."""
+        if owners is not None:
+            check_owners(people, owners, range(len(owners)))
+        of = np.zeros(len(people), np.int64) if groups is None else cross(groups, len(people))[0]
+        return count_rows(people, of, self.rows_per_person)
+
     def _held_out(
         self,
         table: pd.DataFrame,
         targets: NDArray[Any],
         groups: Mapping[str, NDArray[Any]] | None,
-        owners: NDArray[Any] | None,
+        others: Mapping[str, NDArray[Any] | None],
         key: Seed,
     ) -> NDArray[np.bool_]:
-        """Which rows are held out: all that was given of a row is what it says."""
+        """Which rows are held out: all that was given of a row is what it says, its person too.
+
+        Of two people whose drawn rows are equal, one may go: the other must stay where all its rows are.
+        """
         relation = relation_asked(self._method())
         besides = {"\0target": targets, **{f"\0group {name}": labels for name, labels in (groups or {}).items()}}
-        if owners is not None:
-            besides["\0owner"] = owners
+        besides |= {f"\0{name}": labels for name, labels in others.items() if labels is not None}
         rows = identities_for(relation, table.assign(**besides))
         of = np.zeros(len(table)) if groups is None else cross(groups, len(table))[0]
         return Holdout(self.holdout, key).sparing(rows, of)
@@ -259,8 +287,11 @@ class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc
     ((400,), 2.0)
     """
 
-    def fit(self, X: Any, y: Any, *, sensitive_features: Any = None, owners: Any = None) -> Self:
-        """Train on rows `X` with labels `y`; groups and owners are one label per row, or columns that are crossed."""
+    def fit(self, X: Any, y: Any, *, sensitive_features: Any = None, owners: Any = None, people: Any = None) -> Self:
+        """Train on rows `X` with labels `y`; groups and owners are one label per row, or columns that are crossed.
+
+        `people` has one label per row, for whom it is about: all rows of a person are then protected together.
+        """
         if y is None:
             raise InputError("requires y to be passed, but the target y is None")
         table = self._table(X, reset=True)
@@ -274,7 +305,8 @@ class FairPrivateClassifier(ClassifierMixin, _FairPrivate):  # type: ignore[misc
         self.classes_ = np.unique(labels)
         require(len(self.classes_) >= 2, "there is only 1 class in y: a classifier needs rows of at least two classes")
         codes = np.searchsorted(self.classes_, labels)
-        run = self._train(table, codes, sensitive_features, owners, classes=list(range(len(self.classes_))))
+        classes = list(range(len(self.classes_)))
+        run = self._train(table, codes, sensitive_features, owners, people, classes=classes)
         self.group_metrics_ = figures = run.metrics
         self.worst_group_accuracy_ = math.nan if figures is None else figures.worst_group_accuracy
         return self
@@ -314,6 +346,7 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
         batch_size: int = 256,
         learning_rate: float | None = None,
         holdout: float = 0.2,
+        rows_per_person: int = ROWS_PER_PERSON,
         schema: Schema | None = None,
         budgets: Mapping[str, float] | None = None,
         accountant: str = "pld",
@@ -331,6 +364,7 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
             batch_size=batch_size,
             learning_rate=learning_rate,
             holdout=holdout,
+            rows_per_person=rows_per_person,
             schema=schema,
             budgets=budgets,
             accountant=accountant,
@@ -339,8 +373,8 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
         )
         self.target_bounds = target_bounds
 
-    def fit(self, X: Any, y: Any, *, sensitive_features: Any = None, owners: Any = None) -> Self:
-        """Train on rows `X` with numbers `y`."""
+    def fit(self, X: Any, y: Any, *, sensitive_features: Any = None, owners: Any = None, people: Any = None) -> Self:
+        """Train on rows `X` with numbers `y`; groups, owners and people as for the classifier."""
         if y is None:
             raise InputError("requires y to be passed, but the target y is None")
         table = self._table(X, reset=True)
@@ -352,7 +386,7 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
         require(low <= high, f"target_bounds are {low} and {high}: the first must not be above the second")
         self.target_bounds_ = (low, high)
         scaled = np.clip(2 * (values - low) / ((high - low) or 1.0) - 1, -1.0, 1.0)
-        run = self._train(table, scaled, sensitive_features, owners, task="regression")
+        run = self._train(table, scaled, sensitive_features, owners, people, task="regression")
         self.group_metrics_ = figures = run.metrics
         self.worst_group_error_ = figures.worst_group_error if isinstance(figures, ErrorMetrics) else math.nan
         return self
@@ -411,11 +445,11 @@ def _check_length(rows: int, found: int, what: str) -> None:
 
 def _around(fitting: Fitted) -> list[str]:
     """What around a fit its certificate does not cover; the unexpected also raises one warning."""
-    modules, steps = _callers()
-    wrapper = next((name for name in modules if name.startswith(_SELECTION)), None) or next(iter(modules), None)
+    modules, steps = callers()
+    wrapper = next((name for name in modules if name.startswith(SELECTION)), None) or next(iter(modules), None)
     found = []
     if wrapper is not None:
-        found.append(SEARCH if wrapper.startswith(_SELECTION) else WRAPPED.format(".".join(wrapper.split(".")[:2])))
+        found.append(SEARCH if wrapper.startswith(SELECTION) else WRAPPED.format(".".join(wrapper.split(".")[:2])))
     before = fitted_before(fitting.rows, fitting.mark) if fitting.epsilon > 0 else []
     if before:
         found.append(_refitted(before, fitting))
@@ -428,7 +462,7 @@ def _around(fitting: Fitted) -> list[str]:
             NotCoveredWarning,
             stacklevel=4,
         )
-    return [*found, *([STEPS] if steps else []), *([WORKER] if _in_worker() else [])]
+    return [*found, *([STEPS] if steps else []), *([WORKER] if in_worker() else [])]
 
 
 def _refitted(before: Sequence[Fitted], fitting: Fitted) -> str:
@@ -440,31 +474,3 @@ def _refitted(before: Sequence[Fitted], fitting: Fitted) -> str:
         f"These rows were used to fit {models} in this process: their ε add up to {epsilon:.3g} (δ to {delta:.2g}), "
         f"with this fit to at most {most:.3g} (δ to {most_delta:.2g})."
     )
-
-
-def _callers() -> tuple[list[str], bool]:
-    """Modules of libraries that fit estimators, among the callers of this fit, and whether a pipeline is one of them.
-
-    A library that fits once and reads nothing from the rows itself is not listed.
-    """
-    found, steps = [], False
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        if name.startswith(_STEPS):
-            steps = steps or len(getattr(frame.f_locals.get("self"), "steps", ((), ()))) > 1
-        elif name.startswith(_LIBRARIES) and not name.startswith(_PASSED_THROUGH):
-            found.append(name)
-        frame = frame.f_back
-    return found, steps
-
-
-def _in_worker() -> bool:
-    """Whether this is a process that joblib started, which does not share its parent's memory."""
-    return "Loky" in type(current_process()).__name__
-
-
-_SELECTION = ("sklearn.model_selection._validation", "sklearn.model_selection._search")
-_LIBRARIES = ("sklearn.", "fairlearn.", "imblearn.")
-_STEPS = ("sklearn.pipeline", "sklearn.compose", "imblearn.pipeline")
-_PASSED_THROUGH = ("sklearn.base", "sklearn.utils", "sklearn.frozen", "imblearn.base", "imblearn.utils")

@@ -212,11 +212,29 @@ def test_files_that_are_no_store_or_a_newer_one_are_refused(tmp_path: Path) -> N
         BudgetStore.open(tmp_path / "other")
     BudgetStore.create(tmp_path / "newer")
     connection = sqlite3.connect(tmp_path / "newer")
-    connection.execute("UPDATE veil_budget_format SET version = 2")
+    connection.execute("UPDATE veil_budget_format SET version = 99")
     connection.commit()
     connection.close()
-    with pytest.raises(InputError, match="has format 2"):
+    with pytest.raises(InputError, match="has format 99"):
         BudgetStore.open(tmp_path / "newer")
+
+
+def test_a_store_of_the_first_format_is_brought_up_with_all_it_holds(tmp_path: Path) -> None:
+    place = tmp_path / "old"
+    old = BudgetStore.create(place)
+    old.add_dataset(DataSet("books", groups=("sex",)), epsilon=1.0, delta=1e-5)
+    old.reserve("books", Spending("first", Cost(0.25, 1e-6)))
+    connection = sqlite3.connect(place)
+    connection.execute("ALTER TABLE veil_budget_datasets DROP COLUMN person")
+    connection.execute("UPDATE veil_budget_format SET version = 1")
+    connection.commit()
+    connection.close()
+    for _ in range(2):
+        store = BudgetStore.open(place)
+        assert store.dataset("books").person == ""
+        assert store.balances("books")[0].spent_epsilon == 0.25
+    store.add_dataset(DataSet("visits", person="patient"), epsilon=1.0, delta=1e-5)
+    assert store.dataset("visits").person == "patient"
 
 
 def test_a_busy_store_is_waited_for_and_then_named(tmp_path: Path, store: BudgetStore) -> None:

@@ -7,15 +7,22 @@ import pytest
 import torch
 
 from tests.methods.method_cases import CASES, NoNoise, plan_for, small_engine, small_problem
+from tests.problem.people_cases import in_people
 from veil.accounting import Relation
 from veil.foundation.randomness import Seed
+from veil.gradients import GradientEngine
 from veil.problem import Problem
 from veil.releases import GradientRelease, Released
+from veil.training.losses import row_losses
+from veil.training.person_losses import by_person
 
 
 def released(release: GradientRelease, problem: Problem, step: int) -> Released:
-    sampler = release.draw.sampler(problem.strata())
-    return release.make(small_engine(), problem, sampler, Seed.from_int(9), step, NoNoise())  # type: ignore[arg-type]
+    sampler, engine = release.draw.sampler(problem.strata()), small_engine()
+    if problem.several is not None:
+        problem, loss = by_person(problem, row_losses)
+        engine = GradientEngine(engine.model, loss)
+    return release.make(engine, problem, sampler, Seed.from_int(9), step, NoNoise())  # type: ignore[arg-type]
 
 
 def distance(release: GradientRelease, one: Released, other: Released) -> float:
@@ -30,9 +37,10 @@ def neighbours(problem: Problem, row: int, relation: Relation) -> Problem:
     return problem.replacing(row, -100.0 * problem.inputs[row], 1 - problem.targets[row])
 
 
+@pytest.mark.parametrize("people", [False, True], ids=["rows", "people"])
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
-def test_no_row_moves_the_sum_by_more_than_its_bound(name: str, options: dict[str, object]) -> None:
-    problem = small_problem()
+def test_nobody_moves_the_sum_by_more_than_their_bound(name: str, options: dict[str, object], people: bool) -> None:
+    problem = in_people(small_problem()) if people else small_problem()
     plan = plan_for(name, options, problem)
     assert plan.relation is not None
     reach = 1 if plan.relation is Relation.ADD_REMOVE else 2

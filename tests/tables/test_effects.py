@@ -84,7 +84,7 @@ def trained(classes: tuple[str, ...], crossed: int = 8, knots: int = 7, inside: 
             rows = curves(torch.from_numpy(ENCODING.encode(a_table(seed=1)))).double() / 10
             targets = torch.rand(len(rows), 2, generator=generator, dtype=torch.float64) / 2
             noise = GaussianNoise(Seed.from_int(0))
-            CrossRelease(0.1, Relation.ADD_REMOVE).make(crosses, curves, rows, targets, noise)
+            CrossRelease(0.1, Relation.ADD_REMOVE).make(crosses, curves, rows, targets, torch.ones(len(rows)), noise)
         for weight in head.parameters():
             weight.copy_(torch.randn(weight.shape, generator=generator))
     return model

@@ -17,7 +17,8 @@ from veil.accounting.people import epsilons_shown
 from veil.foundation.files import FOR_ALL, write_whole
 
 GROUP_SIZES = "group_sizes"
-UNIT = "one row"
+UNIT_FACT = "unit"
+UNIT, PERSON = "one row", "one person"
 _NAMES = "the names of groups, owners and classes"
 # What cannot be told, and what stays fixed between neighbours, by relation and by where the group sizes come from.
 _REMOVED = {
@@ -38,13 +39,36 @@ _REPLACED = (
     "what any one row says, as against any other row of the same group and owner",
     f"Public, and the same when a row is replaced: {_NAMES}, and how many rows each has.",
 )
+# The same for people: all rows of a person are there or not, or are others.
+_PEOPLE_REMOVED = {
+    "counted": (
+        "whether any one person was in the data or their place was empty",
+        f"Public, and the same when a person is removed: {_NAMES}, and how many people each group has, which was "
+        "counted in the rows.",
+    ),
+    "declared": (
+        "whether any one person was in the data",
+        f"Public, and the same when a person is removed: {_NAMES}, and how many people each group has, which was "
+        "declared.",
+    ),
+    "released": (
+        "whether any one person was in the data",
+        f"Public, and the same when a person is removed: {_NAMES}. How many people each group has is noisy: this ε "
+        "pays for it.",
+    ),
+}
+_PEOPLE_REPLACED = (
+    "what the rows of any one person say, as against those of any other person of the same group and owner",
+    f"Public, and the same when a person is replaced: {_NAMES}, and how many people each has.",
+)
 
 
 @dataclass(frozen=True)
 class Certificate:
     """What is promised, to whom, and under which assumptions. `epsilon` is None where nothing is promised.
 
-    The unit of every ε is one row, except in `by_rows`: the ε of a person with that many rows, wherever they stand.
+    `unit` is what every ε is for: one row, or one person with all their rows. Where it is a row, `by_rows` has the ε of
+    a person with that many rows, wherever they stand.
     """
 
     method: str
@@ -112,8 +136,8 @@ def _check_kinds(record: Any) -> None:
     for name in ("assumptions", "not_covered"):
         if not isinstance(record[name], list) or not all(isinstance(item, str) for item in record[name]):
             raise AccountingError(f"`{name}` must be a list of sentences")
-    if record.get("unit", UNIT) != UNIT or not all(map(str.isdecimal, record.get("by_rows", {}))):
-        raise AccountingError(f"`unit` must be {UNIT}, and `by_rows` must map numbers of rows to numbers")
+    if record.get("unit", UNIT) not in (UNIT, PERSON) or not all(map(str.isdecimal, record.get("by_rows", {}))):
+        raise AccountingError(f"`unit` must be {UNIT} or {PERSON}, and `by_rows` must map numbers of rows to numbers")
     if not isinstance(record["private"], bool) or not isinstance(record["facts"], dict):
         raise AccountingError("`private` must be true or false, and `facts` an object")
 
@@ -151,7 +175,8 @@ def certify(
         not_covered=not_covered,
         facts=terms.facts,
         ledger_check=ledger.check,
-        by_rows=epsilons_shown(ledger, accountant),
+        unit=unit_of(terms),
+        by_rows=epsilons_shown(ledger, accountant) if unit_of(terms) == UNIT else {},
     )
 
 
@@ -215,25 +240,34 @@ def _largest(accounts: tuple[Account, ...], values: list[float], attribute: str)
     return largest
 
 
-def neighbours_in_words(relation: Relation, sizes: object) -> tuple[str, str]:
+def unit_of(terms: Terms) -> str:
+    """What is protected as a whole."""
+    return PERSON if terms.facts.get(UNIT_FACT) == PERSON else UNIT
+
+
+def neighbours_in_words(relation: Relation, sizes: object, unit: str = UNIT) -> tuple[str, str]:
     """What nobody can tell, and what is public and stays fixed. Sizes of unknown origin count as counted."""
     if relation is Relation.REPLACE_ONE:
-        return _REPLACED
-    return _REMOVED.get(str(sizes), _REMOVED["counted"])
+        return _REPLACED if unit == UNIT else _PEOPLE_REPLACED
+    removed = _REMOVED if unit == UNIT else _PEOPLE_REMOVED
+    return removed.get(str(sizes), removed["counted"])
 
 
 def _statement(epsilon: float, terms: Terms, by_owner: Mapping[str, float]) -> str:
     odds = math.exp(min(epsilon, 700.0))
     factor = f"by more than a factor of {odds:.2f}" if odds < 1000 else "by more than a very large factor"
-    hidden, fixed = neighbours_in_words(terms.relation, terms.facts.get(GROUP_SIZES))
+    unit = unit_of(terms)
+    hidden, fixed = neighbours_in_words(terms.relation, terms.facts.get(GROUP_SIZES), unit)
     text = (
         f"Seeing the model, nobody can tell {hidden} {factor} (ε = {epsilon:.3g}) in the odds, except with a "
         f"probability of at most δ = {terms.delta:.2g}. {fixed}"
     )
     if len(by_owner) > 1:
         strongest = min(by_owner, key=lambda name: by_owner[name])
+        each, all_of = ("single row", "rows") if unit == UNIT else ("person", "people")
+        its = "its" if unit == UNIT else "their"
         text += (
-            f' Each single row has the ε of its owner, from {by_owner[strongest]:.3g} ("{strongest}") to '
-            f"{epsilon:.3g}: all rows of one owner together have no such ε."
+            f' Each {each} has the ε of {its} owner, from {by_owner[strongest]:.3g} ("{strongest}") to '
+            f"{epsilon:.3g}: all {all_of} of one owner together have no such ε."
         )
     return text

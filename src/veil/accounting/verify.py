@@ -24,7 +24,7 @@ from dp_accounting import rdp as peer_rdp
 
 from veil.accounting import events as kinds
 from veil.accounting.accountant import Accountant
-from veil.accounting.certificate import Certificate, certify, check_budgets
+from veil.accounting.certificate import UNIT, Certificate, certify, check_budgets
 from veil.accounting.events import AccountingError, Event, Relation, Repeated
 from veil.accounting.ledger import Account, Ledger, LedgerDamaged, Terms
 from veil.accounting.pld import Pld
@@ -70,6 +70,7 @@ class Verdict:
 
     opinions: tuple[Opinion, ...]
     faults: tuple[str, ...]
+    unit: str = UNIT
 
     @property
     def holds(self) -> bool:
@@ -108,7 +109,7 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
         )
         agrees = second is None or second <= claimed * (1 + TOLERANCE) + 1e-3
         opinions.append(Opinion(account.group, account.owner, claimed, second, agrees, remark))
-    return Verdict(tuple(opinions), tuple(faults))
+    return Verdict(tuple(opinions), tuple(faults), certificate.unit)
 
 
 def _opened(path: Path) -> Ledger:

@@ -24,6 +24,7 @@ from veil.foundation.randomness import Seed
 from veil.plans import Plan
 from veil.plans.controllers import first_release
 from veil.problem import Problem
+from veil.problem.people import Several
 from veil.releases import GradientRelease, PrivateView, Released
 from veil.sampling import OneGroupSampler, Sampler
 from veil.sampling.draws import OneGroup, Poisson, PoissonUpTo
@@ -35,6 +36,8 @@ TENSORS = ("first", "second")
 NORM = 100.0
 # More canaries than declared rows may be in a group: the sum of any other loss would be out of proportion to its size.
 BASE_LOSS = 0.0
+# Rows of a person who is a canary.
+CANARY_ROWS = 3
 
 
 class CanaryModel(nn.Module):
@@ -99,7 +102,16 @@ def make_canaries(plan: Plan, per_group: int, seed: Seed) -> Canaries:
     else:
         signs[plays] = np.where(coins, 1.0, -1.0)
     problem = Problem(torch.from_numpy(ids)[:, None], torch.from_numpy(signs), cell_of, plan.facts, present)
-    return Canaries(cell_of[plays], coins, problem)
+    return Canaries(cell_of[plays], coins, of_unit(problem))
+
+
+def of_unit(problem: Problem) -> Problem:
+    """The same, where people are protected: every canary is a person who has the row several times."""
+    if problem.public.unit == "row":
+        return problem
+    rows = np.repeat(np.arange(len(problem.cell_of)), CANARY_ROWS)
+    first = CANARY_ROWS * np.arange(len(problem.cell_of) + 1)
+    return problem.with_people(Several(problem.inputs[rows], problem.targets[rows], first))
 
 
 def drawn_alone(release: GradientRelease) -> bool:

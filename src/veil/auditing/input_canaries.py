@@ -55,7 +55,12 @@ def put_among(problem: Problem, per_group: int, seed: Seed) -> tuple[Problem, ND
     coins = generator.random(len(rows)) < 0.5
     present = problem.present.copy()
     present[rows] = coins
-    return replace(problem, targets=targets, present=present), rows, coins
+    several = problem.several
+    if several is not None:  # all rows of a canary
+        moved = torch.zeros(len(targets), dtype=targets.dtype)
+        moved[torch.from_numpy(rows)] = shift
+        several = replace(several, targets=(several.targets + moved[several.person_of]) % classes)
+    return replace(problem, targets=targets, present=present, several=several), rows, coins
 
 
 def play_inputs(

@@ -11,11 +11,12 @@ from torch import nn
 
 from veil import methods
 from veil.accounting import Ledger, Relation
+from veil.accounting.certificate import PERSON
 from veil.auditing.shadow_models import BuildModel
 from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.plans import Plan
-from veil.problem import Cell, Problem, PublicFacts
+from veil.problem import Cell, Problem, PublicFacts, Unit
 from veil.request import Request, Settings
 from veil.tables.images import holds_images
 from veil.tables.mapped import is_large
@@ -106,9 +107,9 @@ def facts_from(record: Mapping[str, Any]) -> PublicFacts:
     cells = tuple(Cell(index, 0, int(group["rows"])) for index, group in enumerate(groups))
     names = tuple(str(group["name"]) for group in groups)
     owners = (str(record["owners"][0]["name"]),)
-    return PublicFacts(
-        names, owners, cells, (1,), record["task"], tuple(record["classes"]), None, record.get("sizes", "counted")
-    )
+    classes, sizes = tuple(record["classes"]), record.get("sizes", "counted")
+    unit: Unit = "person" if (record.get("privacy") or {}).get("unit") == PERSON else "row"
+    return PublicFacts(names, owners, cells, (1,), record["task"], classes, None, sizes, unit=unit)
 
 
 def reload(folder: Path) -> LoadedRun:

@@ -153,6 +153,10 @@ def _rows_mark(problem: Problem) -> bytes:
     rows.update(problem.cell_of.tobytes())
     rows.update(problem.present.tobytes())
     rows.update(problem.inputs.numpy().tobytes())
+    if problem.several is not None:
+        rows.update(problem.several.first.tobytes())
+        rows.update(problem.several.targets.numpy().tobytes())
+        rows.update(problem.several.inputs.numpy().tobytes())
     return rows.digest()
 
 

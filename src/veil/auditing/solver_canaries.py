@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from veil.accounting import Ledger, Relation
-from veil.auditing.canaries import Canaries, Scores
+from veil.auditing.canaries import Canaries, Scores, of_unit
 from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.models import build_model
@@ -104,8 +104,8 @@ def _model(plan: Plan) -> nn.Module:
 
 
 def _alone(facts: PublicFacts, cell: int, index: int, size: float) -> Problem:
-    """One row on the way to a corner of its range; classes take turns."""
+    """One row on the way to a corner of its range; classes take turns. A person has it several times."""
     signs = torch.where(torch.arange(math.prod(facts.input_shape)) % 2 == 0, size, -size)
     inputs = signs.reshape(1, *facts.input_shape)
     target = torch.tensor([index % len(facts.classes)]) if facts.classes else torch.tensor([1.0])
-    return Problem(inputs, target, np.array([cell]), facts, np.ones(1, dtype=bool))
+    return of_unit(Problem(inputs, target, np.array([cell]), facts, np.ones(1, dtype=bool)))

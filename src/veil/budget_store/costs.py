@@ -49,7 +49,8 @@ class DataSet:
     """What is fixed about a budget when it is made.
 
     `groups` and `owner` name the columns that make its groups and owners: only a run that has the same ones is charged
-    group by group. `order` is that of the Rényi costs, chosen when the budget is made.
+    group by group. `order` is that of the Rényi costs, chosen when the budget is made. `person` names the column of
+    people where the budget is theirs; else it is each row's.
     """
 
     name: str
@@ -58,15 +59,26 @@ class DataSet:
     owner: str = ""
     composition: Composition = "sum"
     order: float | None = None
+    person: str = ""
 
     def __post_init__(self) -> None:
         checked_name(self.name, "the name of a data set")
-        for column in (*self.groups, *([self.owner] if self.owner else [])):
+        for column in (*self.groups, *(name for name in (self.owner, self.person) if name)):
             checked_name(column, "the name of a column")
         require(
             self.composition in get_args(Composition),
             f'composition is "{self.composition}": it must be {" or ".join(get_args(Composition))}',
         )
+
+
+def require_same_unit(dataset: DataSet, person: str | None) -> None:
+    """Reject a run whose ε is not for what the budget is kept for: a row, or a person by the same column."""
+    kept, asked = dataset.person, person or ""
+    if kept == asked:
+        return
+    of = {name: f'people by "{name}"' if name else "rows" for name in (kept, asked)}
+    way = f"train with --person {kept}" if kept else f"make another budget with --person {asked}"
+    raise InputError(f'the budget of "{dataset.name}" is kept for {of[kept]}, and the run protects {of[asked]}: {way}')
 
 
 def order_for(epsilon: float, delta: float) -> float:

@@ -11,7 +11,7 @@ from sqlalchemy import Column, Double, ForeignKey, Integer, MetaData, String, Ta
 from veil.budget_store.balance import Cell
 from veil.budget_store.costs import Cost, checked_name
 
-FORMAT = 1
+FORMAT = 2
 # How the note of a run begins that reads something off the rows which no ε covers.
 NOT_CHARGED = "Not charged: "
 State = Literal["reserved", "running", "finished", "cancelled"]
@@ -89,6 +89,7 @@ datasets = Table(
     Column("relation", String(20), nullable=False),
     Column("groups", Text, nullable=False),
     Column("owner", Text, nullable=False),
+    Column("person", Text, nullable=False, server_default=""),
     Column("composition", String(20), nullable=False),
     Column("rdp_order", Double),
     # Raised by every change: raising it is what makes two changes wait for each other.

@@ -13,7 +13,7 @@ from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_multiplier
 from veil.accounting.events import Gaussian, Relation, Repeated
 from veil.accounting.spending_rules import TokenBucket
-from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of, largest
+from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of, largest, require_same_unit
 from veil.budget_store.entries import Spending, State
 from veil.budget_store.store import BudgetStore, new_claim
 from veil.errors import InputError, require
@@ -86,6 +86,7 @@ def reserve_for(
     *,
     groups: Sequence[str] = (),
     owner: str | None = None,
+    person: str | None = None,
     held_out: bool = False,
     folder: Path | None = None,
 ) -> RunReservation:
@@ -94,12 +95,15 @@ def reserve_for(
     `groups` and `owner` are the columns that make the run's groups and owners: if they are the budget's, every cell is
     charged its own cost, else every row the largest. `held_out` says that rows which take no part in training are
     measured with noise at the run's own (ε, δ): a row is then charged the larger of the two. With `folder`, the run's
-    mark and name are kept there, so that a resumed run is not charged again.
+    mark and name are kept there, so that a resumed run is not charged again. `person` is the column of people that the
+    run protects: all are charged the largest cost, as nothing says that they count in the same group in every run.
     """
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
     terms = place.dataset(dataset)
+    require_same_unit(terms, person)
     costs = _costs(plan, terms, held_out)
     same = tuple(groups) == terms.groups and (owner or "") == terms.owner and bool(terms.groups or terms.owner)
+    same = same and person is None
     spending = Spending(run_id, largest(costs.values()), costs if same else {}, plan.method)
     return _reserved(place, dataset, spending, folder)
 
@@ -113,11 +117,14 @@ def reserve_amount(
     delta: float,
     relation: Relation,
     method: str = "",
+    person: str | None = None,
     folder: Path | None = None,
 ) -> RunReservation:
-    """Reserve an (ε, δ) for every row: for a run whose plan is not known before it reads rows."""
+    """Reserve an (ε, δ) for every row or person: for a run whose plan is not known before it reads rows."""
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
-    cost = amount(epsilon, delta, place.dataset(dataset), relation)
+    terms = place.dataset(dataset)
+    require_same_unit(terms, person)
+    cost = amount(epsilon, delta, terms, relation)
     return _reserved(place, dataset, Spending(run_id, cost, method=method), folder)
 
 

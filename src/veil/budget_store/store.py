@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, CursorResult, Engine, Row, func, insert, inspect, select, update
+from sqlalchemy import URL, Connection, CursorResult, Engine, Row, func, insert, inspect, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from veil.accounting.events import Relation
@@ -55,6 +55,8 @@ class BudgetStore:
         with in_words(url), reading(engine).connect() as connection:
             require(inspect(connection).has_table(formats.name), missing)
             version = connection.execute(select(formats.c.version)).scalar()
+        if version == 1:
+            version = _brought_up(engine)
         require(version == FORMAT, f"{shown(url)} has format {version}, this version of Veil reads {FORMAT}")
         return cls(url, engine, patience)
 
@@ -93,6 +95,7 @@ class BudgetStore:
                     relation=dataset.relation.value,
                     groups=json.dumps(dataset.groups),
                     owner=dataset.owner,
+                    person=dataset.person,
                     composition=dataset.composition,
                     rdp_order=dataset.order,
                     turn=0,
@@ -251,6 +254,18 @@ def _make_tables(engine: Engine) -> None:
             connection.execute(insert(formats).values(version=FORMAT))
 
 
+def _brought_up(engine: Engine) -> int | None:
+    """Bring a store of the first format up to this one: it had budgets of rows alone. Its format now."""
+    try:
+        with engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {datasets.name} ADD COLUMN person TEXT NOT NULL DEFAULT ''"))
+            connection.execute(update(formats).values(version=FORMAT))
+    except DBAPIError:  # somebody else did it at the same moment
+        pass
+    with reading(engine).connect() as connection:
+        return connection.execute(select(formats.c.version)).scalar()
+
+
 def _number(made: CursorResult[Any]) -> int:
     """The number that the database gave a new row."""
     key = made.inserted_primary_key
@@ -273,7 +288,7 @@ def _take_turn(connection: Connection, name: str) -> Row[Any]:
 
 def _dataset(row: Row[Any]) -> DataSet:
     groups = tuple(json.loads(row.groups))
-    return DataSet(row.name, Relation(row.relation), groups, row.owner, row.composition, row.rdp_order)
+    return DataSet(row.name, Relation(row.relation), groups, row.owner, row.composition, row.rdp_order, row.person)
 
 
 def _add_limit(connection: Connection, dataset: int, limit: Limit) -> None:

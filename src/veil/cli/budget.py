@@ -36,7 +36,14 @@ def create(context: typer.Context, store: Store = STORE, json: Json = False) -> 
     from veil.budget_store import BudgetStore, DataSet
 
     asked = BudgetRequest.checked(**values_of(BudgetRequest, context))
-    made = DataSet(asked.dataset, Relation(asked.relation), asked.group, asked.owner.strip(), asked.compose)
+    made = DataSet(
+        asked.dataset,
+        Relation(asked.relation),
+        asked.group,
+        asked.owner.strip(),
+        asked.compose,
+        person=asked.person.strip(),
+    )
     place = BudgetStore.create(store)
     place.add_dataset(made, epsilon=asked.epsilon, delta=asked.delta)
     _show(place, [asked.dataset], json)
@@ -177,6 +184,7 @@ def _as_json(dataset: DataSet, balances: list[Balance], more: list[str]) -> dict
         "relation": dataset.relation.value,
         "groups": list(dataset.groups),
         "owner": dataset.owner or None,
+        "person": dataset.person or None,
         "composition": dataset.composition,
         "order": dataset.order,
         "limits": [balance.as_json() for balance in balances],
@@ -186,16 +194,17 @@ def _as_json(dataset: DataSet, balances: list[Balance], more: list[str]) -> dict
 
 def _table(dataset: DataSet, balances: list[Balance]) -> Table:
     how = "sums of ε and δ" if dataset.order is None else f"Rényi costs at order {dataset.order:.3g}"
-    title = Text(f"Budget of {dataset.name} ({dataset.relation}, {how})")
+    whose = f", people by {dataset.person}" if dataset.person else ""
+    title = Text(f"Budget of {dataset.name} ({dataset.relation}, {how}{whose})")
     table = Table(title=title, title_justify="left")
-    table.add_column("rows of")
+    table.add_column("people of" if dataset.person else "rows of")
     for heading in ("ε", "charged", "left", "δ", "charged", "left"):
         table.add_column(heading, justify="right")
     table.add_column("share left", justify="right")
     for balance in balances:
         limit = balance.limit
         table.add_row(
-            Text(limit.name()),
+            Text(limit.name().replace("every row", "everybody") if dataset.person else limit.name()),
             f"{limit.epsilon:g}",
             f"{balance.spent_epsilon:.4g}",
             f"{balance.left_epsilon:.4g}",

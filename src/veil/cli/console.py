@@ -59,7 +59,8 @@ def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -
     title = "Root mean squared error by group, in the unit of the target" if numbers else "Accuracy by group, %"
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.add_column("group")
-    table.add_column("training rows", justify="right")
+    people = summaries[0]["privacy"].get("unit") == "one person"
+    table.add_column("training people" if people else "training rows", justify="right")
     table.add_column("test rows", justify="right")
     for summary in summaries:
         table.add_column(summary["method"], justify="right")
@@ -85,7 +86,9 @@ def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -
     label = "ε (smallest to largest)" if any(" to " in shown for shown in promised) else "ε (every group)"
     table.add_row(label, "", "", *promised)
     owners = any(len(summary["privacy"]["by_owner"]) > 1 for summary in summaries)
-    lines = [not_measured(summaries), "ε is for each single row of an owner, not for all its rows" if owners else None]
+    one, many = ("person", "people") if people else ("row", "rows")
+    whose = f"ε is for each single {one} of an owner, not for all its {many}" if owners else None
+    lines = [not_measured(summaries), whose]
     table.caption = "\n".join(line for line in lines if line) or None
     return table
 

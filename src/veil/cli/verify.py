@@ -27,7 +27,7 @@ def verify(
         opinions = [asdict(opinion) for opinion in verdict.opinions]
         print_json({"holds": verdict.holds, "faults": list(verdict.faults), "opinions": opinions})
     else:
-        page = Table(title="ε of one row, by account", title_justify="left")
+        page = Table(title=f"ε of {verdict.unit}, by account", title_justify="left")
         for heading in ("group", "owner", "certificate", "second accountant", "agrees", "how"):
             page.add_column(heading)
         for opinion in verdict.opinions:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from veil.accounting import AccountingError, Event, Relation, Terms
-from veil.accounting.certificate import GROUP_SIZES
+from veil.accounting.certificate import GROUP_SIZES, PERSON, UNIT_FACT
 from veil.accounting.ledger import Account
 from veil.accounting.spending_rules import SpendingRule
 from veil.noise.filters import DiskFilter
@@ -44,6 +44,11 @@ WITHIN_CELL = "A row is replaced by a row of the same group and owner."
 SEED_GIVEN = (
     "The seed was given by a person: anybody who knows it, or sees two runs with the same seed, can subtract the "
     "noise. Use it for tests only."
+)
+PEOPLE = (
+    "What is said of a row here holds for a person: all rows that name the same person. Group sizes are numbers of "
+    "people. A person counts in one group, that of one of their rows, with a limited number of rows, chosen by a fixed "
+    "rule from their own rows alone. That every row names the right person is taken as given."
 )
 START = "The starting weights do not depend on these rows, except through releases that this ledger records."
 ROW_BY_ROW = (
@@ -140,6 +145,8 @@ class Plan:
             for index, (cell, rule) in enumerate(zip(self.facts.cells, self.rules, strict=True))
         )
         facts = {"method": self.method, "steps": self.steps, GROUP_SIZES: self.facts.sizes, **self.details}
+        if self.facts.unit == "person":
+            facts[UNIT_FACT] = PERSON
         return Terms(self.relation, self.delta, self.settings.accountant, accounts, facts)
 
     def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
@@ -151,6 +158,8 @@ class Plan:
             found.append(CLASSES_READ)
         if self.relation is Relation.REPLACE_ONE:
             found.append(WITHIN_CELL)
+        if self.facts.unit == "person":
+            found.insert(0, PEOPLE)
         if not self.settings.secure_noise:
             found.append(FAST_NOISE)
         if seed_given:

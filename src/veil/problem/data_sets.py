@@ -47,8 +47,8 @@ class DataSet:
         return len(self.items)
 
     @classmethod
-    def opened(cls, items: Any, inputs: Any, targets: Any, groups: Any, owners: Any) -> DataSet:
-        """Look at the first item to see what an item is made of."""
+    def opened(cls, items: Any, inputs: Any, targets: Any, *others: Any) -> DataSet:
+        """Look at the first item to see what an item is made of; `others` are groups, owners and people."""
         require(not is_loader(items), LOADER)
         indexed = hasattr(items, "__len__") and hasattr(items, "__getitem__")
         require(indexed, f"a {type(items).__name__} has no len and no items by number: give a map-style data set")
@@ -57,7 +57,7 @@ class DataSet:
         target = targets if isinstance(targets, str) else None
         if _is_mapping(first):
             known = [str(key) for key in first.keys()]  # noqa: SIM118
-            for key in [k for k in (target, groups, owners) if isinstance(k, str)] + _keys(inputs):
+            for key in [k for k in (target, *others) if isinstance(k, str)] + _keys(inputs):
                 require(key in known, f'the items have no "{key}": they have {", ".join(known)}')
             target = target or (next((key for key in _TARGETS if key in known), None) if targets is None else None)
             require(
@@ -65,13 +65,13 @@ class DataSet:
                 f"which of {', '.join(known)} is the target? Name it with targets=",
             )
         else:
-            named = [k for k in (target, groups, owners) if isinstance(k, str)] + _keys(inputs)
+            named = [k for k in (target, *others) if isinstance(k, str)] + _keys(inputs)
             require(not named, f'the items have no keys, so there is no "{next(iter(named), "")}": give a function')
             pairs = isinstance(first, tuple | list) and len(first) > 1
             require(pairs or targets is not None, "the items hold no target: give targets=, one per row")
         if callable(inputs):
             return cls(items, inputs, target)
-        without = tuple(key for key in (target, groups, owners) if isinstance(key, str))
+        without = tuple(key for key in (target, *others) if isinstance(key, str))
         return cls(items, Chosen(tuple(inputs) if inputs is not None else None, without, last=True), target)
 
     def rows(self, collate: Callable[[list[Any]], Nested] | None, pad: bool | int) -> ItemRows:
@@ -89,7 +89,7 @@ class DataSet:
         return ItemRows(self.items, self.of_item, collate, example)
 
     def columns(self, **wanted: Any) -> dict[str, Any]:
-        """Targets, groups and owners of all rows; items are read once, if any of these must be read off them."""
+        """Targets, groups, owners and people of all rows; items are read once, if any of these is in them."""
         found: dict[str, Any] = {}
         readers: dict[str, Callable[[Any], Any]] = {}
         for name, given in wanted.items():

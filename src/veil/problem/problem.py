@@ -17,19 +17,29 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from veil.errors import InputError, require
+from veil.errors import require
 from veil.foundation.nested import Nested, mapped
 from veil.problem.budgets import Levels, quantise
+from veil.problem.groups import Memberships, cross, primary_group, used_names, with_declared
 from veil.problem.inputs import as_inputs
+from veil.problem.people import (
+    ROWS_PER_PERSON,
+    PersonRows,
+    Several,
+    check_owners,
+    count_rows,
+    least_of_person,
+    of_people,
+)
 from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, row_size
 from veil.problem.strata import Strata
 from veil.problem.targets import Task, as_targets
 
 # Where group sizes come from: the rows themselves, a person who states them, or a noisy release that ε pays for.
 Sizes = Literal["counted", "declared", "released"]
+# What is protected as a whole: a row, or all rows of a person.
+Unit = Literal["row", "person"]
 EVERYBODY = "everybody"
-# Between the attributes in the name of a crossed group.
-CROSSED = " × "
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,8 @@ class PublicFacts:
     classes_declared: bool = False
     # Numbers to predict lie between −1 and 1 where this says what they were before; None: they are as they were.
     target_range: tuple[float, float] | None = None
+    # Where it is a person, all sizes count people.
+    unit: Unit = "row"
 
     @property
     def rows(self) -> int:
@@ -88,28 +100,12 @@ class PublicFacts:
 
 
 @dataclass(frozen=True)
-class Memberships:
-    """Overlapping groups: which of them each row is in, one column per name."""
-
-    names: tuple[str, ...]
-    table: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, groups: Mapping[str, Sequence[bool] | NDArray[np.bool_]]) -> Memberships:
-        """From one truth value per row for each group.
-
-        >>> Memberships.of({"old": [True, False], "ill": [True, True]}).table.sum(axis=0)
-        array([1, 2])
-        """
-        return cls(tuple(groups), np.stack([np.asarray(rows, dtype=bool) for rows in groups.values()], axis=1))
-
-
-@dataclass(frozen=True)
 class Problem:
     """Private rows with the cell of each. `present` is False only for a row taken out by `without`.
 
     Where `source` is given, rows come from there and `inputs` is empty: for rows that are not one tensor in memory.
-    `device` is where batches are put; None leaves them where they are.
+    `device` is where batches are put; None leaves them where they are. Of people with several rows this holds one row
+    each, and `several` has all that count.
     """
 
     inputs: Tensor
@@ -120,6 +116,7 @@ class Problem:
     memberships: Memberships | None = field(default=None, repr=False)
     source: Rows | None = field(default=None, repr=False)
     device: torch.device | None = field(default=None, repr=False, compare=False)
+    several: Several | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return int(self.present.sum())
@@ -136,6 +133,8 @@ class Problem:
         group_sizes: Mapping[str, int] | None = None,
         classes: Sequence[Any] | None = None,
         task: Task = "classification",
+        people: Sequence[Any] | NDArray[Any] | None = None,
+        rows_per_person: int = ROWS_PER_PERSON,
     ) -> Problem:
         """Validate the data and build a problem.
 
@@ -151,6 +150,9 @@ class Problem:
         `group_sizes` declares the groups and their public sizes; without it the counts are taken as public knowledge,
         and the certificate says so. `classes` fixes their order and admits some that no row has.
 
+        `people` says whom each row is about: then all rows of a person are protected together. A person counts in one
+        group, with at most `rows_per_person` rows (`veil.problem.people`); group sizes are numbers of people.
+
         >>> problem = Problem.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], {"sex": ["f", "m", "m"]})
         >>> problem.public.groups, problem.public.group_sizes
         (('f', 'm'), (1, 2))
@@ -162,13 +164,16 @@ class Problem:
         require(len(y) == rows, f"there are {rows} rows of features and {len(y)} targets: the numbers must match")
         overlap: Memberships | None = None
         if isinstance(groups, Memberships):
-            group_ids, names, overlap = _primary_group(groups, rows)
+            require(people is None, "a person counts in one group: give groups that do not overlap")
+            group_ids, names, overlap = primary_group(groups, rows)
         else:
             group_ids, names = cross(groups, rows) if groups is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
             if group_sizes is not None:
-                group_ids, names = _with_declared(group_ids, names, group_sizes)
+                group_ids, names = with_declared(group_ids, names, group_sizes)
         if budgets is not None and not isinstance(budgets, Mapping):
             require(owners is None, "per-row budgets define the owners: omit owners, or give each owner's ε")
+            if people is not None and not isinstance(budgets, Levels):
+                budgets = least_of_person(budgets, people)
             levels = budgets if isinstance(budgets, Levels) else quantise(budgets)
             require(
                 len(levels.of_row) == rows,
@@ -178,6 +183,14 @@ class Problem:
         owner_ids, owner_names = (
             cross(owners, rows, "owner") if owners is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
         )
+        counted = None if people is None else count_rows(people, group_ids, rows_per_person)
+        several = None
+        if counted is not None and people is not None:
+            check_owners(people, owner_ids, range(rows))
+            group_ids, owner_ids = group_ids[counted.drawn], owner_ids[counted.drawn]
+            if group_sizes is None:  # a group may have rows and nobody who counts in it
+                names, group_ids = used_names(names, group_ids)
+            several, x, y = of_people(counted, x, y)
         cells, cell_of = _cells(group_ids, owner_ids, names, owner_names, group_sizes)
         public = PublicFacts(
             groups=names,
@@ -190,7 +203,9 @@ class Problem:
             sizes="counted" if group_sizes is None else "declared",
             classes_declared=classes is not None,
         )
-        return cls(x.tensor, y, cell_of, public, np.ones(rows, dtype=bool), overlap, x.source)
+        present = np.ones(len(cell_of), dtype=bool)
+        made = cls(x.tensor, y, cell_of, public, present, overlap, x.source)
+        return made if counted is None else made.with_people(several)
 
     @classmethod
     def from_dataset(
@@ -203,6 +218,8 @@ class Problem:
         collate: Callable[[list[Any]], Nested] | None = None,
         pad: bool | int = False,
         owners: Any = None,
+        people: Any = None,
+        rows_per_person: int = ROWS_PER_PERSON,
         **facts: Any,
     ) -> Problem:
         """A problem over the items of a data set; their inputs are asked for when they are drawn.
@@ -217,6 +234,7 @@ class Problem:
             collate: Puts a list of inputs together into a batch of tensors. By default tensors are stacked.
             pad: Whether rows have different lengths and are padded, with a mask; a number is the length of all batches.
             owners: Likewise as groups.
+            people: Likewise, with `rows_per_person` as for `from_arrays`.
             facts: `budgets`, `group_sizes`, `classes` and `task`, as for `from_arrays`.
 
         >>> from torch.utils.data import TensorDataset
@@ -226,13 +244,16 @@ class Problem:
         """
         from veil.problem.data_sets import DataSet
 
-        opened = DataSet.opened(dataset, inputs, targets, groups, owners)
+        opened = DataSet.opened(dataset, inputs, targets, groups, owners, people)
         source = opened.rows(collate, pad)
-        given = opened.columns(targets=targets, groups=groups, owners=owners)
-        made = cls.from_arrays(np.zeros((len(opened), 1), np.float32), given.pop("targets"), **given, **facts)
-        return replace(
-            made, inputs=torch.empty(0), source=source, public=replace(made.public, input_shape=source.shape)
-        )
+        given = opened.columns(targets=targets, groups=groups, owners=owners, people=people)
+        numbers = np.arange(len(opened))[:, None]
+        made = cls.from_arrays(numbers, given.pop("targets"), **given, rows_per_person=rows_per_person, **facts)
+        public, several = replace(made.public, input_shape=source.shape), made.several
+        if public.unit == "person":  # what is left of the numbers says which items count
+            several = None if several is None else several.of_items(source)
+            source = source.only(made.inputs[:, 0].numpy())
+        return replace(made, inputs=torch.empty(0), source=source, public=public, several=several)
 
     def with_classes_read(self) -> Problem:
         """The same, for classes that were given but had been read off rows before: the certificate says so."""
@@ -284,6 +305,8 @@ class Problem:
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[Nested, Tensor]:
         """Inputs and targets of some rows."""
+        if isinstance(self.source, PersonRows):
+            return self._placed(self.source.take(rows), self.source.targets(rows))
         index = torch.from_numpy(rows)
         targets = self.targets.index_select(0, index)  # several times as fast as brackets
         inputs = self.inputs.index_select(0, index) if self.source is None else self.source.take(rows)
@@ -304,11 +327,17 @@ class Problem:
         shape = (count, *self.targets.shape[1:])
         if self.targets.ndim > 1 and isinstance(self.source, ItemRows):
             shape = (count, self.source.length_of(inputs) or shape[1], *shape[2:])
-        if facts.task == "multi-label":
-            return self._placed(inputs, torch.randint(0, 2, shape, generator=generator).to(self.targets.dtype))
+        if isinstance(self.source, PersonRows):
+            return self._placed(inputs, self.source.made_up_targets(count, lambda n: self._targets((n,), generator)))
+        return self._placed(inputs, self._targets(shape, generator))
+
+    def _targets(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Synthetic targets."""
+        if self.public.task == "multi-label":
+            return torch.randint(0, 2, shape, generator=generator).to(self.targets.dtype)
         if self.targets.is_floating_point():
-            return self._placed(inputs, torch.randn(shape, generator=generator).to(self.targets.dtype))
-        return self._placed(inputs, torch.randint(0, max(1, facts.outputs), shape, generator=generator))
+            return torch.randn(shape, generator=generator).to(self.targets.dtype)
+        return torch.randint(0, max(1, self.public.outputs), shape, generator=generator)
 
     def padded_twice(self) -> tuple[tuple[Nested, Tensor], tuple[Nested, Tensor]] | None:
         """A synthetic row alone, and the same row first in a batch that is padded further; None if none is padded."""
@@ -360,6 +389,37 @@ class Problem:
             stop = min(start + rows_at_once, len(self.cell_of))
             yield self.inputs[start:stop] if self.source is None else self.source.take(np.arange(start, stop))
 
+    def with_people(self, several: Several | None) -> Problem:
+        """The same, where each row stands for a person whose rows that count are `several`."""
+        return replace(self, public=replace(self.public, unit="person"), several=several)
+
+    def apart(self) -> tuple[Problem, NDArray[np.float64]]:
+        """All rows one by one, and the share of each in what it adds to a sum; those of a person add up to 1."""
+        several = self.several
+        if several is None:
+            return self, np.ones(len(self.cell_of))
+        person_of = several.person_of
+        rows = replace(
+            self,
+            inputs=several.inputs,
+            targets=several.targets,
+            cell_of=self.cell_of[person_of],
+            present=self.present[person_of],
+            source=several.source,
+            several=None,
+        )
+        return rows, several.shares()
+
+    def together(self) -> Problem:
+        """Each person as one row, which holds all rows of theirs; the same if nobody has several."""
+        if self.several is None:
+            return self
+        return replace(self, inputs=torch.empty(0), source=PersonRows(self.several), several=None)
+
+    def drawn(self) -> Problem:
+        """One row of each person alone."""
+        return replace(self, several=None)
+
     def without(self, row: int) -> Problem:
         """The neighbouring problem that lacks one row; every public fact is the same."""
         present = self.present.copy()
@@ -367,61 +427,12 @@ class Problem:
         return replace(self, present=present)
 
     def replacing(self, row: int, inputs: Tensor, target: Tensor) -> Problem:
-        """The neighbouring problem in which one row of a cell is another row; every public fact is the same."""
+        """The neighbouring problem in which one row of a cell, or all rows of a person, are another one."""
         require(self.source is None, "this works on rows that are one tensor in memory: use Problem.from_arrays")
         x, y = self.inputs.clone(), self.targets.clone()
         x[row], y[row] = inputs, target
-        return replace(self, inputs=x, targets=y)
-
-
-def cross(
-    attributes: Sequence[Any] | NDArray[Any] | Mapping[str, Sequence[Any] | NDArray[Any]],
-    rows: int,
-    word: str = "group",
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """One id per row from one attribute or several crossed ones; only combinations that occur become groups.
-
-    >>> ids, names = cross({"sex": ["f", "m", "m"], "race": ["a", "a", "b"]}, 3)
-    >>> names
-    ('f × a', 'm × a', 'm × b')
-    """
-    columns = list(attributes.values()) if isinstance(attributes, Mapping) else [attributes]
-    require(len(columns) > 0, f"give at least one {word} attribute")
-    labels: list[NDArray[np.str_]] = []
-    for column in columns:
-        values = np.asarray(column, dtype=object).ravel()
-        require(len(values) == rows, f"there are {rows} rows and {len(values)} {word} labels: the numbers must match")
-        missing = np.array([v is None or v != v for v in values])
-        if missing.any():
-            first = int(np.flatnonzero(missing)[0])
-            raise InputError(f"the {word} of row {first} is missing: fill it in or remove the row")
-        labels.append(values.astype(str))
-    crossed = labels[0] if len(labels) == 1 else np.array([CROSSED.join(parts) for parts in zip(*labels, strict=True)])
-    names, ids = np.unique(crossed, return_inverse=True)
-    return ids.astype(np.int64), tuple(str(name) for name in names)
-
-
-def _primary_group(given: Memberships, rows: int) -> tuple[NDArray[np.int64], tuple[str, ...], Memberships]:
-    """Each row's smallest group, the groups that are some row's smallest, and all memberships.
-
-    Rows in no group form one of their own.
-    """
-    names, table = given.names, given.table
-    require(len(table) == rows, f"there are {rows} rows and {len(table)} memberships: the numbers must match")
-    if not table.any(axis=1).all():
-        names, table = (*names, "no group"), np.column_stack([table, ~table.any(axis=1)])
-    order = np.argsort(table.sum(axis=0), kind="stable")
-    primary = order[np.argmax(table[:, order], axis=1)]
-    used, ids = np.unique(primary, return_inverse=True)
-    return ids.astype(np.int64), tuple(names[column] for column in used), Memberships(names, table)
-
-
-def _with_declared(
-    ids: NDArray[np.int64], names: tuple[str, ...], sizes: Mapping[str, int]
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Groups that were declared have a number also where no row is in them."""
-    known = sorted({*names, *sizes})
-    return np.array([known.index(name) for name in names], dtype=np.int64)[ids], tuple(known)
+        several = None if self.several is None else self.several.replacing(row, inputs, target)
+        return replace(self, inputs=x, targets=y, several=several)
 
 
 def _cells(

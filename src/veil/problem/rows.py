@@ -8,13 +8,14 @@ inputs of all rows in order for a digest (by taking them piece by piece).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
+from torch.utils.data import Subset
 
 from veil.errors import InputError, require
 from veil.foundation.nested import Nested, mapped, tensors
@@ -83,6 +84,10 @@ class ItemRows:
         if len(rows) == 0:
             return mapped(self.example, lambda part: part[:0])
         return self.collate([self.of_item(item) for item in fetched(self.items, rows)])
+
+    def only(self, rows: NDArray[np.int64]) -> ItemRows:
+        """Some of the rows, which are asked for later as before."""
+        return replace(self, items=Subset(self.items, rows.tolist()))
 
     def made_up(self, count: int, generator: Generator) -> Nested:
         """Random rows like the example; sequences that are padded have different lengths."""

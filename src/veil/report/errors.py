@@ -6,7 +6,7 @@ from typing import Any
 
 from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Cell, Table
-from veil.report.wording import number, percent
+from veil.report.wording import is_of_people, number, percent
 
 CONSTANT = "Always answering the group's mean"
 _COLUMNS = ("root_mean_squared_error", "mean_absolute_error", "error_of_the_mean", "r2")
@@ -67,7 +67,8 @@ def error_table(run: Record) -> Table | None:
         for name, own in scores.items()
     )
     heads = ("Root mean squared error", "Mean absolute error", CONSTANT, "Variance explained")
-    return Table("Groups", ("Group", *heads, "Training rows", "Evaluation rows", "ε"), rows)
+    many = "people" if is_of_people(run) else "rows"
+    return Table("Groups", ("Group", *heads, f"Training {many}", "Evaluation rows", "ε"), rows)
 
 
 def _scores(run: Record) -> dict[str, Record]:

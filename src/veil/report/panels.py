@@ -9,7 +9,7 @@ from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Figure, Forest, Heat, Interval, Lines, Point, Scatter, Series
 from veil.report.intervals import Spread
 from veil.report.variants import Variant, front_of
-from veil.report.wording import STATE_NAMES, spelled
+from veil.report.wording import STATE_NAMES, is_of_people, spelled
 
 CROSS = " × "
 STD_NOTE = "Whiskers are one standard deviation over seeds."
@@ -24,10 +24,11 @@ def privacy_figures(run: Record) -> dict[str, Figure]:
     spent = certificate.get("spent_by_group") or {}
     common = max(budgets.values()) if budgets and len(set(budgets.values())) == 1 else None
     figures: dict[str, Figure] = {}
+    one, many = ("person", "people") if is_of_people(run) else ("row", "rows")
     by_group, by_owner = privacy.get("by_group") or {}, privacy.get("by_owner") or {}
     if by_group:
         figures["epsilon-groups"] = Bars(
-            title="ε of a single row, by group",
+            title=f"ε of a single {one}, by group",
             bars=tuple(Bar(name, value, common, spent.get(name)) for name, value in by_group.items()),
             x_label="ε (smaller is more private)",
             row_label="Group",
@@ -38,13 +39,13 @@ def privacy_figures(run: Record) -> dict[str, Figure]:
         )
     if len(by_owner) > 1:
         figures["epsilon-owners"] = Bars(
-            title="ε of a single row, by owner",
+            title=f"ε of a single {one}, by owner",
             bars=tuple(Bar(name, value, budgets.get(name)) for name, value in by_owner.items()),
             x_label="ε (smaller is more private)",
             row_label="Owner",
             value_label="Guaranteed ε",
             mark_label="Budget" if budgets else "",
-            note="For each single row of this owner, not for all rows of the owner together.",
+            note=f"For each single {one} of this owner, not for all {many} of the owner together.",
         )
     limits = (run.get("budget") or {}).get("limits") or []
     if limits:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from veil.metrics.definitions import TITLES
 
 NOTHING = "–"
+PERSON = "one person"
 NARROW = "\u202f"
 
 RELATIONS = {
@@ -54,6 +56,11 @@ STATE_NAMES = {
     "thresholds": "Threshold of each group",
     "clipped": "Released share of clipped rows in each group",
 }
+
+
+def is_of_people(run: Mapping[str, Any]) -> bool:
+    """Whether a run protects people with all their rows, so that its sizes are numbers of people."""
+    return (run.get("privacy") or {}).get("unit") == PERSON
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -48,6 +48,12 @@ class TableRequest(Asked):
         None, description="Regression: smallest and largest possible target, as LOW,HIGH: public knowledge."
     )
     group: Names = Field((), description="Group columns, comma-separated.")
+    person: str | None = Field(
+        None, description="Column with whom each row is about: protects all rows of a person together."
+    )
+    rows_per_person: int | None = Field(
+        None, description="With --person: rows of a person that count, at most. [default: 10]"
+    )
     model: str = Field(
         "", description="A built-in model, or my_module:factory. [default: what suits the method]", repr=False
     )

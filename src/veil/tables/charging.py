@@ -30,10 +30,11 @@ class Charge(Callback):
         owner: str | None,
         held_out: bool,
         reads_more: Sequence[str] = (),
+        person: str | None = None,
     ) -> None:
         self._store, self._dataset, self._folder, self._resumed = store, dataset, folder.path, folder.resumed
         self._groups, self._owner, self._held_out = tuple(groups), owner, held_out
-        self._reads_more = tuple(reads_more)
+        self._reads_more, self._person = tuple(reads_more), person
         self._reservation: RunReservation | None = None
         self._begun = False
 
@@ -47,6 +48,7 @@ class Charge(Callback):
             delta=delta,
             relation=relation,
             method=method,
+            person=self._person,
             folder=self._folder,
         )
         self._take(found)
@@ -63,6 +65,7 @@ class Charge(Callback):
                 self._name(),
                 groups=self._groups,
                 owner=self._owner,
+                person=self._person,
                 held_out=self._held_out,
                 folder=self._folder,
             )

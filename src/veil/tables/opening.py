@@ -30,6 +30,7 @@ from veil.request import NETWORK, SUITED, Request, Settings
 from veil.tables import private
 from veil.tables.charging import Charge
 from veil.tables.encoding import Category, Encoding
+from veil.tables.gathering import check_person, gather
 from veil.tables.guessing import RARE, why_not_learned
 from veil.tables.identity import table_identity
 from veil.tables.images import read_image_folder
@@ -157,6 +158,9 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     table, public = by.tables or (read_table(request.data), read_public(request))
     columns = with_number(request, columns, table)
     check_tables(request, columns, table, public)
+    check_person(request, columns, table)
+    whole, gathered = table, None if columns.person is None else gather(request, columns, table, public)
+    table = table if gathered is None else gathered.people
     names, _ = group_names(table, columns)
     groups = names if _releases_sizes(request, columns, names, method) else None
     apart = set_rows_apart(split.holdout, columns, table, split.relation, sizes_public=groups is None)
@@ -176,15 +180,17 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
     _say_task(by.say, request, columns)
     _say_columns(by.say, encoding, training, columns, request.ignore)
-    people = _people(by.say, table, columns, encoding)
+    people = _people(by.say, table, columns, encoding) if gathered is None else []
     problem = table_problem(
         training,
         encoding,
         columns,
         budgets=budgets,
         group_sizes=_declared(columns, found),
-        classes=classes_of(table, columns),
+        classes=classes_of(whole, columns),
     )
+    if gathered is not None:
+        problem = gathered.added_to(problem, ~apart, encoding, columns)
     if groups is not None:
         problem = problem.with_sizes_released()
     return Opened(
@@ -207,8 +213,9 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
         "a table larger than memory takes classes alone: cut the target into ranges, or train on fewer rows",
     )
     require(
-        columns.owner is None and request.private_preprocessing is None,
-        "a table larger than memory supports neither owners nor private preprocessing: give a schema",
+        columns.owner is None and columns.person is None and request.private_preprocessing is None,
+        "a table larger than memory supports neither owners nor people nor private preprocessing: give a schema, and a "
+        "table with one row of each person",
     )
     head = first_rows(request.data)
     check_ignored(head, request.ignore)
@@ -377,7 +384,11 @@ def _people(say: Say | None, table: pd.DataFrame, columns: Columns, encoding: En
     known = {columns.target, *columns.groups}
     if encoding.from_rows:
         found = repeated_people(table, known)
-        shown = [f'Rows share "{name}" with other rows: this run protects rows, not people.' for name in found]
+        shown = [
+            f'Rows share "{name}" with other rows: this run protects rows, not people. Use --person {name} to '
+            "protect people."
+            for name in found
+        ]
         missing = [f'All rows of one person together: rows share "{name}", as was read off the rows.' for name in found]
     else:
         kinds = {column.name for column in encoding.columns if isinstance(column, Category)}

@@ -50,7 +50,7 @@ def columns_of(request: Request) -> Columns:
     named = request.owner or request.row_budgets
     schema = None if request.schema_file is None else read_schema(request.schema_file)
     if schema is not None:
-        schema = schema.with_roles(request.target, list(request.group), named, set(request.ignore))
+        schema = schema.with_roles(request.target, list(request.group), named, set(request.ignore), request.person)
     target = request.target or (next(iter(schema.names("target")), None) if schema else None)
     require(target is not None, "no target: give --target, or a schema with a column of kind target")
     require(target not in request.ignore, f'"{target}" is the target: --ignore cannot leave it out')
@@ -58,7 +58,8 @@ def columns_of(request: Request) -> Columns:
     require(len(groups) > 0, "no group: give --group, or a schema with a column of kind group")
     owner = named or (next(iter(schema.names("owner")), None) if schema else None)
     require(request.budgets is None or owner is not None, "--budgets needs --owner, the column that names the owner")
-    return Columns(str(target), groups, owner, schema)
+    person = request.person or (next(iter(schema.names("person")), None) if schema else None)
+    return Columns(str(target), groups, owner, schema, person)
 
 
 def with_number(request: Request, columns: Columns, table: pd.DataFrame) -> Columns:

@@ -1,7 +1,7 @@
 """Schema: what is publicly known about the columns of a table, read from and written to TOML.
 
     [columns.age]
-    kind = "numeric"          # numeric, date, category, text, target, group, owner or ignore
+    kind = "numeric"          # numeric, date, category, text, target, group, owner, person or ignore
     low = 17
     high = 90
     missing = "flag"          # flag (a column of its own), middle, or refuse
@@ -34,7 +34,7 @@ from veil.tables.encoding import MISSING_RULES, Category, Codes, Column, Date, E
 from veil.tables.guessing import fit_column, guess_kind
 from veil.tables.text import TextForm
 
-KINDS = ("numeric", "date", "category", "text", "target", "group", "owner", "ignore")
+KINDS = ("numeric", "date", "category", "text", "target", "group", "owner", "person", "ignore")
 PRIVATE_NOTE = "READ FROM PRIVATE ROWS"
 _EPOCH = pd.Timestamp(0).as_unit("s")
 # More columns or codes than this would fill the memory before a model saw a row.
@@ -122,6 +122,7 @@ class Schema:
     def __post_init__(self) -> None:
         require(len(self.names("target")) <= 1, "the schema names more than one target")
         require(len(self.names("owner")) <= 1, "the schema names more than one owner column")
+        require(len(self.names("person")) <= 1, "the schema names more than one column of people")
 
     def names(self, kind: str) -> list[str]:
         """The columns of one kind, in their order."""
@@ -152,13 +153,16 @@ class Schema:
         require(len(found) > 0, "the schema has no feature columns")
         return Encoding(found, self.from_rows)
 
-    def with_roles(self, target: str | None, groups: list[str], owner: str | None, ignore: set[str]) -> Schema:
+    def with_roles(
+        self, target: str | None, groups: list[str], owner: str | None, ignore: set[str], person: str | None = None
+    ) -> Schema:
         """The schema in which columns named elsewhere (on the command line) have these roles."""
         known = {column.name: column for column in self.columns}
-        for name in (*([target] if target else []), *groups, *([owner] if owner else [])):
-            known.setdefault(name, SchemaColumn(name, "ignore"))
+        one_each = {"person": person, "owner": owner, "target": target}
         roles = dict.fromkeys(ignore, "ignore") | dict.fromkeys(groups, "group")
-        roles |= ({target: "target"} if target else {}) | ({owner: "owner"} if owner else {})
+        roles |= {name: role for role, name in one_each.items() if name is not None}
+        for name in roles.keys() - ignore:
+            known.setdefault(name, SchemaColumn(name, "ignore"))
         changed = {name: _as_kind(column, roles.get(name, column.kind)) for name, column in known.items()}
         if target:
             changed = {

@@ -59,12 +59,13 @@ class Columns:
     groups: tuple[str, ...]
     owner: str | None = None
     schema: Schema | None = None
+    person: str | None = None
     number: Numeric | None = None
     """The target as a number within its bounds; None where it is a class."""
 
     def left_out(self) -> set[str]:
-        """Columns that the model does not see when there is no schema: the target and the owner."""
-        return {self.target, *([self.owner] if self.owner else [])}
+        """Columns that the model does not see when there is no schema: the target, the owner and the person."""
+        return {self.target, *(name for name in (self.owner, self.person) if name is not None)}
 
     def known(self, name: str) -> Sequence[str] | None:
         """The values that the schema gives a column."""

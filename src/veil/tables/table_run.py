@@ -131,8 +131,8 @@ def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Cha
     if request.dataset is None or not folder.leads:
         return None
     groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
-    more = _reads_more(request, columns)
-    return Charge(request.store, request.dataset, folder, groups, owner, request.test is None, more)
+    more, person = _reads_more(request, columns), None if columns is None else columns.person
+    return Charge(request.store, request.dataset, folder, groups, owner, request.test is None, more, person)
 
 
 def _reads_more(request: Request, columns: Columns | None) -> list[str]:
@@ -151,6 +151,7 @@ def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
             require(given in (None, "class"), f"{name} is {given}: in a folder of images the class is target and group")
         for_tables = {
             "--owner": request.owner,
+            "--person": request.person,
             "--budgets": request.budgets,
             "--row-budgets": request.row_budgets,
             "--private-preprocessing": request.private_preprocessing,
@@ -163,6 +164,7 @@ def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
         "target": columns.target,
         "group": list(columns.groups),
         "owner": None if request.row_budgets is not None else columns.owner,
+        "person": columns.person,
         # The address of a server may hold a password: it is given anew.
         "store": None if server or request.dataset is None else request.store,
     }

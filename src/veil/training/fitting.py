@@ -32,6 +32,7 @@ from veil.training.identity import Identity, agree, digester, run_identity, sett
 from veil.training.learning_rate import with_learning_rate
 from veil.training.loop import Loop
 from veil.training.losses import as_row_losses, check_loss, label_losses, row_losses
+from veil.training.person_losses import by_person, transformed
 from veil.training.process_group import ProcessGroup
 from veil.training.run import Run, note_trained, trained_before, weights_check
 from veil.training.run_folder import CHECKPOINT, LEDGER, RunFolder
@@ -178,7 +179,10 @@ def _tried(job: Job, plan: Plan) -> list[str]:
     check_savable(model)
     if not plan.private:
         return []
-    said = check_rows_apart(model, problem, plan.transform(job.loss) if plan.transform else job.loss)
+    said = check_rows_apart(model, problem, transformed(job.loss, plan.transform))
+    if plan.solver is None and problem.several is not None:
+        people, loss = by_person(problem, job.loss)
+        said = list(dict.fromkeys([*said, *check_rows_apart(model, people, transformed(loss, plan.transform))]))
     if problem.collated_by_user:
         said.append(OWN_COLLATE)
     if plan.solver is not None:

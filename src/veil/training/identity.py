@@ -21,6 +21,7 @@ from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.plans import LossFunction, Plan
 from veil.problem import Problem
+from veil.problem.people import PersonRows
 from veil.training.callbacks import Callback
 from veil.training.digests import Digester, rows_at_once
 from veil.training.process_group import ProcessGroup
@@ -145,7 +146,19 @@ def rows_identity(problem: Problem, digest: Digester) -> dict[str, str]:
         "groups": digest.of(problem.group_of, facts.groups, facts.group_sizes, facts.sizes, problem.memberships),
         "owners": digest.of(problem.owner_of, facts.owners, [cell.rows for cell in facts.cells]),
         "budgets": digest.of(facts.budgets),
+        **_people(problem, digest),
     }
+
+
+def _people(problem: Problem, digest: Digester) -> dict[str, str]:
+    """Which rows belong to the same person, with all their inputs and targets; nothing where rows are protected."""
+    if problem.public.unit == "row":
+        return {}
+    if isinstance(problem.source, PersonRows):  # whose inputs are all rows of a person
+        return {"people": digest.of(problem.source.several.first, problem.source.several.targets)}
+    several = problem.several
+    rows = () if several is None else (several.first, several.targets, _inputs(problem.apart()[0], digest))
+    return {"people": digest.of(problem.public.unit, *rows)}
 
 
 def whole_identity(problem: Problem, digest: Digester) -> str:

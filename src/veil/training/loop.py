@@ -33,6 +33,7 @@ from veil.training.callbacks import Callback, StopTraining
 from veil.training.checkpoints import Checkpointer, Progress
 from veil.training.learning_rate import with_learning_rate
 from veil.training.optimizer import Optimizer
+from veil.training.person_losses import by_person, transformed
 from veil.training.process_group import ALONE, ProcessGroup
 from veil.training.reporting import Reporter
 from veil.training.reservations import Reservations
@@ -58,8 +59,10 @@ class Loop:
     def __post_init__(self, ledger: Ledger | None) -> None:
         self.plan = with_learning_rate(self.plan, self.model)
         model, plan = self.model, self.plan
+        if plan.solver is None:
+            self.problem, self.loss = by_person(self.problem, self.loss)
         self.side_effects = SideEffects(model, self.problem, self.loss, private=plan.private)
-        loss = plan.transform(self.loss) if plan.transform else self.loss
+        loss = transformed(self.loss, plan.transform)
         micro = plan.settings.micro_batch
         self.engine = GradientEngine(model, self.side_effects.undone_before(loss) if micro else loss, micro_batch=micro)
         self.noise = GaussianNoise(self.seed, secure=plan.settings.secure_noise)

@@ -212,9 +212,10 @@ def session(
 ) -> Session:
     """Plan a run and iterate over its batches; the arguments are those of `fit`.
 
-    `loss` is used where a method looks at losses on the side (asc, azb). With `out`, checkpoints are kept; the same
+    `loss` is used where a method looks at losses on the side (asc, azb). Of people with several rows, batches have one
+    row each. With `out`, checkpoints are kept; the same
     call with `resume=True` resumes a session that was interrupted.
     """
     require_problem(problem)
     plan = methods.plan(problem, method, **settings)
-    return Session(prepare(Job(model, problem, evaluation, loss, callbacks), plan, out, resume))
+    return Session(prepare(Job(model, problem.drawn(), evaluation, loss, callbacks), plan, out, resume))

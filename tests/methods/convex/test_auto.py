@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import veil
 from tests.methods.convex.test_group_gd import RELATIONS, Transcript, made_problem, mahalanobis, neighbour
+from tests.problem.people_cases import in_people
 from veil import methods
 from veil.accounting import Ledger, Pld, Rdp, Relation, Repeated, certify
 from veil.errors import InputError
@@ -25,7 +26,7 @@ from veil.methods.convex.knot_places import KNOTS, KnotRelease
 from veil.methods.convex.offsets import BINS, SENSITIVITY, OffsetChoice, counted, cuts
 from veil.methods.convex.steered_descent import ERRORS, OFFSET, SteeredDescent
 from veil.methods.convex.steering import Steering, Units, units_of
-from veil.methods.convex.whitening import MEAN, MOMENTS
+from veil.methods.convex.whitening import MEAN, MOMENTS, WhiteningRelease
 from veil.models import build_model
 from veil.models.knots import Knots
 from veil.models.whitened import Projection
@@ -62,10 +63,13 @@ def replayed(plan: Plan, problem: Problem, monkeypatch: pytest.MonkeyPatch, give
     return transcript
 
 
+@pytest.mark.parametrize("people", [False, True], ids=["rows", "people"])
 @pytest.mark.parametrize("asked", RELATIONS)
-def test_no_row_moves_a_release_by_more_than_it_is_charged_for(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_moves_a_release_by_more_than_they_are_charged_for(
+    asked: str, people: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(auto, "CARRIES_CROSSES", 0.0)
-    problem = loud_problem()
+    problem = in_people(loud_problem()) if people else loud_problem()
     plan = plan_of(problem, {"neighbours": asked})
     assert plan.relation is not None
     charged = {purpose: event for purpose, _, event in solver_of(plan).events()}
@@ -86,14 +90,44 @@ def test_no_row_moves_a_release_by_more_than_it_is_charged_for(asked: str, monke
 def test_the_replay_would_catch_rows_that_are_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steered_descent, "shortened", lambda rows: rows)
     with pytest.raises(AssertionError, match=r"(feature mean|crosses) moved by"):
-        test_no_row_moves_a_release_by_more_than_it_is_charged_for("add-remove", monkeypatch)
+        test_nobody_moves_a_release_by_more_than_they_are_charged_for("add-remove", False, monkeypatch)
 
 
 def test_the_replay_would_catch_a_weight_above_the_loudest(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = Steering.weights
     monkeypatch.setattr(Steering, "weights", lambda self, q: (torch.tensor([1.0, -3.0]).double(), weights(self, q)[1]))
     with pytest.raises(AssertionError, match="gradient moved by"):
-        test_no_row_moves_a_release_by_more_than_it_is_charged_for("add-remove", monkeypatch)
+        test_nobody_moves_a_release_by_more_than_they_are_charged_for("add-remove", False, monkeypatch)
+
+
+@pytest.mark.parametrize("release", ["knots", "crosses", "feature mean", "feature moments", "gradient", "offset"])
+def test_the_replay_would_catch_people_whose_rows_are_counted_one_by_one(
+    release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {
+        "knots": (KnotRelease, "make", 2),
+        "crosses": (CrossRelease, "make", 4),
+        "feature mean": (WhiteningRelease, "mean", 1),
+        "feature moments": (WhiteningRelease, "spectrum", 1),
+        "offset": (steered_descent, "counted", 3),
+    }
+    if release == "gradient":  # errors too: the shares of everything behind the whitening
+        made = steered_descent._Classes.__init__
+        monkeypatch.setattr(
+            steered_descent._Classes,
+            "__init__",
+            lambda self, x, y, u, s, facts: made(self, x, y, u, torch.ones_like(s), facts),
+        )
+    else:
+        owner, name, place = whole[release]
+        function, at = getattr(owner, name), place + isinstance(owner, type)
+
+        def one_by_one(*given: Any) -> Any:
+            return function(*given[:at], torch.ones_like(given[at]), *given[at + 1 :])
+
+        monkeypatch.setattr(owner, name, one_by_one)
+    with pytest.raises(AssertionError, match=f"({release}|group errors) moved by"):
+        test_nobody_moves_a_release_by_more_than_they_are_charged_for("add-remove", True, monkeypatch)
 
 
 def test_what_is_reserved_is_what_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +308,9 @@ def test_columns_that_matter_are_crossed_and_those_of_groups_in_any_case() -> No
     curves, layer = model[1], model[2]  # type: ignore[index]
     rows = steered_descent.shortened(curves(x).double() / 5**0.5)
     targets = target_vectors(y, 2)
-    CrossRelease(10.0, Relation.ADD_REMOVE).make(layer, curves, rows, targets, GaussianNoise(Seed.from_int(0)))
+    CrossRelease(10.0, Relation.ADD_REMOVE).make(
+        layer, curves, rows, targets, torch.ones(len(rows)), GaussianNoise(Seed.from_int(0))
+    )
     found = [{column for column in range(5) if layer.levels[layer.blocks[column], place].any()} for place in range(2)]
     assert found == [{3}, {1}]
     assert layer(curves(x)).shape[1] == 5 + 5 * 7 + 16
@@ -290,10 +326,14 @@ def test_only_tables_that_carry_it_are_crossed(rows: int, crossed: int) -> None:
 def test_knots_follow_the_rows_and_stay_even_in_noise() -> None:
     values = torch.from_numpy(np.random.default_rng(0).exponential(0.02, (20_000, 1)).clip(0, 1) * 2 - 1)
     layer, even = Knots([0], 9), torch.linspace(-1, 1, 9)
-    KnotRelease(5.0, Relation.ADD_REMOVE, 3, 48).make(layer, values, GaussianNoise(Seed.from_int(0)))
+    KnotRelease(5.0, Relation.ADD_REMOVE, 3, 48).make(
+        layer, values, torch.ones(len(values)), GaussianNoise(Seed.from_int(0))
+    )
     expected = torch.quantile(values[:, 0], torch.linspace(0, 1, 9).double())
     assert (layer.places[0, 1:-1] - expected[1:-1]).abs().max() < 0.02
-    KnotRelease(1e6, Relation.ADD_REMOVE, 3, 48).make(layer, values, GaussianNoise(Seed.from_int(0)))
+    KnotRelease(1e6, Relation.ADD_REMOVE, 3, 48).make(
+        layer, values, torch.ones(len(values)), GaussianNoise(Seed.from_int(0))
+    )
     torch.testing.assert_close(layer.places[0], even, atol=0.2, rtol=0.0)
 
 
@@ -352,7 +392,7 @@ def test_counts_at_every_cut_are_those_of_the_rows() -> None:
     scores = torch.from_numpy(generator.normal(size=200))
     targets = torch.from_numpy((generator.random(200) < 0.5).astype(np.int64))
     units = torch.from_numpy(generator.integers(0, 2, 200))
-    found = counted(scores, targets, units, 2)
+    found = counted(scores, targets, units, torch.ones(len(scores), dtype=torch.float64), 2)
     half = BINS // 2
     for cut in range(BINS + 1):
         moved = found[:, 1 + half : 1 + cut].sum(1) if cut >= half else -found[:, 1 + cut : 1 + half].sum(1)
@@ -368,7 +408,7 @@ def test_the_cut_serves_the_aim() -> None:
     scores = torch.from_numpy(generator.normal(size=20_000)) + torch.where(targets == 1, 0.0, -1.5)
     rows = tuple(int(n) for n in torch.bincount(targets))
     units = Units((0, 1), rows, (True, True))
-    released = counted(scores, targets, targets, 2)
+    released = counted(scores, targets, targets, torch.ones(len(scores), dtype=torch.float64), 2)
     chosen = {aim: OffsetChoice(units, aim).choose(released, 1.0) for aim in AIMS}  # type: ignore[arg-type]
     assert chosen["worst-group"] == pytest.approx(-0.75, abs=0.31)
     assert chosen["balanced"] == pytest.approx(-0.75, abs=0.31)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import veil
+from tests.problem.people_cases import in_people
 from veil import methods
 from veil.accounting import Gaussian, Ledger, Rdp, Relation, certify
 from veil.datasets import GroupSpec, generate
@@ -80,9 +81,12 @@ def mahalanobis(event: Gaussian) -> float:
     return event.reach / event.noise_multiplier
 
 
+@pytest.mark.parametrize("people", [False, True], ids=["rows", "people"])
 @pytest.mark.parametrize("asked", RELATIONS)
-def test_no_row_moves_a_release_by_more_than_it_is_charged_for(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = made_problem()
+def test_nobody_moves_a_release_by_more_than_they_are_charged_for(
+    asked: str, people: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = in_people(made_problem()) if people else made_problem()
     plan = plan_of(problem, {"neighbours": asked})
     assert isinstance(plan.solver, GroupDescent)
     assert plan.relation is not None

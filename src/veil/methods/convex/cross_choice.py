@@ -35,10 +35,15 @@ class CrossRelease:
         """What it costs every row."""
         return Gaussian(self.noise, self.relation)
 
-    def make(self, layer: Crosses, knots: Knots, rows: Tensor, targets: Tensor, noise: GaussianNoise) -> None:
-        """Choose columns and levels for the layer, from rows (over √columns) and targets that are at most 1 long."""
+    def make(
+        self, layer: Crosses, knots: Knots, rows: Tensor, targets: Tensor, shares: Tensor, noise: GaussianNoise
+    ) -> None:
+        """Choose columns and levels for the layer, from rows (over √columns) and targets that are at most 1 long.
+
+        A row counts with its share, which is 1 where it is alone.
+        """
         sigma = self.noise * SENSITIVITY
-        behind = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], dim=1)
+        behind = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], dim=1) * shares[:, None]
         sums = torch.cat([behind.sum(dim=0, keepdim=True), targets.T @ behind])
         released = noise.add(0, {CROSSES: sums}, sigma, CROSSES)[CROSSES]
         size = float(released[0, -1].clamp_min(1.0))

@@ -68,18 +68,20 @@ class GroupDescent:
             ledger.reserve(purpose, 0, 1, dict.fromkeys(cells, event))
         ledger.reserve(GRADIENTS, 0, self.steps, dict(enumerate(self.events)))
         with torch.no_grad():
+            problem, share_of = problem.apart()
             present, kept = np.flatnonzero(problem.present), layer.mean.dtype
+            shares = torch.from_numpy(share_of[present])
             # Sums over all rows in double precision: in single, rounding would move them by parts of a row's bound.
             layer.double()
             try:
                 rows = torch.cat([layer.project(through(features, inputs)) for inputs in inputs_of(problem, present)])
-                self.whitening.make(layer, rows, problem.public.rows, noise)
+                self.whitening.make(layer, rows, shares, problem.public.rows, noise)
                 white = layer.whiten(rows)
             finally:
                 layer.to(kept)
             # Features of images take longer than all steps: their model is measured at the end only.
             told = {self.steps - 1} if isinstance(features, ImageFeatures) else range(self.steps)
-            for step in self._descend(white, problem, present, head, noise):
+            for step in self._descend(white, problem, present, shares, head, noise):
                 if step in told:
                     report(step, {})
 
@@ -88,6 +90,7 @@ class GroupDescent:
         rows: Tensor,
         problem: Problem,
         present: np.ndarray[tuple[int], np.dtype[np.int64]],
+        shares: Tensor,
         head: nn.Linear,
         noise: GaussianNoise,
     ) -> Iterator[int]:
@@ -100,7 +103,7 @@ class GroupDescent:
         weights, speed, total = (torch.zeros_like(head.weight, dtype=rows.dtype) for _ in range(3))
         later = self.steps - math.ceil(AVERAGED * self.steps)
         for step in range(self.steps):
-            slopes = bounded_slopes(rows, lengths, weights, margins, targets, limits)
+            slopes = bounded_slopes(rows, lengths, weights, margins, targets, limits) * shares.to(rows.dtype)[:, None]
             released = noise.add(step, {"head": slopes.T @ rows}, self.sigma, GRADIENTS)["head"]
             speed = self.momentum * speed + released / self.scale
             weights = weights - self.learning_rate * speed

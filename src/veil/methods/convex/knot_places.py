@@ -35,25 +35,28 @@ class KnotRelease:
         """What one stage costs every row."""
         return Gaussian(self.noise, self.relation)
 
-    def make(self, layer: Knots, values: Tensor, noise: GaussianNoise) -> None:
-        """Release places from the numbers of all rows and put them into the layer. The cost is reserved before."""
+    def make(self, layer: Knots, values: Tensor, shares: Tensor, noise: GaussianNoise) -> None:
+        """Release places from the numbers of all rows and put them into the layer. The cost is reserved before.
+
+        A row counts with its share, which is 1 where it is alone.
+        """
         columns, sigma = values.shape[1], self.noise * math.sqrt(values.shape[1])
         edges = torch.linspace(-1.0, 1.0, self.bins + 1, dtype=torch.float64).repeat(columns, 1)
         believed = torch.ones(columns, self.bins, dtype=torch.float64)
         for stage in range(self.stages):
             if stage > 0:
                 edges = _quantiles(edges, believed, self.bins + 1)
-            counts = noise.add(stage, {KNOTS: _counts(values, edges)}, sigma, KNOTS)[KNOTS]
+            counts = noise.add(stage, {KNOTS: _counts(values, shares, edges)}, sigma, KNOTS)[KNOTS]
             believed = _believed(counts, sigma)
         layer.places.copy_(_quantiles(edges, believed, layer.places.shape[1]))
 
 
-def _counts(values: Tensor, edges: Tensor) -> Tensor:
-    """Rows in each bin, one line per column."""
+def _counts(values: Tensor, shares: Tensor, edges: Tensor) -> Tensor:
+    """Shares of rows in each bin, one line per column."""
     found = torch.zeros(edges.shape[0], edges.shape[1] - 1, dtype=torch.float64)
     inner = edges[:, 1:-1].contiguous()
     places = torch.searchsorted(inner, values.T.contiguous().double(), right=True)
-    return found.scatter_add_(1, places, torch.ones_like(places, dtype=torch.float64))
+    return found.scatter_add_(1, places, shares.double().expand_as(places))
 
 
 def _believed(counts: Tensor, sigma: float) -> Tensor:

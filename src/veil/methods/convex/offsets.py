@@ -32,13 +32,13 @@ def cuts() -> Tensor:
     return torch.linspace(-REACH, REACH, BINS + 1, dtype=torch.float64)
 
 
-def counted(scores: Tensor, targets: Tensor, units: Tensor, count: int) -> Tensor:
-    """Level and steps of each unit, one line each: the sums that are released."""
+def counted(scores: Tensor, targets: Tensor, units: Tensor, shares: Tensor, count: int) -> Tensor:
+    """Level and steps of each unit, one line each: the sums that are released. A row counts with its share."""
     found = torch.zeros(count, 1 + BINS, dtype=torch.float64)
     places = torch.bucketize(scores, cuts())
     inside = (places > 0) & (places <= BINS)
-    found.index_put_((units, torch.zeros_like(units)), ((scores >= 0) == (targets == 1)).double(), accumulate=True)
-    wins = torch.where(targets == 0, 1.0, -1.0).double()
+    found.index_put_((units, torch.zeros_like(units)), ((scores >= 0) == (targets == 1)) * shares, accumulate=True)
+    wins = torch.where(targets == 0, shares, -shares)
     found.index_put_((units[inside], places[inside]), wins[inside], accumulate=True)
     return found
 

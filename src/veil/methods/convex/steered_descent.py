@@ -11,6 +11,7 @@
     at the end:  the mean over the last two fifths of the steps; two classes: the cut that serves the aim (`offsets`)
 
 Rows are never rescaled one by one, so the model stays linear in what it is given: whitening is folded into the layer.
+Of people with several rows, each row counts with its share in every sum: a person moves it by a mean of what rows may.
 """
 
 from __future__ import annotations
@@ -150,12 +151,14 @@ class SteeredDescent:
                 continue
             ledger.reserve(purpose, 0, count, dict.fromkeys(range(len(facts.cells)), event))
         with torch.no_grad():
+            problem, share_of = problem.apart()
             present = np.flatnonzero(problem.present)
-            self._arrange(features, problem, present, noise)
+            shares = torch.from_numpy(share_of[present])
+            self._arrange(features, problem, present, shares, noise)
             rows = torch.cat([finite(_in_double(features, inputs)) for inputs in inputs_of(problem, present)])
-            white = self._whiten(rows, facts.rows, noise)
+            white = self._whiten(rows, shares, facts.rows, noise)
             kind = _Classes if facts.task == "classification" else _Numbers
-            work = kind(white.rows(rows), problem.targets[present], self._units(problem, present), facts)
+            work = kind(white.rows(rows), problem.targets[present], self._units(problem, present), shares, facts)
             # Features of images take longer than all steps: their model is measured at the end only.
             slow = any(isinstance(part, ImageFeatures) for part in features)
             loudest = []
@@ -184,23 +187,28 @@ class SteeredDescent:
         return self.noises.gradients / size * found.sqrt()
 
     def _arrange(
-        self, features: nn.Sequential, problem: Problem, present: NDArray[np.int64], noise: GaussianNoise
+        self,
+        features: nn.Sequential,
+        problem: Problem,
+        present: NDArray[np.int64],
+        shares: Tensor,
+        noise: GaussianNoise,
     ) -> None:
         """Released places for the knots of the model, and the columns that it crosses, where it has any."""
         curves, crosses = _curves(features), _crosses(features)
         if curves.numbers and self.noises.knots is not None:
             values = torch.cat([curves.values(inputs.flatten(1)) for inputs in inputs_of(problem, present)])
-            self.noises.knots.make(curves, values, noise)
+            self.noises.knots.make(curves, values, shares, noise)
         if crosses.pairs and self.noises.crosses is not None:
             rows = torch.cat([finite(curves(inputs.flatten(1).double())) for inputs in inputs_of(problem, present)])
             targets = target_vectors(problem.targets[present], len(problem.public.classes))
             rows = shortened(rows / math.sqrt(len(crosses.blocks)))
-            self.noises.crosses.make(crosses, curves, rows, targets, noise)
+            self.noises.crosses.make(crosses, curves, rows, targets, shares, noise)
 
-    def _whiten(self, rows: Tensor, size: int, noise: GaussianNoise) -> Whitened:
+    def _whiten(self, rows: Tensor, shares: Tensor, size: int, noise: GaussianNoise) -> Whitened:
         release = self.noises.whitening
-        mean = release.mean(shortened(rows), size, noise)
-        values, directions = release.spectrum(shortened(rows - mean), size, noise)
+        mean = release.mean(shortened(rows), shares, size, noise)
+        values, directions = release.spectrum(shortened(rows - mean), shares, size, noise)
         # Directions below the noise of their own moments are not blown up.
         floor = release.floor + release.moment_noise * math.sqrt(rows.shape[1] / 2) / size
         scales = (values + floor) ** -release.power
@@ -227,7 +235,8 @@ class SteeredDescent:
                 loudness = self._steer(work, weights, loudness, releases.index(step), noise)
             voices, margins = self.steering.weights(loudness)
             loudest = float(voices.max())
-            slopes = work.slopes(weights, margins, self.clip * _INSIDE) * (voices / loudest)[work.units][:, None]
+            slopes = work.slopes(weights, margins, self.clip * _INSIDE)
+            slopes *= ((voices / loudest)[work.units] * work.shares)[:, None]
             released = noise.add(step, {"head": slopes.T @ work.rows}, self.noises.gradients * self.clip, GRADIENTS)
             gradient = released["head"] * (loudest / (self.clip * work.size))
             speed = self.momentum * speed + (1 - self.momentum) * gradient
@@ -241,7 +250,8 @@ class SteeredDescent:
     def _steer(
         self, work: _Classes | _Numbers, weights: Tensor, loudness: Tensor, release: int, noise: GaussianNoise
     ) -> Tensor:
-        errors = torch.zeros(len(self.start), dtype=torch.float64).index_add_(0, work.units, work.errors(weights))
+        wrong = work.errors(weights) * work.shares
+        errors = torch.zeros(len(self.start), dtype=torch.float64).index_add_(0, work.units, wrong)
         assert self.noises.errors is not None, "planned with the releases"
         released = noise.add(release, {ERRORS: errors}, self.noises.errors, ERRORS)[ERRORS]
         return self.steering.moved(loudness, released, self.noises.errors, release)
@@ -252,7 +262,7 @@ class SteeredDescent:
             return weights
         scores = work.rows @ (weights[1] - weights[0])
         sigma = self.noises.offset * SENSITIVITY
-        counts = counted(scores, work.targets, work.units, len(self.start))
+        counts = counted(scores, work.targets, work.units, work.shares, len(self.start))
         released = noise.add(0, {OFFSET: counts}, sigma, OFFSET)[OFFSET]
         moved = weights.clone()
         moved[1, -1] -= self.choice.choose(released, sigma) * math.hypot(1.0, CONSTANT) / CONSTANT
@@ -265,8 +275,8 @@ class _Classes:
     # How fast slopes fall as scores rise, on average: many lie at their bound and do not fall at all.
     curvature: float | None = 0.1
 
-    def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, facts: PublicFacts) -> None:
-        self.rows, self.targets, self.units = rows, targets.long(), units
+    def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, shares: Tensor, facts: PublicFacts) -> None:
+        self.rows, self.targets, self.units, self.shares = rows, targets.long(), units, shares
         self.size, self.outputs = facts.rows, facts.outputs
         self._classes = nn.functional.one_hot(self.targets, facts.outputs).to(rows.dtype)
         self._lengths = torch.linalg.vector_norm(rows, dim=1)
@@ -288,8 +298,8 @@ class _Numbers:
     # Directions that rows never take have none; for numbers that makes an estimate five times too large.
     curvature: float | None = None
 
-    def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, facts: PublicFacts) -> None:
-        self.rows, self.units = rows, units
+    def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, shares: Tensor, facts: PublicFacts) -> None:
+        self.rows, self.units, self.shares = rows, units, shares
         self.targets = torch.nan_to_num(targets.reshape(len(rows), 1).to(rows.dtype)).clamp(-1.0, 1.0)
         self.size, self.outputs = facts.rows, 1
         self._lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)

@@ -5,7 +5,9 @@
     W = U·diag((max(λ, 0) + floor)^−power),   S = U·diag(λ)·Uᵀ
 
 N is symmetric with deviation σ on the diagonal and σ/√2 beside it: in coordinates in which the Frobenius norm is the
-ℓ₂ norm (entries beside the diagonal times √2) that is σ everywhere.
+ℓ₂ norm (entries beside the diagonal times √2) that is σ everywhere. The rows of a person count with shares that add up
+to 1: a mean of such matrices is no longer, and two of them are no further apart, as neither has an eigenvalue below 0:
+‖A − B‖² ≤ ‖A‖² + ‖B‖² ≤ 2.
 """
 
 from __future__ import annotations
@@ -49,20 +51,21 @@ class WhiteningRelease:
         moments = self.moment_noise / math.sqrt(2.0) if replaced else self.moment_noise
         return Gaussian(self.mean_noise, self.relation), Gaussian(moments, self.relation, one_sided=replaced)
 
-    def make(self, layer: Whitening, rows: Tensor, size: int, noise: GaussianNoise) -> None:
+    def make(self, layer: Whitening, rows: Tensor, shares: Tensor, size: int, noise: GaussianNoise) -> None:
         """Release both from unit rows and put them into the layer. The caller has reserved `events` before."""
-        layer.mean.copy_(self.mean(rows, size, noise))
-        values, directions = self.spectrum(unit(rows - layer.mean), size, noise)
+        layer.mean.copy_(self.mean(rows, shares, size, noise))
+        values, directions = self.spectrum(unit(rows - layer.mean), shares, size, noise)
         scales = (values + self.floor) ** -self.power
         layer.matrix.copy_((directions * scales).to(layer.matrix.dtype))
 
-    def mean(self, rows: Tensor, size: int, noise: GaussianNoise) -> Tensor:
-        """The noisy mean of rows that are no longer than 1."""
-        return noise.add(0, {MEAN: rows.sum(dim=0)}, self.mean_noise, MEAN)[MEAN] / size
+    def mean(self, rows: Tensor, shares: Tensor, size: int, noise: GaussianNoise) -> Tensor:
+        """The noisy mean of rows that are no longer than 1, each with its share."""
+        total = (rows * shares.to(rows.dtype)[:, None]).sum(dim=0)
+        return noise.add(0, {MEAN: total}, self.mean_noise, MEAN)[MEAN] / size
 
-    def spectrum(self, rows: Tensor, size: int, noise: GaussianNoise) -> tuple[Tensor, Tensor]:
+    def spectrum(self, rows: Tensor, shares: Tensor, size: int, noise: GaussianNoise) -> tuple[Tensor, Tensor]:
         """Eigenvalues, none below 0, and directions of the noisy second moments of rows that are no longer than 1."""
-        moments = noisy_moments(rows, self.moment_noise, noise) / size
+        moments = noisy_moments(rows * shares.to(rows.dtype).sqrt()[:, None], self.moment_noise, noise) / size
         values, directions = torch.linalg.eigh(moments.to(torch.float64))
         return values.clamp_min(0.0), directions
 

@@ -1,0 +1,129 @@
+"""People with several rows: accuracy per group at ε = 1 per person, by each way to protect them.
+
+Two tables: generated visits of people with 1 to 200 rows each, where one group has five times as many rows per person
+as the other; and Adult, whose people get 1 to 12 rows with noisy answers. Test rows are of other people.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+import veil
+from veil.accounting import Ledger, Pld
+from veil.accounting.people import epsilon_of_person
+from veil.datasets import load_adult
+from veil.foundation.randomness import Seed
+from veil.models import build_model
+from veil.problem import Problem
+from veil.request import SUITED
+from veil.training import Run
+
+ARMS = ("rows", "rows, ε divided", "people, 1 row", "people, 3 rows", "people, 10 rows", "people, 50 rows")
+METHODS = ("auto", "dp-sgd")
+EPSILON, DELTA = 1.0, 1e-6
+
+
+def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
+    """Means over seeds; `repeats` is ignored: three seeds, or one."""
+    made = {"visits": lambda seed: visits(4_000 if quick else 50_000, seed), "adult": adult_visits}
+    rows = []
+    for name, make in made.items():
+        for method in METHODS:
+            for arm in ARMS:
+                found = [measured(method, arm, make(seed), seed) for seed in ((1,) if quick else (1, 2, 3))]
+                means = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
+                rows.append({"table": name, "method": method, "arm": arm, **means})
+    return rows
+
+
+def visits(people: int, seed: int) -> pd.DataFrame:
+    """Visits: two groups, the smaller one with many more rows per person; a person's state decides the label."""
+    rng = np.random.default_rng(seed)
+    often = rng.random(people) < 0.25
+    count = np.clip(np.round(rng.lognormal(np.where(often, 2.3, 0.7), 1.0)), 1, 200).astype(int)
+    state, age = rng.normal(np.where(often, 0.4, -0.2), 1.0), rng.uniform(18, 90, people)
+    person = np.repeat(np.arange(people), count)
+    rows = len(person)
+    pressure = state[person] + 0.8 * rng.standard_normal(rows)
+    marker = -0.7 * state[person] + 1.0 * rng.standard_normal(rows)
+    dose = rng.integers(0, 3, rows)
+    tilt = np.where(often[person], -1.0, 1.0)
+    score = 0.9 * state[person] + 0.5 * tilt * (dose - 1) + 0.9 * np.abs(age[person] - 50) / 40 - 0.5
+    return pd.DataFrame(
+        {
+            "person": person,
+            "group": np.where(often[person], "often", "seldom"),
+            "age": age[person] / 36 - 1.5,
+            "pressure": pressure,
+            "marker": marker,
+            "dose": dose - 1.0,
+            "often": often[person].astype(float),
+            "label": (score + 0.7 * rng.logistic(size=rows) > 0).astype(int),
+        }
+    )
+
+
+def adult_visits(seed: int) -> pd.DataFrame:
+    """Adult with 1 to 12 rows per person: numbers are reported with errors, the label stays."""
+    rng = np.random.default_rng(seed)
+    adult = load_adult(group="sex").train
+    inputs = adult.inputs.numpy()
+    count = rng.integers(1, 13, len(inputs))
+    person = np.repeat(np.arange(len(inputs)), count)
+    noisy = inputs[person] + 0.1 * rng.standard_normal((len(person), inputs.shape[1])) * (inputs.std(axis=0) > 0)
+    table = pd.DataFrame(noisy, columns=[f"x{i}" for i in range(inputs.shape[1])])
+    groups = np.array(adult.public.groups, dtype=object)[adult.group_of]
+    return table.assign(person=person, group=groups[person], label=adult.targets.numpy()[person])
+
+
+def measured(method: str, arm: str, table: pd.DataFrame, seed: int) -> dict[str, float]:
+    """Train on three quarters of the people and measure all rows of the others."""
+    rng = np.random.default_rng(seed + 1_000)
+    tested = (rng.random(int(table["person"].max()) + 1) < 0.25)[table["person"].to_numpy()]
+    features = [name for name in table.columns if name not in ("person", "group", "label")]
+    training, test = table[~tested], table[tested]
+    center, scale = 0.0, 4.0  # public: numbers lie within four units
+
+    def inputs(rows: pd.DataFrame) -> NDArray[np.float32]:
+        return np.clip((rows[features].to_numpy(np.float64) - center) / scale, -1, 1).astype(np.float32)
+
+    epsilon, people = EPSILON, None
+    if arm.startswith("people"):
+        people = training["person"].to_numpy()
+    elif arm != "rows":
+        epsilon = EPSILON / int(training["person"].value_counts().max())
+    problem = Problem.from_arrays(
+        inputs(training),
+        training["label"].to_numpy(),
+        training["group"].to_numpy(),
+        people=people,
+        rows_per_person=int(arm.split()[1]) if people is not None else 1,
+    )
+    run = _trained(method, problem, epsilon, seed)
+    with torch.no_grad():
+        right = run.model(torch.from_numpy(inputs(test))).argmax(1).numpy() == test["label"].to_numpy()
+    by_group = pd.Series(right).groupby(test["group"].to_numpy()).mean()
+    return {
+        "worst group": 100 * float(by_group.min()),
+        "average": 100 * float(by_group.mean()),
+        "overall": 100 * float(right.mean()),
+        "ε of 10 rows": EPSILON if people is not None else _of_ten(run),
+        "seconds": run.seconds,
+    }
+
+
+def _trained(method: str, problem: Problem, epsilon: float, seed: int) -> Run:
+    options = {"numbers": range(problem.public.input_shape[0]), "knots": 7} if method == "auto" else {}
+    model = build_model(SUITED.get(method, "mlp"), problem.public, Seed.from_int(seed), **options)
+    settings = {} if method == "auto" else {"epochs": 5, "batch_size": 1024}
+    return veil.fit(model, problem, method=method, epsilon=epsilon, delta=DELTA, seed=seed, **settings)
+
+
+def _of_ten(run: Run) -> float:
+    """What a run for rows means for a person with ten."""
+    return epsilon_of_person(Ledger(run.plan.terms()), 10, Pld())

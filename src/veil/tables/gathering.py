@@ -1,0 +1,81 @@
+"""Gathering: a table of people, from a table in which a column names whom each row is about.
+
+Everything that is decided on rows (what is held out, groups, budgets, private preprocessing) is decided on one row of
+each person; training may take more of them (`veil.problem.people`). So nobody is cut in two, and no release reads two
+rows of a person as if they were two people's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from veil.errors import InputError, about, require
+from veil.problem import Problem, cross
+from veil.problem.people import ROWS_PER_PERSON, Counted, Several, check_owners, count_rows, least_of_person
+from veil.request import Request
+from veil.tables.encoding import Encoding
+from veil.tables.table import Columns, labels_of, require_columns, table_problem
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A table, and which of its rows count for each person."""
+
+    whole: pd.DataFrame
+    counted: Counted
+
+    @property
+    def people(self) -> pd.DataFrame:
+        """One row of each person."""
+        return self.whole.iloc[self.counted.drawn]
+
+    def added_to(self, problem: Problem, which: NDArray[np.bool_], encoding: Encoding, columns: Columns) -> Problem:
+        """A problem of one row of each of these people, with all rows of theirs that count."""
+        several, counted = None, self.counted.of(which)
+        if counted.most > 1:
+            rows = table_problem(self.whole.iloc[counted.rows], encoding, columns, problem.public)
+            several = Several(rows.inputs, rows.targets, counted.first)
+        return problem.with_people(several)
+
+
+def gather(request: Request, columns: Columns, table: pd.DataFrame, public: pd.DataFrame | None) -> Gathered:
+    """Find the rows of each person that count. Nobody may be in the training table and among the public rows."""
+    person = columns.person
+    assert person is not None, "asked for"
+    people = labels_of(table, person, "person")
+    if public is not None and person in public.columns:
+        with about("--test"):
+            _require_others(labels_of(public, person, "person"), public.index, set(people.tolist()), person)
+    if columns.owner is not None and request.row_budgets is None:
+        check_owners(people, labels_of(table, columns.owner, "owner"), table.index)
+    if request.row_budgets is not None:
+        budgets = pd.to_numeric(table[request.row_budgets], errors="coerce")
+        table = table.assign(**{request.row_budgets: least_of_person(budgets.to_numpy(), people)})
+    groups, _ = cross({name: labels_of(table, name, "group") for name in columns.groups}, len(table))
+    most = ROWS_PER_PERSON if request.rows_per_person is None else request.rows_per_person
+    return Gathered(table, count_rows(people, groups, most))
+
+
+def check_person(request: Request, columns: Columns, table: pd.DataFrame) -> None:
+    """The column of people is there and has no other role."""
+    if columns.person is None:
+        require(request.rows_per_person is None, "--rows-per-person needs --person, the column that names people")
+        return
+    require_columns(table, (columns.person,))
+    roles = {"target": (columns.target,), "group": columns.groups, "owner": (columns.owner,)}
+    for role, names in roles.items():
+        if columns.person in names:
+            raise InputError(f'column "{columns.person}" is the {role} and cannot name people: give another --person')
+
+
+def _require_others(people: NDArray[np.object_], rows: pd.Index, training: set[str], person: str) -> None:
+    both = [row for row, name in zip(rows, people.tolist(), strict=True) if name in training]
+    require(
+        not both,
+        f'the "{person}" of row {both[0] if both else 0} is in the training table too: public rows must be of other '
+        "people",
+    )
