@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from veil.foundation.parallel import Workers
     from veil.methods import method, plan
     from veil.problem import Problem
-    from veil.training import Run, fit, load, session
+    from veil.tables.loaded import load
+    from veil.training import Run, fit, session
     from veil.training.comparing import compare
     from veil.training.presets import fit_preset
 
@@ -28,7 +29,7 @@ _HOMES = {
     "Run": "veil.training",
     "Workers": "veil.foundation.parallel",
     "fit": "veil.training",
-    "load": "veil.training",
+    "load": "veil.tables.loaded",
     "session": "veil.training",
     "compare": "veil.training.comparing",
     "fit_preset": "veil.training.presets",

@@ -233,6 +233,8 @@ def test_a_certificate_made_before_there_was_a_curve_still_holds_and_a_wrong_cur
     path.write_text(json.dumps({**record, "by_rows": {**record["by_rows"], "10": 1.0}}))
     assert any("by_rows" in fault for fault in verify(path).faults)
     path.write_text(json.dumps({**record, "unit": "one person"}))
+    assert any(fault.startswith("unit does not follow from the ledger") for fault in verify(path).faults)
+    path.write_text(json.dumps({**record, "unit": "everybody"}))
     with pytest.raises(AccountingError, match="unit"):
         verify(path)
 

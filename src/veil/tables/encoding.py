@@ -7,6 +7,7 @@ hashed tokens, or a row of codes for models that read sequences. No row's number
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -200,6 +201,31 @@ def words(column: pd.Series) -> list[str]:
 
 def _word(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def as_read(column: pd.Series, known: Sequence[str] | None) -> pd.Series:
+    """Words of a column that was read as texts, as if pandas had seen what they are: 5.0 and 05 are 5, true is True.
+
+    A word that is `known` stays as it is.
+
+    >>> as_read(pd.Series(["05", "7.0", "true", "x", None]), ["05"]).tolist()
+    ['05', '7', 'True', 'x', None]
+    """
+    stay = set(known or ())
+
+    def word(text: Any) -> Any:
+        if not isinstance(text, str) or text in stay or "_" in text:
+            return text
+        if text.lower() in ("true", "false"):
+            return text.capitalize() if text.capitalize() in stay or known is None else text
+        try:
+            return _word(float(text))
+        except ValueError:
+            return text
+
+    codes, values = pd.factorize(column)
+    found = np.array([*map(word, values), None], dtype=object)
+    return pd.Series(found[codes], index=column.index, dtype=object)
 
 
 def hashed_words(column: pd.Series, name: str, buckets: int) -> NDArray[np.int64]:

@@ -48,6 +48,8 @@ class Predictor:
         return np.asarray(low + (self._outputs(table).reshape(-1).clip(-1.0, 1.0).numpy() + 1) / 2 * (high - low))
 
     def _outputs(self, table: pd.DataFrame) -> Tensor:
+        if len(table) == 0:
+            return torch.zeros(0, max(1, len(self.classes)), dtype=torch.float64)
         return apply(self.model, torch.from_numpy(self.encoding.encode(table))).to(torch.float64)
 
 

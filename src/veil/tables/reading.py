@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,21 +43,21 @@ def read_table(path: Path) -> pd.DataFrame:
 _OTHER_FORMAT = "{} is not a supported table: save it as CSV, TSV, Parquet, Arrow or Feather"
 
 
-def as_table(data: Any, names: list[str] | None = None) -> pd.DataFrame:
-    """A table from pandas, polars, Arrow, numpy, a mapping of columns, or rows in a list.
+def as_table(data: Any, names: list[str] | None = None, *, empty: bool = False) -> pd.DataFrame:
+    """A table from pandas, polars, Arrow, numpy, a mapping of columns, or rows in a list; with no row only if `empty`.
 
     >>> as_table(np.zeros((2, 3))).columns.tolist()
     ['x0', 'x1', 'x2']
     """
     if isinstance(data, pd.DataFrame):
-        return _checked(data.reset_index(drop=True), "the table")
+        return _checked(data.reset_index(drop=True), "the table", empty)
     if hasattr(data, "to_pandas"):  # Arrow and polars
-        return _checked(data.to_pandas(), "the table")
+        return _checked(data.to_pandas(), "the table", empty)
     if isinstance(data, Mapping):
-        return _checked(pd.DataFrame(dict(data)), "the table")
+        return _checked(pd.DataFrame(dict(data)), "the table", empty)
     rows = np.asarray(data)
     require(rows.ndim == 2, f"a table must have two dimensions, not {rows.ndim}")
-    return _checked(pd.DataFrame(rows, columns=names or [f"x{i}" for i in range(rows.shape[1])]), "the table")
+    return _checked(pd.DataFrame(rows, columns=names or [f"x{i}" for i in range(rows.shape[1])]), "the table", empty)
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -75,6 +75,21 @@ def _read_csv(path: Path) -> pd.DataFrame:
             return with_decimal_points(pd.read_csv(path, **form))
         except pd.errors.ParserWarning as error:
             raise InputError(f"{path} has rows with more values than its first line has names: correct them") from error
+
+
+def csv_pieces(path: Path, rows: int, texts: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """A CSV file, so many rows at a time; the columns named in `texts` are read as texts in every piece.
+
+    A file with a heading alone is one piece without rows.
+    """
+    with naming(path):
+        form: dict[str, Any] = {"skipinitialspace": True, "sep": _separator(path), "index_col": False}
+        heading = pd.read_csv(path, **form, header=None, nrows=1, dtype=str, keep_default_na=False)
+        refuse_twice([str(name) for name in heading.iloc[0] if name], str(path))
+        kinds = {name: "str" for name in map(str, heading.iloc[0]) if name in texts}
+        with pd.read_csv(path, **form, chunksize=rows, low_memory=False, dtype=kinds) as pieces:
+            for piece in pieces:
+                yield with_decimal_points(piece)
 
 
 ROW_AS_NAMES = "its first line looks like a row, not like names of columns: put a line with names first"
@@ -161,8 +176,8 @@ def _read_arrow(path: Path) -> pd.DataFrame:
         return table
 
 
-def _checked(table: pd.DataFrame, what: str) -> pd.DataFrame:
-    require(len(table) > 0, f"{what} has no rows")
+def _checked(table: pd.DataFrame, what: str, empty: bool = False) -> pd.DataFrame:
+    require(empty or len(table) > 0, f"{what} has no rows")
     table.columns = table.columns.map(str)
     refuse_twice(table.columns, what)
     return table

@@ -1,0 +1,62 @@
+"""`veil predict`: a trained model on new rows, from file to file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veil.cli.console import stderr
+from veil.errors import require
+from veil.foundation.words import listed
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    data: Annotated[Path, typer.Argument(help="New rows: a CSV, Parquet or Arrow file, or a folder of Parquet files.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A CSV or Parquet file. [default: CSV on standard output]")
+    ] = None,
+    probabilities: Annotated[bool, typer.Option(help="Also the probability of every class.")] = False,
+    threshold: Annotated[
+        float | None, typer.Option(help="Two classes: predict the second one from this probability on.")
+    ] = None,
+    keep: Annotated[str, typer.Option(help="Columns of the new rows to copy, comma-separated.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.")] = False,
+) -> None:
+    """Predict new rows with a run's model. Unseen categories and missing values are allowed; it costs no ε."""
+    from veil.tables.predicting import CsvWriter, ParquetWriter, predict_pieces
+    from veil.tables.predictor import load_predictor
+    from veil.tables.reading import PARQUET
+
+    require(run.is_dir(), f"{run} is not the folder of a run: give the --out of veil train")
+    require(out is None or force or not out.exists(), f"{out} exists already: choose another file, or add --force")
+    require(out is None or out.resolve() != data.resolve(), f"{out} is the file of the new rows: choose another one")
+    predictor, rows = load_predictor(run), 0
+    pieces = predict_pieces(
+        predictor, data, threshold=threshold, probabilities=probabilities, keep=listed(keep) if keep else ()
+    )
+    # What is not whole gets no name: an error in the middle of a file leaves nothing that looks finished.
+    partial = None if out is None else out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        with ExitStack() as stack:
+            writer: CsvWriter | ParquetWriter
+            if partial is None or out is None:
+                writer = stack.enter_context(CsvWriter(sys.stdout))
+            elif out.suffix in PARQUET:
+                writer = stack.enter_context(ParquetWriter(partial))
+            else:
+                writer = stack.enter_context(CsvWriter(stack.enter_context(partial.open("w", encoding="utf-8"))))
+            for piece in pieces:
+                writer.write(piece)
+                rows += len(piece)
+        if partial is not None and out is not None:
+            partial.replace(out)
+            stderr.print(f"{rows:,} rows predicted: {out}", soft_wrap=True, highlight=False, markup=False)
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,48 @@
+"""Loaded runs of tables: `veil.load(folder)` gives a run that predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from veil.tables.predictor import FILE, Predictor, load_predictor
+from veil.tables.reading import as_table
+from veil.training.run import LoadedRun
+from veil.training.run import load as load_run
+
+
+@dataclass(frozen=True)
+class LoadedTableRun(LoadedRun):
+    """A run on a table: it has its model and how columns became numbers."""
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The model with its preprocessing."""
+        return load_predictor(self.folder)
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model."""
+        return self.predictor.model
+
+    def predict(self, table: Any) -> NDArray[np.str_] | NDArray[np.float64]:
+        """The most likely class of each row, or its expected number, for a table of pandas, polars or Arrow."""
+        return self.predictor.predict(as_table(table, empty=True))
+
+    def predict_proba(self, table: Any) -> NDArray[np.float64]:
+        """The probability of each class, in the order of `predictor.classes`."""
+        return self.predictor.predict_proba(as_table(table, empty=True))
+
+
+def load(folder: Path | str) -> LoadedRun:
+    """Read a run folder. A run on a table can predict; of any other the weights come by `load_weights`."""
+    run = load_run(folder)
+    if not (run.folder / FILE).exists():
+        return run
+    return LoadedTableRun(run.folder, run.record, run.certificate, run.history)
