@@ -17,6 +17,7 @@ from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import checked_requirements, judge, print_verdict
 from veil.errors import require
+from veil.report.usefulness import usefulness
 from veil.request import FOR_NETWORKS, Request
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _show_plan(request: Request, json: bool) -> None:
 def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
     checks = judge([run.as_json()], wanted)
     if json:
-        print_json({**run.summary(), **checks.as_json()})
+        print_json({**run.summary(), "usefulness": usefulness(run.summary()["metrics"] or {}), **checks.as_json()})
     else:
         if run.metrics is not None:
             sizes = dict(zip(run.plan.facts.groups, run.plan.facts.group_sizes, strict=True))
@@ -170,6 +171,9 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
                 covered = ", which the certificate covers" if run.plan.private else ""
                 what = "Accuracy is" if run.plan.facts.task == "classification" else "Errors are"
                 stdout.print(f"{what} from held-out rows, released with noise{covered}.")
+            verdict = usefulness(summary["metrics"])
+            if verdict is not None:
+                stdout.print(verdict["sentence"], soft_wrap=True, highlight=False, markup=False)
         if "Training rows" in run.findings:
             stdout.print("The folder also holds exact figures on private rows, not covered by the certificate.")
         stdout.print(f"\n{run.certificate.statement}", soft_wrap=True, highlight=False)

@@ -41,13 +41,15 @@ SPREAD = math.sqrt(float((((VALUES[1:] + VALUES[:-1]) / 2) ** 4).sum()))
 class Errors:
     """Of some rows: the mean absolute error, the root of the mean square, and that of always answering their mean.
 
-    `r2` is the share of the variance that the model explains. NaN where there are too few rows.
+    `r2` is the share of the variance that the model explains, and `r2_noise` the standard deviation that a noisy
+    release gives it. NaN where there are too few rows.
     """
 
     n: int
     mean_absolute_error: float = math.nan
     root_mean_squared_error: float = math.nan
     error_of_the_mean: float = math.nan
+    r2_noise: float = 0.0
 
     @property
     def r2(self) -> float:
@@ -57,8 +59,8 @@ class Errors:
 
     def scaled(self, unit: float) -> Errors:
         """The same where 1 is this many units of the target."""
-        found = (self.mean_absolute_error, self.root_mean_squared_error, self.error_of_the_mean)
-        return Errors(self.n, *(value * unit for value in found))
+        mean, squared = self.mean_absolute_error, self.root_mean_squared_error
+        return Errors(self.n, mean * unit, squared * unit, self.error_of_the_mean * unit, self.r2_noise)
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN is null."""
@@ -192,7 +194,7 @@ def _of_group(counts: Floats, sigma: float, whole: Errors, shares: Floats) -> Er
         squared = own.root_mean_squared_error
     # Against all rows' variance: a group's own would be said just where noise makes it large.
     hidden = sigma * SPREAD / own.n > 0.3 * whole.error_of_the_mean**2
-    return Errors(own.n, absolute, squared, math.nan if hidden else own.error_of_the_mean)
+    return Errors(own.n, absolute, squared, math.nan if hidden else own.error_of_the_mean, own.r2_noise)
 
 
 def _scale(by_size: Floats, rows: int, shares: Floats) -> float:
@@ -213,14 +215,22 @@ def _direct(counts: Floats, sigma: float) -> Errors:
     kept = _without_noise_at_the_end(by_size, sigma)
     whole = max(float(kept.sum()), 1.0)
     middle = (VALUES[1:] + VALUES[:-1]) / 2
-    mean = float(by_value @ middle) / rows
-    away = (middle - mean) ** 2
-    variance = float(by_value @ away) / rows - (VALUES[1] - VALUES[0]) ** 2 / 12
+    # Values at the ends of the range weigh most: where noise is all there is, they are left out too.
+    by_value = _without_noise_at_the_end(_without_noise_at_the_end(by_value, sigma)[::-1], sigma)[::-1]
+    total = max(float(by_value.sum()), 1.0)
+    away = (middle - float(by_value @ middle) / total) ** 2
+    variance = float(by_value @ away) / total - (VALUES[1] - VALUES[0]) ** 2 / 12
+    squared = min(max(float(kept @ SQUARES) / whole, 0.0), 4.0)
+    doubts = [
+        sigma * float(np.linalg.norm(away[by_value != 0])) / total / max(variance, 1e-12),
+        sigma * float(np.linalg.norm(SQUARES[kept != 0])) / whole / max(squared, 1e-12),
+    ]
     return Errors(
         rows,
         min(max(float(kept @ MEANS) / whole, 0.0), 2.0),
-        min(math.sqrt(max(float(kept @ SQUARES) / whole, 0.0)), 2.0),
+        math.sqrt(squared),
         math.sqrt(variance) if variance > 0 else math.nan,
+        squared / variance * math.hypot(*doubts) if variance > 0 else 0.0,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from veil.errors import InputError, require
 from veil.metrics.definitions import judged_names
+from veil.report.usefulness import USEFUL
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -51,6 +52,8 @@ def parse_requirement(text: str) -> Requirement:
     >>> parse_requirement("worst_group_accuracy>=0.6")
     Requirement(metric='worst_group_accuracy', op='>=', threshold=0.6)
     """
+    if text.strip() == USEFUL:
+        return Requirement(USEFUL, "==", 1.0)
     found = _FORM.fullmatch(text)
     if found is None:
         raise InputError(f'requirement "{text}" is not of the form METRIC>=VALUE, as in worst_group_accuracy>=0.6')

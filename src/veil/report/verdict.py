@@ -12,6 +12,7 @@ from veil.report.errors import error_headline, errors_of
 from veil.report.intervals import spread
 from veil.report.learned import unheard
 from veil.report.requirements import SIGNS, from_mapping
+from veil.report.usefulness import USEFUL, usefulness
 from veil.report.variants import Variant, find_variants, privacy_cost_gap
 from veil.report.wording import label, number, percent, some_of
 
@@ -39,11 +40,18 @@ def make_verdict(
         "expected_excess_risk": _excess_risk(run),
         "tiny_groups": (run.get("metrics") or {}).get("tiny_groups") or {},
         "unheard": unheard(run),
+        "usefulness": usefulness(run.get("metrics") or {}),
         "private_rows": any((run.get("metrics") or {}).get("private") is True for run in runs),
         "requirements": checks,
         "met": all(check["met"] for check in checks) if checks else None,
-        "headline": _headline(subject, worst, baselines, _rivals(runs, subject), errors_of(run)),
+        "headline": _headline(subject, worst, baselines, _rivals(runs, subject), errors_of(run)) + _warned(run),
     }
+
+
+def _warned(run: Record) -> str:
+    """What is added to the headline of a model that is no better than a constant answer somewhere."""
+    found = usefulness(run.get("metrics") or {})
+    return f" {found['sentence']}" if found is not None and found["no_better"] else ""
 
 
 def _owners(by_owner: Mapping[str, float]) -> dict[str, Any] | None:
@@ -73,9 +81,18 @@ def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Reco
         "value": value,
         "met": asked.holds(value) and not missing,
         "not_measured": missing,
-        "name": label(asked.metric),
-        "shown": f"{shown(value)}, required {SIGNS[asked.op]}\u00a0{shown(asked.threshold)}{lacking}",
+        "name": label(asked.metric) + (":" if asked.metric == USEFUL else ""),
+        "shown": f"{shown(value)}, required {SIGNS[asked.op]}\u00a0{shown(asked.threshold)}{lacking}"
+        if asked.metric != USEFUL
+        else _of_use(subject, runs),
     }
+
+
+def _of_use(subject: Variant, runs: Sequence[Record]) -> str:
+    """What a requirement of usefulness found, in words."""
+    found = [usefulness(runs[index].get("metrics") or {}) for index in subject.members]
+    said = [one["sentence"] for one in found if one is not None]
+    return next((sentence for sentence in said if sentence.startswith("No")), next(iter(said), "was not measured"))
 
 
 def unmeasured(runs: Sequence[Record]) -> list[str]:
@@ -98,6 +115,9 @@ def _measured(metric: str, subject: Variant, runs: Sequence[Record]) -> float | 
     """A figure of the subject, its mean over seeds; None where it was not measured."""
     if metric == "epsilon":
         return subject.epsilon
+    if metric == USEFUL:
+        found = [usefulness(runs[index].get("metrics") or {}) for index in subject.members]
+        return None if None in found else float(all(one is not None and one[USEFUL] for one in found))
     if metric == "privacy_cost_gap":
         return privacy_cost_gap(subject, find_variants(runs))
     if metric in subject.figures:

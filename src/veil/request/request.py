@@ -64,8 +64,8 @@ class TableRequest(Asked):
     ignore: Names = Field((), description="Columns to leave out, comma-separated.")
     require: list[str] = Field(
         [],
-        description="A requirement, METRIC>=VALUE: worst_group_accuracy>=0.6. Exit code 1 if it is not met. "
-        "Repeatable.",
+        description="A requirement, METRIC>=VALUE: worst_group_accuracy>=0.6, or useful. Exit code 1 if it is not "
+        "met. Repeatable.",
     )
     settings: Settings = Field(Settings.checked())
 
