@@ -5,6 +5,7 @@ The index of methods comes from the registry; the ε table of docs/methods/fdpg.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from veil import methods
 
 ROOT = Path(__file__).parents[1]
 INDEX = ROOT / "docs" / "methods" / "README.md"
+TABLE = ROOT / "src" / "veil" / "methods" / "table.json"
 # Methods that share a page with others.
 PAGES = dict.fromkeys(("erm", "is-sgd", "iw-sgd", "gdro", "adversarial"), "not-private")
 PAGES |= dict.fromkeys(("azb", "azb-prop", "azb-weak"), "azb")
@@ -30,7 +32,13 @@ def index() -> str:
     return "\n".join(lines)
 
 
+def table() -> str:
+    """The same as data, for commands that list methods without loading them."""
+    return json.dumps(methods.table(), indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
     INDEX.write_text(index(), encoding="utf-8")
+    TABLE.write_text(table(), encoding="utf-8")
     subprocess.run([sys.executable, "-m", "experiments.fdpg_accounting"], check=True, cwd=ROOT)
     print(f"wrote {INDEX.relative_to(ROOT)} and the table of docs/methods/fdpg.md")

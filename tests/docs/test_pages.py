@@ -102,6 +102,7 @@ def test_a_bound_that_looks_at_other_rows_is_refused() -> None:
 
 def test_the_index_of_methods_is_what_the_registry_says() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "build_docs.py"))
+    assert script["TABLE"].read_text(encoding="utf-8") == script["table"](), "make docs"
     assert (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8") == script["index"]()
     for link in re.findall(r"\]\(([a-z-]+\.md)\)", script["index"]()):
         assert link in PAGES

@@ -5,40 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 from pydantic import Field, model_validator
 from rich.table import Table
 
-from veil.accounting import (
-    Accountant,
-    Event,
-    Gaussian,
-    Gdp,
-    PoissonGaussian,
-    Relation,
-    Repeated,
-    SubsetGaussian,
-    epsilon_of_rows,
-)
-from veil.accounting.calibration import clip_for, noise_multiplier, rate_for
-from veil.accounting.certificate import UNIT
-from veil.accounting.people import SHOWN
+from veil.accounting.events import Event, Gaussian, PoissonGaussian, Relation, Repeated, SubsetGaussian
 from veil.cli.chart import chart
 from veil.cli.console import people_sentence, print_json, stdout
 from veil.cli.fields import asks, values_of
 from veil.cli.options import Json
 from veil.errors import InputError, require
 from veil.foundation.words import numbers
-from veil.request.settings import ACCOUNTANTS, Asked
+from veil.request.settings import Asked
+
+if TYPE_CHECKING:
+    from veil.accounting import Accountant
 
 account_app = typer.Typer(
     help="Compute the cost of releases, or the noise, rate or clip for a budget.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-KINDS = {**ACCOUNTANTS, "gdp": Gdp}
+KINDS = ("pld", "rdp", "gdp")
 Kappa = Annotated[float, typer.Option(help="κ = σ/C: noise over the bound on one row.")]
 Budgets = Annotated[str, typer.Option(help="The budget ε, or one per owner: 0.6,8.")]
 
@@ -80,7 +70,10 @@ class Releases(Asked):
     @property
     def judge(self) -> Accountant:
         """The accountant."""
-        return KINDS[self.accountant]()
+        from veil.accounting import Gdp, Pld, Rdp
+
+        kinds: dict[str, type[Accountant]] = {"pld": Pld, "rdp": Rdp, "gdp": Gdp}
+        return kinds[self.accountant]()
 
     @property
     def extra(self) -> tuple[Repeated, ...]:
@@ -198,6 +191,8 @@ def account_epsilon(
     json: Json = False,
 ) -> None:
     """The ε that the releases cost, for every group's rate."""
+    from veil.accounting.certificate import UNIT
+
     asked = SampledReleases.asked(context)
     values = [asked.judge.epsilon(asked.events(noise_multiplier, rate), asked.delta) for rate in asked.rates]
     people = {} if asked.judge.approximate else _of_people(asked, noise_multiplier)
@@ -212,6 +207,8 @@ def account_epsilon(
 
 def _of_people(asked: SampledReleases, kappa: float) -> dict[str, float]:
     """The ε of a person with several rows of one group, at the rate where it is largest."""
+    from veil.accounting.people import SHOWN, epsilon_of_rows
+
     return {
         str(rows): max(
             epsilon_of_rows(asked.events(kappa, rate), rows, asked.delta, asked.judge) for rate in asked.rates
@@ -238,6 +235,8 @@ def account_noise(
     context: typer.Context, epsilon: Annotated[float, typer.Option(help="The budget ε.")], json: Json = False
 ) -> None:
     """The smallest noise multiplier κ = σ/C that stays within a budget, for every group's rate."""
+    from veil.accounting.calibration import noise_multiplier
+
     asked = SampledReleases.asked(context)
     values = [
         noise_multiplier(lambda kappa, rate=rate: asked.events(kappa, rate), epsilon, asked.delta, asked.judge)  # type: ignore[misc]
@@ -250,6 +249,8 @@ def account_noise(
 @asks(Releases)
 def account_rate(context: typer.Context, epsilon: Budgets, noise_multiplier: Kappa, json: Json = False) -> None:
     """The largest Poisson rate that stays within a budget."""
+    from veil.accounting.calibration import rate_for
+
     asked, budgets = Releases.asked(context), numbers(epsilon, "epsilon")
     rates = [
         rate_for(budget, asked.delta, noise_multiplier, asked.steps, asked.neighbours, asked.extra, asked.judge)
@@ -268,6 +269,8 @@ def account_clip(
     json: Json = False,
 ) -> None:
     """The largest bound C on one row that stays within a budget at noise σ."""
+    from veil.accounting.calibration import clip_for
+
     asked, budgets = Releases.asked(context), numbers(epsilon, "epsilon")
     clips = [
         clip_for(budget, asked.delta, rate, sigma, asked.steps, asked.neighbours, asked.extra, asked.judge)

@@ -17,7 +17,6 @@ from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import checked_requirements, judge, print_verdict
 from veil.errors import require
-from veil.report.usefulness import usefulness
 from veil.request import FOR_NETWORKS, Request
 
 if TYPE_CHECKING:
@@ -159,6 +158,8 @@ def _show_plan(request: Request, json: bool) -> None:
 
 
 def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
+    from veil.report.usefulness import usefulness
+
     checks = judge([run.as_json()], wanted)
     if json:
         print_json({**run.summary(), "usefulness": usefulness(run.summary()["metrics"] or {}), **checks.as_json()})

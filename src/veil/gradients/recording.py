@@ -328,7 +328,8 @@ class Recorder(TorchFunctionMode):
         self.probed = []
         for scale in scales:
             self.probed.append({})
-            torch.autograd.grad(losses, inputs, scale, retain_graph=True, allow_unused=True)
+            # Of one number: for anything else torch loads its compiler first.
+            torch.autograd.grad((losses * scale).sum(), inputs, retain_graph=True, allow_unused=True)
         probed, self.probed = self.probed, None
         compared = True
         for use in self.uses:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from veil.accounting import Pld, Rdp
-from veil.accounting.accountant import Accountant
 from veil.errors import InputError, require
 
 if TYPE_CHECKING:
+    from veil.accounting.accountant import Accountant
     from veil.problem import PublicFacts
 
 
@@ -136,7 +135,6 @@ class Settings(Asked):
 
     def accountant_for(self) -> Accountant:
         """The accountant that calibrates and certifies."""
-        return ACCOUNTANTS[self.accountant]()
+        from veil.accounting import Pld, Rdp
 
-
-ACCOUNTANTS: dict[str, type[Pld] | type[Rdp]] = {"pld": Pld, "rdp": Rdp}
+        return Pld() if self.accountant == "pld" else Rdp()

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from veil.accounting import Relation
-from veil.budget_store import NOT_CHARGED, RunReservation, reserve_amount, reserve_for
-from veil.budget_store.runs import SNAPSHOT
 from veil.errors import InputError, require
 from veil.plans import Plan
 from veil.training import Callback
 from veil.training.run_folder import RunFolder
+
+if TYPE_CHECKING:  # a store is loaded where a run is charged, and few are
+    from veil.budget_store import RunReservation
 
 
 class Charge(Callback):
@@ -40,6 +42,8 @@ class Charge(Callback):
 
     def reserve_whole(self, epsilon: float, delta: float, relation: Relation, method: str) -> None:
         """For a run that reads rows before it has a plan (private preprocessing): all that it may ever spend."""
+        from veil.budget_store import reserve_amount
+
         found = reserve_amount(
             self._store,
             self._dataset,
@@ -56,6 +60,8 @@ class Charge(Callback):
 
     def reserve(self, plan: Plan) -> None:
         """What a plan may spend, unless everything was reserved before."""
+        from veil.budget_store import reserve_for
+
         require(plan.private, f"{plan.method} is not private: its privacy loss is unlimited, so no budget allows it")
         if self._reservation is None:
             found = reserve_for(
@@ -73,6 +79,8 @@ class Charge(Callback):
 
     def _take(self, found: RunReservation) -> None:
         """A run that is resumed repeats its releases; any other makes new ones, which an old charge does not pay."""
+        from veil.budget_store.runs import SNAPSHOT
+
         require(
             self._resumed or found.state == "reserved",
             f"{self._folder / SNAPSHOT} belongs to another run that has read rows. Use a new --out.",
@@ -83,6 +91,8 @@ class Charge(Callback):
         """Rows are read from now on."""
         if self._reservation is not None and not self._begun:
             if self._reads_more:
+                from veil.budget_store import NOT_CHARGED
+
                 note = NOT_CHARGED + ", ".join(self._reads_more)
                 self._reservation.store.remark(self._dataset, self._reservation.claim, note)
             if self._reservation.state != "finished":  # a run that was cut short after its very last step

@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from veil.budget_store.connecting import shown, store_url
 from veil.foundation.randomness import Seed
 from veil.methods import Method
 from veil.problem import Problem
@@ -71,5 +70,7 @@ def _plain(value: Any) -> Any:
 
 def _place(store: str) -> str:
     """Where a budget store is, without its password."""
+    from veil.budget_store.connecting import shown, store_url
+
     place = shown(store_url(store))
     return place if "://" in place else os.path.abspath(place)
