@@ -33,7 +33,7 @@ from veil.metrics.errors import ErrorMetrics
 from veil.models.applying import apply
 from veil.plans import Settings
 from veil.problem import Problem, PublicFacts, cross
-from veil.problem.people import ROWS_PER_PERSON, Counted, Several, check_owners, count_rows
+from veil.problem.people import ROWS_PER_PERSON, Counted, Several, check_owners, count_rows, name_hashes, names_of
 from veil.request import Request
 from veil.tables.callers import SELECTION, callers, in_worker
 from veil.tables.fitted_rows import Fitted, added_up, fitted_before, mark_of, remember, rows_of
@@ -139,15 +139,16 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         crossed = _attributes(groups, len(table), "sensitive_features")
         owned = None if owners is None else _labels(owners, len(table), "owners")
         whole, of_whole, counted, named = table, targets, None, None
+        besides = {"target": targets, "owner": owned, **{f"group {k}": v for k, v in (crossed or {}).items()}}
         if people is not None:
-            named = _labels(people, len(table), "people")
+            named = names_of(_labels(people, len(table), "people"))
             counted = self._counted(named, crossed, owned)
-            named = named[counted.drawn]
+            besides["person"], named = named, named[counted.drawn]
             table, targets = table.iloc[counted.drawn].reset_index(drop=True), targets[counted.drawn]
             crossed = None if crossed is None else {name: labels[counted.drawn] for name, labels in crossed.items()}
             owned = None if owned is None else owned[counted.drawn]
         seed, given = self._seed()
-        apart = self._held_out(table, targets, crossed, {"owner": owned, "person": named}, holdout_key(seed))
+        apart = self._held_out(table, targets, crossed, owned, named, holdout_key(seed))
         self.encoding_ = fit_encoding(table[~apart], set()) if self.schema is None else self.schema.encoding()
         rows, bounds = self.encoding_.encode(table), getattr(self, "target_bounds_", None)
 
@@ -166,12 +167,11 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         if counted is not None:
             some = counted.of(~apart)
             more = torch.from_numpy(self.encoding_.encode(whole.iloc[some.rows]))
-            training = training.with_people(
-                Several(more, torch.as_tensor(of_whole[some.rows]).to(training.targets.dtype), some.first)
-            )
+            of_more = torch.as_tensor(of_whole[some.rows]).to(training.targets.dtype)
+            training = training.with_people(Several(more, of_more, some.first), some.most)
         if crossed is not None:
             check_groups(len(training.public.groups), len(training), list(crossed))
-        fitting = self._fitting(table, targets, crossed, owned, given, training.public)
+        fitting = self._fitting(whole, besides, given, training.public)
         settings = Settings.checked(
             epsilon=self.epsilon,
             delta=self.delta,
@@ -216,17 +216,16 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         table: pd.DataFrame,
         targets: NDArray[Any],
         groups: Mapping[str, NDArray[Any]] | None,
-        others: Mapping[str, NDArray[Any] | None],
+        owners: NDArray[Any] | None,
+        people: NDArray[Any] | None,
         key: Seed,
     ) -> NDArray[np.bool_]:
-        """Which rows are held out: all that was given of a row is what it says, its person too.
-
-        Of two people whose drawn rows are equal, one may go: the other must stay where all its rows are.
-        """
+        """Which rows are held out: all that was given of a row is what it says, and a person is known by the name."""
         relation = relation_asked(self._method())
         besides = {"\0target": targets, **{f"\0group {name}": labels for name, labels in (groups or {}).items()}}
-        besides |= {f"\0{name}": labels for name, labels in others.items() if labels is not None}
-        rows = identities_for(relation, table.assign(**besides))
+        if owners is not None:
+            besides["\0owner"] = owners
+        rows = identities_for(relation, table.assign(**besides)) if people is None else name_hashes(people)
         of = np.zeros(len(table)) if groups is None else cross(groups, len(table))[0]
         return Holdout(self.holdout, key).sparing(rows, of)
 
@@ -241,23 +240,19 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         return read_off_rows(self.schema, self.encoding_)
 
     def _fitting(
-        self,
-        table: pd.DataFrame,
-        targets: NDArray[Any],
-        groups: Mapping[str, NDArray[Any]] | None,
-        owners: NDArray[Any] | None,
-        given: int | None,
-        facts: PublicFacts,
+        self, table: pd.DataFrame, besides: Mapping[str, NDArray[Any] | None], given: int | None, facts: PublicFacts
     ) -> Fitted:
         """What this fit may cost each row of the table. Only a fit with a given seed can be repeated exactly."""
         found = rows_of(table)
+        if facts.unit == "person":  # whose rows may well be equal
+            found = replace(found, copies=1)
         chosen = self._method()
         mark = None
         if given is not None:
-            labels = {"target": targets, "owner": owners, **{f"group {k}": v for k, v in (groups or {}).items()}}
-            of_rows = rows_of(pd.DataFrame({name: column for name, column in labels.items() if column is not None}))
+            labels = {name: column for name, column in besides.items() if column is not None}
+            of_rows = rows_of(pd.DataFrame(labels))
             # Which rows are held out, and what a schema says of them, follows from the names of columns too.
-            named = [*table.columns, *labels]
+            named = [*table.columns, *besides]
             mark = mark_of(type(self), self.get_params(), given, named, found.whole, of_rows.whole)
         settings = Settings.checked(epsilon=self.epsilon, delta=self.delta)
         epsilon = max((settings.epsilon, *(facts.budgets or ()))) if chosen.private else 0.0

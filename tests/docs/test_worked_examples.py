@@ -37,7 +37,7 @@ def changed(patch: str) -> list[str]:
 def patched(title: str, folder: Path) -> Path:
     """A copy of the source tree with the example applied."""
     copy = folder / "veil"
-    for name in ("src", "tests", "docs/methods"):
+    for name in ("src", "tests", "scripts", "docs/methods"):
         shutil.copytree(ROOT / name, copy / name)
     shutil.copy(ROOT / "pyproject.toml", copy)
     # Without a ceiling, git would look for a repository around the copy and leave out what is not in it.

@@ -13,4 +13,4 @@ def in_people(problem: Problem) -> Problem:
     sizes = 1 + np.arange(len(problem.cell_of)) % 3
     rows = np.repeat(np.arange(len(sizes)), sizes)
     first = np.concatenate([[0], np.cumsum(sizes)])
-    return problem.with_people(Several(problem.inputs[rows], problem.targets[rows], first))
+    return problem.with_people(Several(problem.inputs[rows], problem.targets[rows], first), 3)

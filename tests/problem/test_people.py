@@ -163,6 +163,30 @@ def test_the_budget_of_a_person_is_the_smallest_of_their_rows() -> None:
     assert least_of_person([3.0, 0.5, 2.0], ["a", "a", "b"]).tolist() == [0.5, 0.5, 2.0]
 
 
+@pytest.mark.parametrize("odd", ["X1", 1.5, 2**60 + 1])
+@pytest.mark.parametrize("kind", [int, float, str])
+def test_how_one_name_is_read_changes_nobody_else(kind: type, odd: object) -> None:
+    names = np.random.default_rng(0).integers(0, 60, 400).tolist()
+    table = visits()
+    alone = rows_of(table | {"people": np.array(list(map(kind, names)), dtype=object)}, 1)
+    beside = np.array([*map(kind, names), odd], dtype=object)
+    longer = {name: np.concatenate([column, column[:1]]) for name, column in table.items()} | {"people": beside}
+    found = {str(name).removesuffix(".0"): rows for name, rows in rows_of(longer, 1).items()}
+    assert {name.removesuffix(".0"): found[name.removesuffix(".0")] for name in alone} == {
+        name.removesuffix(".0"): rows for name, rows in alone.items()
+    }
+
+
+def test_names_are_values_and_nothing_else() -> None:
+    tensors = [torch.tensor(i // 5) for i in range(20)]
+    for given in (tensors, np.repeat(np.arange(4), 5), torch.arange(20) // 5, [str(i // 5) for i in range(20)]):
+        assert len(count_rows(given, np.zeros(20, np.int64), 1).drawn) == 4
+    with pytest.raises(InputError, match="name people by words, numbers or dates"):
+        count_rows([object() for _ in range(4)], np.zeros(4, np.int64), 1)
+    with pytest.raises(InputError, match="must be named by words"):
+        count_rows([[1], [2]], np.zeros(2, np.int64), 1)
+
+
 def test_shares_of_a_person_never_add_up_to_more_than_one() -> None:
     problem = in_people(Problem.from_arrays(np.zeros((300, 1)), [0, 1] * 150))
     _, shares = problem.apart()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,10 @@ from tests.program import Program
 from tests.tables.test_repeated_people import visits
 from veil.budget_store import BudgetStore, DataSet
 from veil.errors import InputError
-from veil.estimators import FairPrivateClassifier, FairPrivateRegressor
+from veil.estimators import FairPrivateClassifier, FairPrivateRegressor, NotCoveredWarning
 from veil.foundation.randomness import Seed
 from veil.methods import create, relation_asked
-from veil.problem.people import count_rows
+from veil.problem.people import count_rows, names_of
 from veil.request import Request
 from veil.tables.opening import Opened, Opening, open_rows
 from veil.tables.preparing import columns_of, holdout_of
@@ -255,14 +257,68 @@ def test_people_with_equal_rows_stay_where_they_are_when_one_of_them_goes() -> N
     table = pd.DataFrame({"x": np.zeros(2 * people), "y": [0, 1] * people, "who": np.repeat(np.arange(people), 2)})
     drawn = count_rows(table["who"], np.zeros(2 * people, np.int64), 5).drawn
     estimator, key = FairPrivateClassifier(), Seed.from_int(1)
-    rows, others = table.loc[drawn, ["x"]].reset_index(drop=True), {"person": table.loc[drawn, "who"].to_numpy()}
+    rows, who = table.loc[drawn, ["x"]].reset_index(drop=True), names_of(table.loc[drawn, "who"])
     targets = np.zeros(people)
-    whole = estimator._held_out(rows, targets, None, others, key)
+    whole = estimator._held_out(rows, targets, None, None, who, key)
     for gone in range(0, people, 37):
         kept = np.arange(people) != gone
-        left = {"person": others["person"][kept]}
-        found = estimator._held_out(rows[kept].reset_index(drop=True), targets[kept], None, left, key)
+        found = estimator._held_out(rows[kept].reset_index(drop=True), targets[kept], None, None, who[kept], key)
         assert (found == whole[kept]).all()
+
+
+@pytest.mark.parametrize("form", ["{:05}", "+49{}", "{}.0", "{:017}", "{}"])
+@pytest.mark.parametrize("odd", ["X1", "1.5", "7,5"])
+def test_how_one_name_is_written_changes_nobody_else(tmp_path: Path, form: str, odd: str) -> None:
+    table = visits("number").assign(patient=lambda rows: [form.format(name) for name in rows["patient"]])
+    first = table.iloc[:1].assign(patient=odd)
+    found = {}
+    for name, rows in {"with": pd.concat([table, first], ignore_index=True), "without": table}.items():
+        path = tmp_path / f"{name}.csv"
+        rows.to_csv(path, index=False)
+        opened_rows = opened(asked(path, rows_per_person=3))
+        assert opened_rows.held_out is not None
+        several = opened_rows.problem.several
+        assert several is not None
+        parts = (several.inputs.tolist(), opened_rows.held_out.inputs.tolist())
+        found[name] = [Counter(map(tuple, part)) for part in parts]
+    trained, held = (ours - theirs for ours, theirs in zip(found["with"], found["without"], strict=True))
+    assert sum((trained + held).values()) == 1
+    assert not any(theirs - ours for ours, theirs in zip(found["with"], found["without"], strict=True))
+
+
+def test_a_person_whose_rows_are_replaced_moves_nobody_else(data: Path, tmp_path: Path) -> None:
+    table = pd.read_csv(data)
+    names = table["patient"].drop_duplicates().tolist()
+    other = pd.concat([table[table["patient"] != names[1]], table[table["patient"] == names[1]].iloc[-1:]])
+    path = tmp_path / "other.csv"
+    other.to_csv(path, index=False)
+    more = {"method": "auto", "option": ["neighbours=replace-one"], "rows_per_person": 1}
+    ours, theirs = (opened(asked(where, **more)) for where in (data, path))
+    assert ours.held_out is not None
+    assert theirs.held_out is not None
+    assert len(ours.held_out) == len(theirs.held_out)
+    assert ours.problem.public.rows == theirs.problem.public.rows
+
+
+def test_people_of_the_test_table_are_recognised_however_they_are_read(data: Path, tmp_path: Path) -> None:
+    table = visits("number").assign(patient=lambda rows: [f"{name:05}" for name in rows["patient"]])
+    table.iloc[:50].to_csv(tmp_path / "test.csv", index=False)
+    pd.concat([table, table.iloc[:1].assign(patient="X1")]).to_csv(data, index=False)
+    with pytest.raises(InputError, match="is in the training table too"):
+        train_table(asked(data, test=tmp_path / "test.csv"))
+
+
+def test_another_fit_on_other_rows_of_the_same_people_is_no_repetition() -> None:
+    table = visits("word")
+    X, groups, people = table[["age", "pressure"]], table["sex"], table["patient"]
+    counted = count_rows(people, (groups == "m").to_numpy().astype(np.int64), 10)
+    other = table["ill"].where(~table.index.isin(np.setdiff1d(counted.rows, counted.drawn)), "no")
+    for targets, again in ((table["ill"], False), (table["ill"], False), (other, True)):
+        model = FairPrivateClassifier(epsilon=2.0, random_state=1)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            model.fit(X, targets, sensitive_features=groups, people=people)
+        assert any(issubclass(warning.category, NotCoveredWarning) for warning in said) == again
 
 
 def test_a_warning_names_the_option(data: Path, veil: Program, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ _PEOPLE_REMOVED = {
     ),
 }
 _PEOPLE_REPLACED = (
-    "what the rows of any one person say, as against those of any other person of the same group and owner",
+    "what the rows of any one person say, as against any others of the same group and owner under that name",
     f"Public, and the same when a person is replaced: {_NAMES}, and how many people each has.",
 )
 

@@ -111,7 +111,7 @@ def of_unit(problem: Problem) -> Problem:
         return problem
     rows = np.repeat(np.arange(len(problem.cell_of)), CANARY_ROWS)
     first = CANARY_ROWS * np.arange(len(problem.cell_of) + 1)
-    return problem.with_people(Several(problem.inputs[rows], problem.targets[rows], first))
+    return problem.with_people(Several(problem.inputs[rows], problem.targets[rows], first), CANARY_ROWS)
 
 
 def drawn_alone(release: GradientRelease) -> bool:

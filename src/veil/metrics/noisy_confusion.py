@@ -45,7 +45,13 @@ DISJOINT_ERRORS = {
     relation: said.replace("their confusion counts", "counts of their errors and targets")
     for relation, said in DISJOINT.items()
 }
-MEASURED = frozenset((*DISJOINT.values(), *DISJOINT_ERRORS.values()))
+# The same for people, by either relation.
+DISJOINT_PEOPLE = (
+    "Held-out people were chosen by a coin on each person's name and took no part in training; one row of each is "
+    "measured by a release of its own at the same (ε, δ), so every person pays for one of the two. All rows of a "
+    "person, and of anybody who takes their place, are in the same part."
+)
+MEASURED = frozenset((*DISJOINT.values(), *DISJOINT_ERRORS.values(), DISJOINT_PEOPLE))
 """Sentences of a run whose held-out rows have paid."""
 
 

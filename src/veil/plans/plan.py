@@ -47,8 +47,8 @@ SEED_GIVEN = (
 )
 PEOPLE = (
     "What is said of a row here holds for a person: all rows that name the same person. Group sizes are numbers of "
-    "people. A person counts in one group, that of one of their rows, with a limited number of rows, chosen by a fixed "
-    "rule from their own rows alone. That every row names the right person is taken as given."
+    "people. A person counts in one group, that of one of their rows, with at most {} rows, chosen by a fixed rule "
+    "from their name and their own rows alone. That every row names the right person is taken as given."
 )
 START = "The starting weights do not depend on these rows, except through releases that this ledger records."
 ROW_BY_ROW = (
@@ -159,7 +159,7 @@ class Plan:
         if self.relation is Relation.REPLACE_ONE:
             found.append(WITHIN_CELL)
         if self.facts.unit == "person":
-            found.insert(0, PEOPLE)
+            found.insert(0, PEOPLE.format(self.facts.rows_per_unit))
         if not self.settings.secure_noise:
             found.append(FAST_NOISE)
         if seed_given:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -74,8 +76,7 @@ def count_rows(people: Sequence[Any] | NDArray[Any], groups: NDArray[np.int64], 
     by_person = np.argsort(codes, kind="stable")
     own = np.empty(len(codes), dtype=np.uint64)
     own[by_person] = _places(codes[by_person]).astype(np.uint64)
-    known = hash_array(np.array([f"{type(name).__name__} {name}" for name in names], dtype=object), categorize=False)
-    ranks = _DRAW.uniforms("people", 0, hash_array(known[codes] + hash_array(own)).view(np.int64))
+    ranks = _DRAW.uniforms("people", 0, hash_array(name_hashes(names)[codes] + hash_array(own)).view(np.int64))
     order = np.lexsort((ranks, codes))
     drawn = order[_places(codes[order]) == 0]
     order = order[groups[order] == groups[drawn][codes[order]]]
@@ -110,15 +111,58 @@ def least_of_person(values: ArrayLike, people: Sequence[Any] | NDArray[Any]) -> 
     return np.asarray(least[codes])
 
 
-def _codes(people: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def names_of(people: Any) -> NDArray[np.object_]:
+    """Each row's person as a word that does not follow from how other rows were read: 5, 5.0 and " 5" are one person.
+
+    Missing ones are None. What has no value of its own (an object that is known by its place in memory) is rejected.
+
+    >>> names_of([5, "5", 5.0, " Ann", torch.tensor(7), None]).tolist()
+    ['5', '5', '5', 'Ann', '7', None]
+    """
+    given = people.detach().cpu().numpy() if isinstance(people, Tensor) else people
+    if isinstance(given, np.ndarray | pd.Series | pd.Index) and given.dtype != object:
+        values: Any = np.asarray(given, dtype=object)
+    else:
+        values = np.empty(len(given), dtype=object)
+        values[:] = [one.item() if isinstance(one, Tensor | np.generic) or _is_single(one) else one for one in given]
+    require(values.ndim == 1, f"people has {values.ndim} dimensions: give one person per row")
+    try:
+        codes, distinct = pd.factorize(values)
+    except TypeError:
+        raise InputError("people must be named by words, numbers or dates: give one name per row") from None
+    words = np.array([*map(_word, distinct), None], dtype=object)
+    return np.asarray(words[codes], dtype=object)
+
+
+def _is_single(one: Any) -> bool:
+    return isinstance(one, np.ndarray) and one.ndim == 0
+
+
+def _word(name: Any) -> str | None:
+    if isinstance(name, str):
+        return name.strip() or None
+    if isinstance(name, bytes):
+        return name.decode("utf-8", "replace")
+    if isinstance(name, float) and name.is_integer():
+        return str(int(name))
+    if isinstance(name, int | float | date | UUID):
+        return str(name)
+    raise InputError(f"a person is a {type(name).__name__}: name people by words, numbers or dates")
+
+
+def name_hashes(names: NDArray[np.object_]) -> NDArray[np.uint64]:
+    """A number for each name."""
+    return hash_array(np.asarray(names, dtype=object), categorize=len(names) > 1000)
+
+
+def _codes(people: Any, rows: int) -> tuple[NDArray[np.int64], NDArray[np.object_]]:
     """The number of each row's person, in the order of their first rows, and the people."""
-    labels = np.asarray(people, dtype=object)
-    require(labels.ndim == 1, f"people has {labels.ndim} dimensions: give one person per row")
-    require(len(labels) == rows, f"there are {rows} rows and {len(labels)} people: the numbers must match")
-    codes, names = pd.factorize(labels)
+    words = names_of(people)
+    require(len(words) == rows, f"there are {rows} rows and {len(words)} people: the numbers must match")
+    codes, names = pd.factorize(words)
     if (codes < 0).any():
         raise InputError(f"the person of row {int(np.argmin(codes))} is missing: fill it in or remove the row")
-    return codes.astype(np.int64), np.asarray(names)
+    return codes.astype(np.int64), np.asarray(names, dtype=object)
 
 
 def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

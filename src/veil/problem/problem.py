@@ -66,8 +66,9 @@ class PublicFacts:
     classes_declared: bool = False
     # Numbers to predict lie between −1 and 1 where this says what they were before; None: they are as they were.
     target_range: tuple[float, float] | None = None
-    # Where it is a person, all sizes count people.
+    # Where it is a person, all sizes count people, each with at most so many rows.
     unit: Unit = "row"
+    rows_per_unit: int = 1
 
     @property
     def rows(self) -> int:
@@ -205,7 +206,7 @@ class Problem:
         )
         present = np.ones(len(cell_of), dtype=bool)
         made = cls(x.tensor, y, cell_of, public, present, overlap, x.source)
-        return made if counted is None else made.with_people(several)
+        return made if counted is None else made.with_people(several, rows_per_person)
 
     @classmethod
     def from_dataset(
@@ -389,9 +390,9 @@ class Problem:
             stop = min(start + rows_at_once, len(self.cell_of))
             yield self.inputs[start:stop] if self.source is None else self.source.take(np.arange(start, stop))
 
-    def with_people(self, several: Several | None) -> Problem:
-        """The same, where each row stands for a person whose rows that count are `several`."""
-        return replace(self, public=replace(self.public, unit="person"), several=several)
+    def with_people(self, several: Several | None, most: int) -> Problem:
+        """The same, where each row stands for a person whose rows that count are `several`, at most so many each."""
+        return replace(self, public=replace(self.public, unit="person", rows_per_unit=most), several=several)
 
     def apart(self) -> tuple[Problem, NDArray[np.float64]]:
         """All rows one by one, and the share of each in what it adds to a sum; those of a person add up to 1."""

@@ -109,6 +109,7 @@ def environment(*, escaped: bool) -> Environment:
         filling.filters[word.__name__] = word
     filling.globals.update(
         relations=wording.RELATIONS,
+        people_relations=wording.PEOPLE_RELATIONS,
         accountants=wording.ACCOUNTANTS,
         samplings=wording.SAMPLINGS,
         sizes=wording.SIZES,

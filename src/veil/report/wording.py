@@ -18,6 +18,10 @@ RELATIONS = {
     "add-remove": "add-remove: any one row is present or absent; the guarantee states what stays the same",
     "replace-one": "replace-one: any one row is replaced with another of the same group and owner",
 }
+PEOPLE_RELATIONS = {
+    "add-remove": "add-remove: any one person is present or absent, with all their rows",
+    "replace-one": "replace-one: all rows of any one person are replaced with others of the same group and owner",
+}
 SIZES = {
     "counted": "counted in the rows and treated as public",
     "declared": "declared as public knowledge",

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from veil.errors import InputError, about, require
 from veil.problem import Problem, cross
-from veil.problem.people import ROWS_PER_PERSON, Counted, Several, check_owners, count_rows, least_of_person
+from veil.problem.people import ROWS_PER_PERSON, Counted, Several, check_owners, count_rows, least_of_person, names_of
 from veil.request import Request
 from veil.tables.encoding import Encoding
+from veil.tables.preparing import budget_levels
 from veil.tables.table import Columns, labels_of, require_columns, table_problem
 
 
@@ -39,22 +40,24 @@ class Gathered:
         if counted.most > 1:
             rows = table_problem(self.whole.iloc[counted.rows], encoding, columns, problem.public)
             several = Several(rows.inputs, rows.targets, counted.first)
-        return problem.with_people(several)
+        return problem.with_people(several, counted.most)
 
 
 def gather(request: Request, columns: Columns, table: pd.DataFrame, public: pd.DataFrame | None) -> Gathered:
     """Find the rows of each person that count. Nobody may be in the training table and among the public rows."""
     person = columns.person
     assert person is not None, "asked for"
-    people = labels_of(table, person, "person")
+    people = names_of(labels_of(table, person, "person"))
     if public is not None and person in public.columns:
         with about("--test"):
-            _require_others(labels_of(public, person, "person"), public.index, set(people.tolist()), person)
+            others = names_of(labels_of(public, person, "person"))
+            _require_others(others, public.index, set(people.tolist()), person)
     if columns.owner is not None and request.row_budgets is None:
         check_owners(people, labels_of(table, columns.owner, "owner"), table.index)
     if request.row_budgets is not None:
-        budgets = pd.to_numeric(table[request.row_budgets], errors="coerce")
-        table = table.assign(**{request.row_budgets: least_of_person(budgets.to_numpy(), people)})
+        budget_levels(request.row_budgets, table)  # every row's is checked, also where the row does not count
+        least = least_of_person(table[request.row_budgets].to_numpy(dtype=np.float64), people)
+        table = table.assign(**{request.row_budgets: least})
     groups, _ = cross({name: labels_of(table, name, "group") for name in columns.groups}, len(table))
     most = ROWS_PER_PERSON if request.rows_per_person is None else request.rows_per_person
     return Gathered(table, count_rows(people, groups, most))

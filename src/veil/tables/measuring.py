@@ -14,7 +14,7 @@ from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.metrics import evaluate
 from veil.metrics.errors import noisy_errors
-from veil.metrics.noisy_confusion import DISJOINT, DISJOINT_ERRORS, MEASURED, noisy_metrics
+from veil.metrics.noisy_confusion import DISJOINT, DISJOINT_ERRORS, DISJOINT_PEOPLE, MEASURED, noisy_metrics
 from veil.noise import GaussianNoise
 from veil.plans import Plan
 from veil.problem import Problem
@@ -77,7 +77,10 @@ class HeldOutFigures:
         numbers = self.rows.targets.is_floating_point()
         release, said = (noisy_errors, DISJOINT_ERRORS) if numbers else (noisy_metrics, DISJOINT)
         metrics = release(model, self.rows, allowance, plan.facts.groups)
-        return Measured(metrics, assumptions=() if plan.relation is None else (said[Relation(plan.relation)],))
+        if plan.relation is None:
+            return Measured(metrics)
+        people = plan.facts.unit == "person"
+        return Measured(metrics, assumptions=(DISJOINT_PEOPLE if people else said[Relation(plan.relation)],))
 
 
 SHOWN = "Exact figures on the training rows, requested with --show-private. Do not publish this folder."

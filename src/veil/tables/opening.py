@@ -155,7 +155,8 @@ def parted(problem: Callable[[NDArray[np.bool_]], Problem], apart: NDArray[np.bo
 def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     """A table that fits into memory, by the public, the private or the plain way of preprocessing."""
     split, method, settings = by.split, by.method, by.settings
-    table, public = by.tables or (read_table(request.data), read_public(request))
+    texts = () if columns.person is None else (columns.person,)
+    table, public = by.tables or (read_table(request.data, texts), read_public(request, columns.person))
     columns = with_number(request, columns, table)
     check_tables(request, columns, table, public)
     check_person(request, columns, table)

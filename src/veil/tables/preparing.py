@@ -21,6 +21,7 @@ from veil.methods.auto import crossed_for, knots_for
 from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
 from veil.problem import PublicFacts, cross
 from veil.problem.budgets import Levels, quantise, read_budgets
+from veil.problem.people import name_hashes, names_of
 from veil.request import Request
 from veil.tables.encoding import Codes, Encoding, Numeric, day_comes_first, numbers
 from veil.tables.guessing import RARE, fit_encoding, guess_kind
@@ -113,21 +114,21 @@ def check_tables(request: Request, columns: Columns, table: pd.DataFrame, public
             check_columns(public, columns)
 
 
-def read_public(request: Request) -> pd.DataFrame | None:
+def read_public(request: Request, person: str | None = None) -> pd.DataFrame | None:
     """The test table, if there is one: its rows are public, so it cannot be the training table."""
     if request.test is None:
         return None
     require(request.holdout is None, "give either --test or --holdout, not both")
-    return read_apart(request.test, request.data)
+    return read_apart(request.test, request.data, person)
 
 
-def read_apart(test: Path, training: Path) -> pd.DataFrame:
+def read_apart(test: Path, training: Path, person: str | None = None) -> pd.DataFrame:
     """A table of public rows, which is not the training table."""
     require(
         test.resolve() != training.resolve(),
         "--test names the training table itself, whose rows are private: give a table of public rows",
     )
-    return read_table(test)
+    return read_table(test, () if person is None else (person,))
 
 
 def with_budgets(request: Request, rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, float] | None]:
@@ -187,7 +188,9 @@ def set_rows_apart(
     """Which rows are held out. Small tables and small groups keep all theirs, where their sizes are public."""
     if holdout.share == 0:
         return np.zeros(len(table), dtype=bool)
-    rows = identities_for(relation, table)
+    # A person is known by the name, whatever the rows say: with it all rows of a person stay in their part.
+    named = None if columns.person is None else names_of(table[columns.person])
+    rows = identities_for(relation, table) if named is None else name_hashes(named)
     if not sizes_public:
         return holdout.chosen(rows)
     declared = columns.schema.group_sizes if columns.schema is not None else None

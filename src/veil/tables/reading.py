@@ -22,8 +22,11 @@ _COMPRESSED = {".gz", ".bz2", ".xz", ".zip", ".zst"}
 _VALUE = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?%?|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*", re.IGNORECASE)
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """A CSV, Parquet or Arrow file, or a folder of Parquet files, as a table."""
+def read_table(path: Path, texts: Sequence[str] = ()) -> pd.DataFrame:
+    """A CSV, Parquet or Arrow file, or a folder of Parquet files, as a table.
+
+    `texts` are columns of names that are read as they stand: what pandas makes of a name would follow from all others.
+    """
     require(path.exists(), f"file not found: {path}")
     kind = path.with_suffix("").suffix if path.suffix in _COMPRESSED else path.suffix
     require(path.is_dir() or kind.lower() not in NOT_READ, _OTHER_FORMAT.format(path))
@@ -35,7 +38,7 @@ def read_table(path: Path) -> pd.DataFrame:
         elif path.suffix in ARROW:
             table = _read_arrow(path)
         else:
-            table = _read_csv(path)
+            table = _read_csv(path, texts)
     # Rows are named by their place: an index that came with a file may hold what belongs to a person.
     return _checked(table.reset_index(drop=True), str(path))
 
@@ -60,7 +63,7 @@ def as_table(data: Any, names: list[str] | None = None, *, empty: bool = False) 
     return _checked(pd.DataFrame(rows, columns=names or [f"x{i}" for i in range(rows.shape[1])]), "the table", empty)
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _read_csv(path: Path, texts: Sequence[str] = ()) -> pd.DataFrame:
     """A heading and rows that are no longer than it: else the first values would silently become names of rows."""
     form: dict[str, Any] = {"skipinitialspace": True, "sep": _separator(path), "low_memory": False, "index_col": False}
     with warnings.catch_warnings():
@@ -72,7 +75,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
             require(not names or not names[0].lstrip().startswith(("{", "[")), _OTHER_FORMAT.format(path))
             require(len(set(names)) == len(names) or not looks_like_row(names), f"{path}: {ROW_AS_NAMES}")
             refuse_twice(names, str(path))
-            return with_decimal_points(pd.read_csv(path, **form))
+            table = pd.read_csv(path, **form, dtype={name: str for name in names if name in texts})
+            return with_decimal_points(table, texts)
         except pd.errors.ParserWarning as error:
             raise InputError(f"{path} has rows with more values than its first line has names: correct them") from error
 
@@ -107,7 +111,7 @@ def looks_like_row(names: Iterable[Any], table: pd.DataFrame | None = None) -> b
     return table is not None and any(name in set(table[name].head(1000).astype(str)) for name in listed)
 
 
-def with_decimal_points(table: pd.DataFrame) -> pd.DataFrame:
+def with_decimal_points(table: pd.DataFrame, texts: Sequence[str] = ()) -> pd.DataFrame:
     """Columns of numbers with a decimal comma as numbers. A comma that may part thousands is left as it is.
 
     >>> with_decimal_points(pd.DataFrame({"a": ["170,5", "99"], "b": ["1,234", "12,345"]})).to_dict("list")
@@ -116,7 +120,7 @@ def with_decimal_points(table: pd.DataFrame) -> pd.DataFrame:
     changed = {}
     for name in table.columns:
         present = table[name].dropna()
-        if len(present) == 0 or not pd.api.types.is_string_dtype(present):
+        if len(present) == 0 or name in texts or not pd.api.types.is_string_dtype(present):
             continue
         listed = present.str.strip()
         if listed.str.fullmatch(r"[+-]?\d+(,\d+)?").all() and listed.str.contains(r",(?!\d{3}$)").any():

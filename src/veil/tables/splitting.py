@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -159,7 +160,7 @@ def _meanings(texts: Sequence[str], otherwise: Lanes) -> Lanes:
     found = np.where(np.isnan(values), otherwise, _number_hashes(pd.Series(values)))
     for index, text in enumerate(texts):
         if len(text) > _DIGITS and text.isdecimal():  # more digits than a fraction holds
-            found[index] = int(text) % (1 << 64)
+            [found[index]] = _through_fractions(np.array([float(text[:_HUGE])]))
         elif len(text) <= len("false"):
             found[index] = _TRUTH.get(text.lower(), found[index])
     return found
@@ -171,7 +172,10 @@ def _number_hashes(column: pd.Series) -> Lanes:
     if pd.api.types.is_integer_dtype(column):
         unsigned = pd.api.types.is_unsigned_integer_dtype(column)
         filled = column.fillna(0) if missing.any() else column
-        lanes = filled.to_numpy(dtype=np.uint64 if unsigned else np.int64).view(np.uint64).copy()
+        whole = filled.to_numpy(dtype=np.uint64 if unsigned else np.int64)
+        # As one gap in the column would make it: a fraction, which holds no more than 53 bits.
+        large = np.abs(whole.astype(np.float64)) >= 2.0**53
+        lanes = np.where(large, _through_fractions(whole), whole.view(np.uint64))
     else:
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         whole = (np.abs(values) < 2.0**63) & (values == np.floor(values))
@@ -184,6 +188,14 @@ def _number_hashes(column: pd.Series) -> Lanes:
     return lanes
 
 
+def _through_fractions(whole: NDArray[Any]) -> Lanes:
+    """Whole numbers after they were fractions, as the other way of reading them has them."""
+    values = whole.astype(np.float64)
+    inside = np.abs(values) < 2.0**63
+    rounded = np.where(inside, values, 0.0).astype(np.int64).view(np.uint64)
+    return np.where(inside, rounded, values.view(np.uint64) ^ _FRACTION)
+
+
 def _number_in(text: str) -> float:
     """The number that a text is, with a point or a comma; NaN where it is none."""
     try:
@@ -193,6 +205,7 @@ def _number_in(text: str) -> float:
 
 
 _DIGITS = 15
+_HUGE = 300
 # Signs that a number or a truth value begins with.
 _SPECIAL = frozenset("0123456789+-.tTfF")
 # A column of these is read as truth values, unless another word stands in it.

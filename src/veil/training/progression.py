@@ -50,7 +50,7 @@ CHOICE_IS_PUBLIC = (
     "Which budgets were raised, and to what, was decided without looking at private rows. If it looked at the first "
     "model, the ε of the owners who raised is a reading of what was spent, not a promise made beforehand."
 )
-SAME_ROWS = "The rows are those of the earlier run, and every row has the group and owner that it had there."
+SAME_ROWS = "The rows are those of the earlier run, and every row has the group, owner and person that it had there."
 LATER_IS_GONE = (
     "Weights, figures and reports of the steps after the checkpoint, and figures on held-out rows: the certificate "
     "holds for the checkpoint only if none of them was or will be shown to anybody."

@@ -121,13 +121,7 @@ class SteeredDescent:
 
     def check(self, model: nn.Module) -> None:
         """Only features that need no training, and one linear layer with a bias."""
-        _, layer = _parts(model)
-        needed = COPIES * 8 * sum(self.steering.units.rows) * layer.in_features
-        require(
-            needed <= memory(),
-            f"auto keeps all rows in memory, which takes about {needed / 1e9:.0f} GB: use fewer rows or columns, or "
-            "another method such as asc",
-        )
+        _require_memory(sum(self.steering.units.rows), _parts(model)[1])
 
     def events(self) -> list[tuple[str, int, Gaussian]]:
         """The cost of all releases to every row."""
@@ -143,6 +137,8 @@ class SteeredDescent:
         """The same with this noise: rows are read by what it is added to, and by nothing else."""
         features, layer = _parts(model)
         facts = problem.public
+        if problem.several is not None:
+            _require_memory(len(problem.several.targets), layer)
         used = {KNOTS: bool(_curves(features).numbers), CROSSES: bool(_crosses(features).pairs)}
         for purpose, count, event in self.events():
             # What a model without knots or crosses does not need is paid by the plan, and never released. Crosses that
@@ -322,6 +318,15 @@ def _in_double(features: nn.Sequential, inputs: Tensor) -> Tensor:
     for part in features:
         rows = through(part, rows.double())
     return rows.double()
+
+
+def _require_memory(rows: int, layer: nn.Linear) -> None:
+    needed = COPIES * 8 * rows * layer.in_features
+    require(
+        needed <= memory(),
+        f"auto keeps all rows in memory, which takes about {needed / 1e9:.0f} GB: use fewer rows or columns, or "
+        "another method such as asc",
+    )
 
 
 def memory() -> float:
