@@ -12,12 +12,15 @@ from typing import Any
 
 from veil.accounting.accountant import Accountant
 from veil.accounting.events import AccountingError, Relation
+from veil.accounting.generalisation import gap_bounds, gap_sentence
 from veil.accounting.ledger import Account, Ledger, Terms
 from veil.accounting.people import epsilons_shown
 from veil.foundation.files import FOR_ALL, write_whole
 
 GROUP_SIZES = "group_sizes"
 UNIT = "one row"
+ADDED = ("by_rows", "generalisation")
+"""What certificates of earlier versions do not have."""
 _NAMES = "the names of groups, owners and classes"
 # What cannot be told, and what stays fixed between neighbours, by relation and by where the group sizes come from.
 _REMOVED = {
@@ -45,6 +48,7 @@ class Certificate:
     """What is promised, to whom, and under which assumptions. `epsilon` is None where nothing is promised.
 
     The unit of every ε is one row, except in `by_rows`: the ε of a person with that many rows, wherever they stand.
+    `generalisation` bounds, by group, how far figures on training rows are from those on new rows (`gap_bounds`).
     """
 
     method: str
@@ -64,6 +68,8 @@ class Certificate:
     ledger_check: str = ""
     unit: str = UNIT
     by_rows: Mapping[str, float] = field(default_factory=dict)
+    generalisation: Mapping[str, float] = field(default_factory=dict)
+    generalisation_statement: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -95,16 +101,15 @@ def _check_kinds(record: Any) -> None:
     """Check that every value has the type of its field, so that callers can rely on it."""
     if not isinstance(record, dict):
         raise AccountingError("it must be a JSON object")
-    for name in ("by_group", "by_owner", "budgets", "spent_by_group", "by_rows"):
-        # certificates made before there was a curve have none
-        values = record.get(name, {}) if name == "by_rows" else record[name]
+    for name in ("by_group", "by_owner", "budgets", "spent_by_group", *ADDED):
+        values = record.get(name, {}) if name in ADDED else record[name]
         if not isinstance(values, dict) or not all(_is_number(value) for value in values.values()):
             raise AccountingError(f"`{name}` must map names to numbers")
     for name in ("epsilon", "delta"):
         if record[name] is not None and not _is_number(record[name]):
             raise AccountingError(f"`{name}` must be a number")
-    for name in ("method", "statement", "ledger_check"):
-        if not isinstance(record[name], str):
+    for name in ("method", "statement", "ledger_check", "generalisation_statement"):
+        if not isinstance(record.get(name, "") if name.startswith("generalisation") else record[name], str):
             raise AccountingError(f"`{name}` must be a string")
     for name in ("relation", "accountant"):
         if record[name] is not None and not isinstance(record[name], str):
@@ -135,6 +140,7 @@ def certify(
     if not math.isfinite(worst):
         raise AccountingError("no finite ε holds for this ledger at its δ")
     by_owner = _largest(terms.accounts, guarantees, "owner")
+    gaps = gap_bounds(ledger, accountant)
     return Certificate(
         method=str(terms.facts.get("method", "")),
         private=True,
@@ -152,6 +158,8 @@ def certify(
         facts=terms.facts,
         ledger_check=ledger.check,
         by_rows=epsilons_shown(ledger, accountant),
+        generalisation=gaps,
+        generalisation_statement=gap_sentence(gaps),
     )
 
 
