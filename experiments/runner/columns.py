@@ -49,6 +49,8 @@ _FIXED = (
     Column(TWIN, "privacy-cost gap π"),
     Column("train_test_gap", "train − test accuracy", reads_training_rows=True),
     Column("worst_group_gap", "train − test of the worst group", reads_training_rows=True),
+    Column("clipped_cosine", "cosine of clipped update and objective's", percent=False, reads_training_rows=True),
+    Column("clipped_length", "length of clipped update / objective's", percent=False, reads_training_rows=True),
     Column("demographic_parity", "demographic parity"),
     Column("equal_opportunity", "equal opportunity"),
     Column("equalised_odds", "equalised odds"),

@@ -234,6 +234,20 @@ def test_the_privacy_cost_gap_is_that_of_means_over_seeds_that_the_twin_has_too(
     assert "| one | 10.0 ± 28.3 |" in page_of(spec, stored_of(runs))
 
 
+def test_the_bias_of_clipping_is_measured_where_a_column_asks_for_it(tmp_path: Path) -> None:
+    text = GOOD.replace('figures = ["worst_group_accuracy"]', 'figures = ["clipped_cosine", "clipped_length"]')
+    asked = Asked("trial", "small", tmp_path / "out")
+    assert reproduce(spec_of(tmp_path, text), asked, silent) == {}
+    stored = json.loads((tmp_path / "out" / "trial.json").read_text(encoding="utf-8"))
+    found = {run["arm"]: run["figures"] for run in stored["runs"]}
+    assert -1 <= found["one"]["clipped_cosine"] <= 1
+    assert 0 < found["one"]["clipped_length"] < 1  # dp-sgd clips
+    plain = Asked("trial", "small", tmp_path / "plain")
+    assert reproduce(spec_of(tmp_path), plain, silent) == {}
+    kept = json.loads((tmp_path / "plain" / "trial.json").read_text(encoding="utf-8"))
+    assert "clipped_cosine" not in kept["runs"][0]["figures"]
+
+
 def test_an_arm_with_a_model_of_its_own_has_no_privacy_cost_against_another_model(tmp_path: Path) -> None:
     text = GOOD.replace('figures = ["worst_group_accuracy"]', 'figures = ["privacy_cost_gap"]\ntwin = "two"')
     own = text.replace('label = "one"', 'label = "one"\nmodel = "mlp"')
