@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from veil.errors import InputError
-from veil.metrics.groups import GroupMetrics, GroupScore
-from veil.metrics.privacy_cost import privacy_cost
 
 Record = Mapping[str, Any]
 TWIN = "privacy_cost_gap"
@@ -51,6 +49,8 @@ _FIXED = (
     Column(TWIN, "privacy-cost gap π"),
     Column("train_test_gap", "train − test accuracy", reads_training_rows=True),
     Column("worst_group_gap", "train − test of the worst group", reads_training_rows=True),
+    Column("clipped_cosine", "cosine of clipped update and objective's", percent=False, reads_training_rows=True),
+    Column("clipped_length", "length of clipped update / objective's", percent=False, reads_training_rows=True),
     Column("demographic_parity", "demographic parity"),
     Column("equal_opportunity", "equal opportunity"),
     Column("equalised_odds", "equalised odds"),
@@ -74,10 +74,8 @@ def column(name: str) -> Column:
     raise InputError(f'unknown figure "{name}": known are {", ".join(COLUMNS)}, group:NAME and owner:NAME')
 
 
-def value_of(record: Record, name: str, twin: Record | None = None, compared: Sequence[str] = ()) -> float | None:
-    """The figure of one run; None where it was not measured. π needs the run of the twin with the same seed."""
-    if name == TWIN:
-        return None if twin is None else _finite(privacy_cost(_metrics(twin), _metrics(record), compared or None).gap)
+def value_of(record: Record, name: str) -> float | None:
+    """The figure of one run; None where it was not measured. π is a figure of several runs: see `Results.figure`."""
     if name.startswith(GROUP):
         return _finite(record["by_group"].get(name.removeprefix(GROUP), {}).get("accuracy"))
     if name == "epsilon_worst":
@@ -85,14 +83,6 @@ def value_of(record: Record, name: str, twin: Record | None = None, compared: Se
     if name == "seconds":
         return _finite(record["seconds"])
     return _finite(record["figures"].get(name))
-
-
-def _metrics(record: Record) -> GroupMetrics:
-    scores = {
-        name: GroupScore(score["n"], math.nan if score["accuracy"] is None else score["accuracy"])
-        for name, score in record["by_group"].items()
-    }
-    return GroupMetrics(scores, math.nan)
 
 
 def _finite(value: float | None) -> float | None:

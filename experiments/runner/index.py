@@ -44,8 +44,8 @@ def _table(overviews: Mapping[str, Results]) -> list[str]:
     lines += [
         "Worst group / average of groups / π / seconds of a run: accuracies and the privacy-cost gap in percent, means",
         "over seeds. ε is the certificate's, δ = 1/(2n), for every group. Methods have their default options and the",
-        "settings of the page; none was tuned for its data here. π is measured against `erm`: a method that shifts",
-        "accuracy from large groups to small ones on purpose has a large π.",
+        "settings of the page; none was tuned for its data here. π is measured against `erm` of the same model (–:",
+        "there is none): a method that shifts accuracy from large groups to small ones on purpose has a large π.",
         "",
         f"| method | relation | {' | '.join(f'[{head}]({OVERVIEW}{head}.md)' for head in heads)} |",
         "|---|---|" + "--:|" * len(heads),
@@ -65,9 +65,8 @@ def _cell(results: Results, label: str) -> str:
     parts = []
     for name in _FIGURES:
         numbers = list(results.figure(label, None, name).values())
-        own = name == TWIN and label == results.spec.twin
         digits = 0 if name == "seconds" else 1
-        parts.append("–" if own or not numbers else f"{column(name).scaled(statistics.mean(numbers)):.{digits}f}")
+        parts.append("–" if not numbers else f"{column(name).scaled(statistics.mean(numbers)):.{digits}f}")
     return " / ".join(parts)
 
 

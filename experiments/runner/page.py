@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.runner.claims import judge
-from experiments.runner.columns import Column, column
+from experiments.runner.columns import TWIN, Column, column
 from experiments.runner.figure import Line, Panel, bar_chart, line_chart
 from experiments.runner.results import Results
 from experiments.runner.spec import Arm, Plot, Spec, X
@@ -66,8 +66,7 @@ def _cells(results: Results, arm: Arm, x: X | None, columns: Sequence[tuple[Colu
     cells = [arm.label, *([] if results.spec.vary is None else ["–" if x is None else str(x)])]
     for shown, printed in columns:
         numbers = list(results.figure(arm.label, x, shown.name).values())
-        twin = shown.name == "privacy_cost_gap" and arm.label == results.spec.twin
-        ours = "–" if twin else _spread(shown, numbers)
+        ours = _spread(shown, numbers)
         if printed:
             paper, away = _paper(results, arm, x, shown), _away(results, arm, x, shown)
             cells += ["–" if paper is None else f"{paper:g}", ours, "–" if away is None else f"{away:+.1f}"]
@@ -101,8 +100,12 @@ def _legend(columns: Sequence[Column]) -> list[str]:
     words += ["or owner that has the most; noise is that of the gradients over their bound."]
     if any(shown.reads_training_rows for shown in columns):
         words += ["Figures that look at training rows are exact: no ε covers them."]
-    if any(shown.name == "privacy_cost_gap" for shown in columns):
-        words += ["π is measured against the twin of the same seed."]
+    if any(shown.name == TWIN for shown in columns):
+        words += [
+            "π is the largest difference between groups of the accuracy lost, on average over seeds, against the arm",
+            "without privacy that has the same model (–: there is none, or the arm is not private); ± is that of these",
+            "two groups over seeds.",
+        ]
     return [" ".join(words)]
 
 

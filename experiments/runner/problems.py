@@ -61,6 +61,16 @@ def adult(seed: int, groups: Sequence[str] = ("sex", "income")) -> Pair:
     return problem, table_problem(test, encoding, columns, problem.public)
 
 
+def adult_validation(seed: int) -> Pair:
+    """Four fifths of Adult's training rows, and the fifth that the seed sets apart; no test row is looked at."""
+    train, _ = load_adult()
+    encoding = fit_encoding(train, {"income", "fnlwgt"}, rare=5)  # public rows
+    columns, order = Columns("income", ("sex", "income")), shuffled(len(train), seed, "reproduction/validation")
+    apart = np.isin(np.arange(len(train)), order[: len(train) // 5])
+    problem = table_problem(train[~apart], encoding, columns)
+    return problem, table_problem(train[apart], encoding, columns, problem.public)
+
+
 def adult_balanced(seed: int) -> Pair:
     """Adult with as many men as women, groups by sex, columns standardised by the training rows (not private)."""
     split = standardised(load_adult_split(variant="fdpg", seed=seed))
@@ -154,6 +164,7 @@ def bank_fraud_like(seed: int, size: int = FRAUD_ROWS, test_size: int = 50_000, 
 
 PROBLEMS: dict[str, Source] = {
     "adult": Source(adult, by_seed=False, dataset="adult"),
+    "adult-validation": Source(adult_validation, by_seed=True, dataset="adult"),
     "adult-balanced": Source(adult_balanced, by_seed=True, dataset="adult"),
     "dutch": Source(dutch, by_seed=True, dataset="dutch"),
     "umnist": Source(umnist, by_seed=False, dataset="mnist"),

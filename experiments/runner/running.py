@@ -28,8 +28,13 @@ from veil.metrics import GroupMetrics, evaluate
 from veil.models import build_model
 from veil.problem import Problem
 from veil.training import Run, fit
+from veil.training.losses import row_losses
+from veil.training.sampling_variance import SamplingVariance
 
 Told = Callable[[str], None]
+# What compares clipped updates with those of the objective, on average over looks at every so many steps.
+CLIPPING = ("clipped_cosine", "clipped_length")
+EVERY = 25
 
 
 def reproduce(spec: Spec, asked: Asked, told: Told = print) -> dict[str, str]:
@@ -106,8 +111,17 @@ def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
     torch.set_num_threads(1)
     train, test = load_pair(task.data, task.data_options, task.seed)
     model = build_model(task.model, train.public, Seed.from_int(task.seed), **task.model_options)
+    watches = [SamplingVariance(train, row_losses, EVERY)] if any(name in CLIPPING for name in figures) else []
     started = time.perf_counter()
-    run = fit(model, train, method=create(task.method, task.options), evaluation=test, seed=task.seed, **task.settings)
+    run = fit(
+        model,
+        train,
+        method=create(task.method, task.options),
+        evaluation=test,
+        callbacks=watches,
+        seed=task.seed,
+        **task.settings,
+    )
     seconds = time.perf_counter() - started
     assert run.metrics is not None
     found = _figures(run.metrics, train) | _on_training_rows(run, train, figures)
@@ -164,9 +178,12 @@ def _on_training_rows(run: Run, train: Problem, figures: Sequence[str]) -> dict[
     if run.metrics is None or not any(map(_reads_training_rows, figures)):
         return {}
     seen = evaluate(run.model, train, train.public.groups)
+    watched = run.findings.get("SamplingVariance", {}).get("records", [])
+    clipping = {name: _number(sum(one[name] for one in watched) / len(watched)) for name in CLIPPING if watched}
     return {
         "train_test_gap": _number(seen.accuracy - run.metrics.accuracy),
         "worst_group_gap": _number(seen.worst_group_accuracy - run.metrics.worst_group_accuracy),
+        **clipping,
     }
 
 

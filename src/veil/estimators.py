@@ -183,7 +183,12 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
             seed=given,
         )
         asked = Request.checked(
-            data=Path(), method=self.method, model=self.model, model_option=self.model_options or {}, settings=settings
+            data=Path(),
+            method=self.method,
+            option=self.method_options or {},
+            model=self.model,
+            model_option=self.model_options or {},
+            settings=settings,
         )
         job = Job(
             ModelFactory(asked, self.encoding_)(training, seed),

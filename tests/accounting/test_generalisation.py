@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from veil.accounting import Account, Ledger, Pld, RenyiFilter, Terms, TokenBucket, certify
+from veil.accounting.certificate import Certificate
 from veil.accounting.conversion import gaussian_delta
 from veil.accounting.events import AccountingError, Gaussian, PoissonGaussian, Relation, Repeated
 from veil.accounting.gdp import Gdp
 from veil.accounting.generalisation import (
     calibration_gap,
+    gap_bounds,
+    gap_sentence,
     property_gap,
     subgroup_gap,
     tv_from_events,
     tv_from_privacy,
 )
 from veil.accounting.rdp import Rdp
+from veil.accounting.verify import verify
 
 REPLACE = Relation.REPLACE_ONE
 
@@ -111,3 +119,102 @@ def test_what_is_not_a_probability_is_refused(value: float) -> None:
         tv_from_privacy(1.0, value)
     with pytest.raises(AccountingError, match="at least one"):
         subgroup_gap(0.1, 0.5, 0)
+
+
+EMPTY = -1
+
+
+def worst_gap(told: dict[tuple[int, ...], np.ndarray], chances: np.ndarray, row: int) -> float:
+    """The largest gap of any [0, 1] property between training row `row` and a new row of the same distribution:
+    the total variation between (row, model) and (new row, model), over all tables."""
+    values, tables = range(len(chances)), itertools.product(range(len(chances)), repeat=len(next(iter(told))))
+    seen, new = np.zeros((2, len(values), len(next(iter(told.values())))))
+    for table in tables:
+        likely = float(np.prod(chances[list(table)]))
+        seen[table[row]] += likely * told[table]
+        new += likely * chances[:, None] * told[table][None, :]
+    return float(np.abs(seen - new).sum() / 2)
+
+
+def farthest(told: dict[tuple[int, ...], np.ndarray]) -> float:
+    """The total variation between tables one of which has an empty place where the other has a row."""
+    return max(
+        float(np.abs(told[one] - told[(*one[:i], EMPTY, *one[i + 1 :])]).sum() / 2)
+        for one in told
+        for i in range(len(one))
+        if one[i] != EMPTY
+    )
+
+
+def test_twice_the_total_variation_of_removal_bounds_the_gap_of_every_small_mechanism() -> None:
+    """All tables of two rows with three values, 200 random mechanisms with five outcomes, by enumeration."""
+    rng, ratios = np.random.default_rng(0), []
+    tables = list(itertools.product((EMPTY, 0, 1, 2), repeat=2))
+    for _ in range(200):
+        told = {table: rng.dirichlet(np.full(5, 0.3)) for table in tables}
+        chances = rng.dirichlet(np.ones(3))
+        ratios += [worst_gap(told, chances, row) / farthest(told) for row in (0, 1)]
+    assert 0.3 < max(ratios) <= 2
+
+
+def test_once_the_total_variation_of_removal_is_no_bound() -> None:
+    """One row of twenty values: the empty table names any value but z, for a random z; row z turns "all but z" into
+    "only z". Removing it moves 1/20 of the mass, and the gap of "my value is named" is nearly twice that."""
+    values = 20
+    told = {(EMPTY,): np.concatenate([np.full(values, 1 / values), np.zeros(values)])}
+    for z in range(values):
+        mine = told[(EMPTY,)].copy()
+        mine[z], mine[values + z] = 0.0, 1 / values
+        told[(z,)] = mine
+    variation, gap = farthest(told), worst_gap(told, np.full(values, 1 / values), 0)
+    assert variation == pytest.approx(1 / values)
+    assert 1.8 * variation < gap <= 2 * variation
+
+
+def ledger_of(relation: Relation, *rules: object, path: Path | None = None) -> Ledger:
+    accounts = tuple(Account(f"g{i // 2}", f"o{i % 2}", 50.0, rule) for i, rule in enumerate(rules))  # type: ignore[arg-type]
+    return Ledger(Terms(relation, 1e-5, "pld", accounts, {"method": "test"}), path)
+
+
+def test_a_group_has_the_largest_bound_of_its_cells_and_removal_counts_twice() -> None:
+    few, many = (TokenBucket((Repeated(PoissonGaussian(3.0, 0.01), times),)) for times in (100, 1000))
+    found = gap_bounds(ledger_of(Relation.ADD_REMOVE, few, many, few, few), Pld())
+    assert found == {f"g{i}": 2 * Pld().total_variation(rule.tokens) for i, rule in enumerate((many, few))}
+    replaced = TokenBucket((Repeated(PoissonGaussian(3.0, 0.01, REPLACE), 100),))
+    assert gap_bounds(ledger_of(REPLACE, replaced), Pld()) == {"g0": Pld().total_variation(replaced.tokens)}
+
+
+def test_a_filter_bounds_the_gap_of_a_gaussian_that_it_admits() -> None:
+    found = gap_bounds(ledger_of(Relation.ADD_REMOVE, RenyiFilter(8.0, 0.04)), Rdp())["g0"]
+    assert 2 * gaussian_delta(math.sqrt(2 * 0.04 / 8.0), 0.0) <= found < 2 * tv_from_privacy(1.0, 1e-5)
+
+
+def test_many_rules_have_looser_bounds_and_no_smaller_ones() -> None:
+    rules = [TokenBucket((Repeated(Gaussian(2.0 + i), 1),)) for i in range(40)]
+    loose = gap_bounds(ledger_of(Relation.ADD_REMOVE, *rules), Pld())
+    for group in range(20):
+        assert loose[f"g{group}"] >= min(1.0, 2 * gaussian_delta(1 / (2.0 + 2 * group), 0.0))
+
+
+def test_a_weak_guarantee_says_nothing_about_new_rows_and_a_strong_one_says_how_much() -> None:
+    weak, strong = TokenBucket((Repeated(Gaussian(0.1), 1),)), TokenBucket((Repeated(Gaussian(10.0), 1),))
+    assert "too weak" in certify(ledger_of(Relation.ADD_REMOVE, weak), Pld()).generalisation_statement
+    mixed = certify(ledger_of(Relation.ADD_REMOVE, weak, weak, strong), Pld())
+    assert mixed.generalisation["g0"] == 1.0
+    exact = 200 * gaussian_delta(0.1, 0.0)
+    assert f"at most {exact:.1f} points" in mixed.generalisation_statement
+    assert mixed.generalisation_statement.endswith("for 1 of 2 groups the guarantee says nothing.")
+    assert '2.0 ("b") to 10.0 ("a") points' in gap_sentence({"a": 0.1, "b": 0.02})
+
+
+def test_a_bound_that_does_not_follow_from_the_ledger_is_found(tmp_path: Path) -> None:
+    rule, path = TokenBucket((Repeated(Gaussian(10.0), 1),)), tmp_path / "certificate.json"
+    record = certify(ledger_of(Relation.ADD_REMOVE, rule, path=tmp_path / "ledger.jsonl"), Pld()).as_json()
+    path.write_text(json.dumps(record))
+    assert Certificate.load(path).generalisation == record["generalisation"]
+    assert verify(path).holds
+    path.write_text(json.dumps({**record, "generalisation": {"g0": 0.01}}))
+    assert any("generalisation" in fault for fault in verify(path).faults)
+    old = {name: value for name, value in record.items() if not name.startswith("generalisation")}
+    path.write_text(json.dumps(old))
+    assert verify(path).holds

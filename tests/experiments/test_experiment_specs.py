@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from experiments.runner import Spec, read_spec
 from experiments.runner.problems import cut_down, dropped, load_pair, lowered
@@ -190,3 +191,14 @@ def test_owners_change_only_with_budgets_and_by_a_percentage(
         change(owned({"a": 3.0, "b": 1.0}), 100)
     with pytest.raises(InputError, match="needs owners with budgets"):
         change(load_pair("generated", {"groups": [{"name": "all", "rows": 40}]}, 1)[0], 10)
+
+
+def test_validation_rows_are_training_rows_that_no_run_is_trained_on() -> None:
+    needs_data("asc-power")
+    (train, held), (whole, _) = load_pair("adult-validation", {}, 3), load_pair("adult", {}, 0)
+    assert len(train) + len(held) == len(whole)
+    assert train.public.classes == whole.public.classes
+    other, _ = load_pair("adult-validation", {}, 4)
+    assert not torch.equal(train.inputs[:100], other.inputs[:100])
+    together = torch.cat([train.inputs, held.inputs]).double().sum(dim=0)
+    assert torch.allclose(together, whole.inputs.double().sum(dim=0))

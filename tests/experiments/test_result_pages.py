@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runner import Asked, index, read_spec, rewrite_page
+from experiments.runner import Asked, Spec, index, read_spec, rewrite_page
+from experiments.runner.columns import TWIN
 from experiments.runner.findings import open_findings
+from experiments.runner.results import Results
+from experiments.runner.store import read_store
 from tests.experiments.experiment_cases import NAMES, RESULTS, ROOT, SPECS
 from veil.errors import InputError
+from veil.report import build_twin
 
 # Made by `python -m benchmarks tables`; tests/benchmarks compares its page with its file.
 BENCHMARKS = ["tables"]
@@ -61,3 +65,26 @@ def test_findings_made_with_other_settings_or_at_another_scale_are_refused(tmp_p
         again.part("a", {"rows": 20}, {})
     with pytest.raises(InputError, match="at scale small"):
         open_findings(Asked("study", "paper", tmp_path))
+
+
+@pytest.mark.parametrize("name", ["fdpg-crossed", "overview-adult"])
+def test_a_page_and_a_report_of_the_same_runs_have_the_same_privacy_cost_gap(name: str) -> None:
+    spec = read_spec(name, SPECS)
+    assert isinstance(spec, Spec)
+    results = Results.of(spec, read_store(RESULTS / f"{name}.json", name, "paper"))
+    records = [
+        {
+            "method": spec.arm(label).method,
+            "config": {"label": label, "seed": seed, "model": spec.arm(label).model or spec.model},
+            "privacy": {"epsilon": run["epsilon"]},
+            "metrics": {"by_group": run["by_group"], **run["figures"]},
+        }
+        for (label, _), runs in results.runs.items()
+        for seed, run in runs.items()
+    ]
+    told = {row["name"]: row["privacy_cost_gap"] for row in build_twin(records)["summary"]}
+    assert sum(gap is not None for gap in told.values()) > 3
+    for label, gap in told.items():
+        own = list(results.figure(label, None, TWIN).values())
+        assert (gap is None) == (not own)
+        assert gap is None or gap == pytest.approx(sum(own) / len(own))

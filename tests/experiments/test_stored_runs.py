@@ -222,11 +222,43 @@ def test_a_run_with_another_fingerprint_is_not_on_the_page(tmp_path: Path) -> No
     assert "Not run: one; two." in page_of(spec, stored_of([stale]))
 
 
-def test_the_privacy_cost_gap_is_measured_against_the_twin_of_the_same_seed(tmp_path: Path) -> None:
+def test_the_privacy_cost_gap_is_that_of_means_over_seeds_that_the_twin_has_too(tmp_path: Path) -> None:
     text = GOOD.replace('figures = ["worst_group_accuracy"]', 'figures = ["privacy_cost_gap"]\ntwin = "two"')
     spec = spec_of(tmp_path, text)
-    runs = [record(spec, "one", 1, 0.5, 0.6), record(spec, "two", 1, 0.8, 0.7), record(spec, "two", 2, 0.9, 0.9)]
-    assert Results.of(spec, stored_of(runs)).figure("one", None, "privacy_cost_gap") == pytest.approx({1: 0.2})
+    runs = [record(spec, "two", seed, 0.8, 0.8) for seed in (1, 2)]
+    runs += [record(spec, "one", 1, 0.5, 0.6), record(spec, "one", 2, 0.7, 0.4), record(spec, "one", 3, 0.0, 1.0)]
+    results = Results.of(spec, stored_of(runs))
+    found = results.figure("one", None, "privacy_cost_gap")
+    assert found == pytest.approx({1: -0.1, 2: 0.3})  # the mean is π = 0.1; that of each seed's own range is 0.2
+    assert results.figure("two", None, "privacy_cost_gap") == {}
+    assert "| one | 10.0 ± 28.3 |" in page_of(spec, stored_of(runs))
+
+
+def test_the_bias_of_clipping_is_measured_where_a_column_asks_for_it(tmp_path: Path) -> None:
+    text = GOOD.replace('figures = ["worst_group_accuracy"]', 'figures = ["clipped_cosine", "clipped_length"]')
+    asked = Asked("trial", "small", tmp_path / "out")
+    assert reproduce(spec_of(tmp_path, text), asked, silent) == {}
+    stored = json.loads((tmp_path / "out" / "trial.json").read_text(encoding="utf-8"))
+    found = {run["arm"]: run["figures"] for run in stored["runs"]}
+    assert -1 <= found["one"]["clipped_cosine"] <= 1
+    assert 0 < found["one"]["clipped_length"] < 1  # dp-sgd clips
+    plain = Asked("trial", "small", tmp_path / "plain")
+    assert reproduce(spec_of(tmp_path), plain, silent) == {}
+    kept = json.loads((tmp_path / "plain" / "trial.json").read_text(encoding="utf-8"))
+    assert "clipped_cosine" not in kept["runs"][0]["figures"]
+
+
+def test_an_arm_with_a_model_of_its_own_has_no_privacy_cost_against_another_model(tmp_path: Path) -> None:
+    text = GOOD.replace('figures = ["worst_group_accuracy"]', 'figures = ["privacy_cost_gap"]\ntwin = "two"')
+    own = text.replace('label = "one"', 'label = "one"\nmodel = "mlp"')
+    spec = spec_of(tmp_path, own)
+    runs = [record(spec, "one", 1, 0.5, 0.6), record(spec, "two", 1, 0.8, 0.7)]
+    assert Results.of(spec, stored_of(runs)).figure("one", None, "privacy_cost_gap") == {}
+    arm = '\n[[arms]]\nlabel = "three"\nmethod = "erm"\nmodel = "mlp"\n'
+    spec = spec_of(tmp_path, own.replace("[[claims]]", f"{arm}[[claims]]", 1))
+    results = Results.of(spec, stored_of([*runs, record(spec, "three", 1, 0.9, 0.8)]))
+    assert results.twin_of("one") == "three"
+    assert results.figure("one", None, "privacy_cost_gap") == pytest.approx({1: 0.2})
 
 
 @pytest.mark.parametrize("kind", ["curve", "bars", "vary"])

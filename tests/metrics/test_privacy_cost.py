@@ -10,48 +10,55 @@ import torch
 import veil
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
-from veil.metrics.groups import GroupMetrics, GroupScore
-from veil.metrics.privacy_cost import metrics_from_json, privacy_cost
+from veil.metrics.privacy_cost import privacy_cost
 from veil.training.fitting import row_losses
 from veil.training.gradient_variance import GradientVariance, group_gradients
 
 
-def metrics(total: float, **groups: float) -> GroupMetrics:
-    return GroupMetrics({name: GroupScore(10, value) for name, value in groups.items()}, total)
+def one(**groups: float) -> dict[int, dict[str, float]]:
+    """A single run, of seed 1."""
+    return {1: groups}
 
 
 def test_the_gap_is_between_losses_not_between_accuracies() -> None:
-    twin = metrics(0.8, a=0.9, b=0.7)
-    assert privacy_cost(twin, metrics(0.7, a=0.8, b=0.6)).gap == pytest.approx(0.0)
-    assert privacy_cost(twin, metrics(0.7, a=0.7, b=0.7)).gap == pytest.approx(0.2)
+    twin = one(a=0.9, b=0.7)
+    assert privacy_cost(twin, one(a=0.8, b=0.6)).gap == pytest.approx(0.0)
+    assert privacy_cost(twin, one(a=0.7, b=0.7)).gap == pytest.approx(0.2)
 
 
 def test_a_group_that_gains_from_privacy_widens_the_gap() -> None:
-    assert privacy_cost(metrics(0.8, a=0.9, b=0.7), metrics(0.8, a=0.8, b=0.8)).gap == pytest.approx(0.2)
+    assert privacy_cost(one(a=0.9, b=0.7), one(a=0.8, b=0.8)).gap == pytest.approx(0.2)
 
 
-def test_private_accuracy_is_the_mean_over_runs() -> None:
-    runs = [metrics(0.7, a=0.8, b=0.5), metrics(0.7, a=0.6, b=0.7)]
-    cost = privacy_cost(metrics(0.8, a=0.9, b=0.7), runs)
+def test_the_mean_over_seeds_comes_before_the_largest_difference() -> None:
+    twins = {seed: {"a": 0.9, "b": 0.7} for seed in (1, 2)}
+    runs = {1: {"a": 0.8, "b": 0.5}, 2: {"a": 0.6, "b": 0.7}}
+    cost = privacy_cost(twins, runs)
     assert cost.by_group == pytest.approx({"a": 0.2, "b": 0.1})
+    assert cost.gap == pytest.approx(0.1)  # the mean of each seed's own gap is 0.2
+    assert cost.by_seed == pytest.approx({1: -0.1, 2: 0.3})
+    assert sum(cost.by_seed.values()) / 2 == pytest.approx(cost.gap)
+
+
+def test_only_seeds_that_both_have_are_compared_and_all_where_they_share_none() -> None:
+    runs = {1: {"a": 0.5, "b": 0.5}, 2: {"a": 0.0, "b": 1.0}}
+    assert privacy_cost(one(a=0.9, b=0.7), runs).gap == pytest.approx(0.2)
+    assert privacy_cost({7: {"a": 0.9, "b": 0.7}}, runs).by_group == pytest.approx({"a": 0.65, "b": -0.05})
+    with pytest.raises(InputError, match="needs a private run and a twin"):
+        privacy_cost({}, runs)
 
 
 def test_only_the_named_groups_are_compared_and_empty_ones_take_no_part() -> None:
-    twin, run = metrics(0.8, a=0.9, b=0.7, c=0.9), metrics(0.8, a=0.9, b=0.6, c=0.1)
+    twin, run = one(a=0.9, b=0.7, c=0.9), one(a=0.9, b=0.6, c=0.1)
     assert privacy_cost(twin, run, ["a", "b"]).gap == pytest.approx(0.1)
-    hollow = privacy_cost(twin, metrics(0.8, a=0.9, b=0.6, c=math.nan))
+    hollow = privacy_cost(twin, one(a=0.9, b=0.6, c=math.nan))
     assert hollow.gap == pytest.approx(0.1)
     assert hollow.as_json()["by_group"]["c"] is None
 
 
 def test_a_group_that_the_twin_does_not_have_is_refused() -> None:
     with pytest.raises(InputError, match='group "b"'):
-        privacy_cost(metrics(0.8, a=0.9, b=0.8), metrics(0.8, a=0.9))
-
-
-def test_figures_survive_being_written() -> None:
-    before = metrics(0.8, a=0.9, b=math.nan)
-    assert metrics_from_json(before.as_json()).as_json() == before.as_json()
+        privacy_cost(one(a=0.9, b=0.8), one(a=0.9))
 
 
 def test_gradient_variance_equals_a_loop_over_rows() -> None:

@@ -64,6 +64,19 @@ def test_card_and_page_say_what_the_guarantee_means_for_people_with_several_rows
     assert "person with" not in render_card(old) + render_page([old])
 
 
+def test_card_and_page_say_how_far_training_rows_may_be_from_new_ones(run: veil.Run) -> None:
+    said = run.certificate.generalisation_statement
+    assert "points" in said
+    card, page = render_card(run.as_json()), render_page([run.as_json()])
+    assert plain_markdown(said) in card
+    assert said.replace("'", "&#39;").replace('"', "&#34;") in page
+    for bound in run.certificate.generalisation.values():
+        assert 0 < bound < 1
+    old = run.as_json()
+    old["certificate"] = {k: v for k, v in old["certificate"].items() if not k.startswith("generalisation")}
+    assert "new rows" not in render_card(old) + render_page([old])
+
+
 def test_hostile_names_stay_text_in_the_card() -> None:
     names = ("<script>alert(1)</script> × a|b", "*x* × [y](javascript:1)", "plain × one", "plain × two")
     card = render_card(make_run("asc", groups=names))
@@ -128,6 +141,9 @@ def test_audits_of_the_folder_are_on_the_page(run: veil.Run, tmp_path: Path) -> 
         (run.folder / "audit.json").unlink()
 
 
+SAID = {"value": 0.125, "sentence": "By the theorem.", "population": None, "at_least": None}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -139,7 +155,7 @@ def test_audits_of_the_folder_are_on_the_page(run: veil.Run, tmp_path: Path) -> 
 )
 def test_expected_excess_risk_is_shown_with_its_sentence(change: dict[str, Any]) -> None:
     record = {**make_run("dp-sgd"), **change}
-    assert build_twin([record])["verdict"]["expected_excess_risk"] == {"value": 0.125, "sentence": "By the theorem."}
+    assert build_twin([record])["verdict"]["expected_excess_risk"] == SAID
     for text in (render_page([record]), render_card(record)):
         assert "By the theorem." in text
     assert build_twin([make_run()])["verdict"]["expected_excess_risk"] is None

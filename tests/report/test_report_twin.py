@@ -346,11 +346,54 @@ def unknown_numbers(runs: list[dict[str, Any]], **given_: Any) -> dict[str, list
     return {name: numbers for name, numbers in found.items() if numbers}
 
 
+def run_with_gap(bound: float, train: float | None, test: float) -> dict[str, Any]:
+    """A run whose first group has this bound and these accuracies."""
+    run = make_run("asc")
+    first = SEX_INCOME[0]
+    run["certificate"]["generalisation"] = dict.fromkeys(SEX_INCOME, bound)
+    run["certificate"]["generalisation_statement"] = "Said of training rows and new rows."
+    run["metrics"]["by_group"][first]["accuracy"] = test
+    if train is not None:
+        run["findings"] = {"Training rows": {"private": True, f"accuracy of {first}": train}}
+    return run
+
+
+def test_a_measured_gap_stands_beside_its_bound() -> None:
+    run = run_with_gap(0.2375, 0.81, 0.7)
+    own = build_twin([run])["generalisation"]["0"]
+    assert own["groups"][0] == {
+        "name": SEX_INCOME[0],
+        "bound": 0.2375,
+        "says": True,
+        "train": 0.81,
+        "test": 0.7,
+        "gap": pytest.approx(0.11),
+    }
+    text = " ".join(Tree(render_page([run])).text["privacy-0"])
+    for shown in ("Said of training rows and new rows.", "23.8", percent(0.81), "+11.0", "does not cover them"):
+        assert shown in text
+    silent = " ".join(Tree(render_page([run_with_gap(0.2375, None, 0.7)])).text["privacy-0"])
+    assert "--show-private" in silent
+    assert build_twin([make_run("asc")])["generalisation"]["0"] is None
+
+
+@pytest.mark.parametrize(
+    ("bound", "test", "says"), [(1.0, 0.5, False), (0.8, 0.5, False), (0.8, 0.85, True), (0.85, 0.8, False)]
+)
+def test_a_bound_farther_than_any_accuracy_can_be_says_nothing(bound: float, test: float, says: bool) -> None:
+    run = run_with_gap(bound, None, test)
+    assert build_twin([run])["generalisation"]["0"]["groups"][0]["says"] is says
+    assert says or "says nothing" in " ".join(Tree(render_page([run])).text["privacy-0"])
+
+
 def test_every_key_of_the_twin_is_documented() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "report.md").read_text(encoding="utf-8")
-    twin = build_twin(make_runs(seeds=2), requirements=[REQUIRED])
+    twin = build_twin([run_with_gap(0.2, 0.8, 0.7), *make_runs(seeds=2)], requirements=[REQUIRED])
+    told = next(own for own in twin["generalisation"].values() if own is not None)
     keys = {
         *twin,
+        *told,
+        *told["groups"][0],
         *twin["verdict"],
         *twin["verdict"]["requirements"][0],
         *twin["groups"][0],

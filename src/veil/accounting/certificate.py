@@ -12,6 +12,7 @@ from typing import Any
 
 from veil.accounting.accountant import Accountant
 from veil.accounting.events import AccountingError, Relation
+from veil.accounting.generalisation import gap_bounds, gap_sentence
 from veil.accounting.ledger import Account, Ledger, Terms
 from veil.accounting.people import epsilons_shown
 from veil.foundation.files import FOR_ALL, write_whole
@@ -19,6 +20,8 @@ from veil.foundation.files import FOR_ALL, write_whole
 GROUP_SIZES = "group_sizes"
 UNIT_FACT = "unit"
 UNIT, PERSON = "one row", "one person"
+ADDED = ("by_rows", "generalisation")
+"""What certificates of earlier versions do not have."""
 _NAMES = "the names of groups, owners and classes"
 # What cannot be told, and what stays fixed between neighbours, by relation and by where the group sizes come from.
 _REMOVED = {
@@ -68,7 +71,8 @@ class Certificate:
     """What is promised, to whom, and under which assumptions. `epsilon` is None where nothing is promised.
 
     `unit` is what every ε is for: one row, or one person with all their rows. Where it is a row, `by_rows` has the ε of
-    a person with that many rows, wherever they stand.
+    a person with that many rows, wherever they stand, and `generalisation` bounds, by group, how far figures on training
+    rows are from those on new rows (`gap_bounds`).
     """
 
     method: str
@@ -88,6 +92,8 @@ class Certificate:
     ledger_check: str = ""
     unit: str = UNIT
     by_rows: Mapping[str, float] = field(default_factory=dict)
+    generalisation: Mapping[str, float] = field(default_factory=dict)
+    generalisation_statement: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -119,16 +125,15 @@ def _check_kinds(record: Any) -> None:
     """Check that every value has the type of its field, so that callers can rely on it."""
     if not isinstance(record, dict):
         raise AccountingError("it must be a JSON object")
-    for name in ("by_group", "by_owner", "budgets", "spent_by_group", "by_rows"):
-        # certificates made before there was a curve have none
-        values = record.get(name, {}) if name == "by_rows" else record[name]
+    for name in ("by_group", "by_owner", "budgets", "spent_by_group", *ADDED):
+        values = record.get(name, {}) if name in ADDED else record[name]
         if not isinstance(values, dict) or not all(_is_number(value) for value in values.values()):
             raise AccountingError(f"`{name}` must map names to numbers")
     for name in ("epsilon", "delta"):
         if record[name] is not None and not _is_number(record[name]):
             raise AccountingError(f"`{name}` must be a number")
-    for name in ("method", "statement", "ledger_check"):
-        if not isinstance(record[name], str):
+    for name in ("method", "statement", "ledger_check", "generalisation_statement"):
+        if not isinstance(record.get(name, "") if name.startswith("generalisation") else record[name], str):
             raise AccountingError(f"`{name}` must be a string")
     for name in ("relation", "accountant"):
         if record[name] is not None and not isinstance(record[name], str):
@@ -159,6 +164,8 @@ def certify(
     if not math.isfinite(worst):
         raise AccountingError("no finite ε holds for this ledger at its δ")
     by_owner = _largest(terms.accounts, guarantees, "owner")
+    # Of people the bound would speak of figures in which every person counts once.
+    gaps = gap_bounds(ledger, accountant) if unit_of(terms) == UNIT else {}
     return Certificate(
         method=str(terms.facts.get("method", "")),
         private=True,
@@ -177,6 +184,8 @@ def certify(
         ledger_check=ledger.check,
         unit=unit_of(terms),
         by_rows=epsilons_shown(ledger, accountant) if unit_of(terms) == UNIT else {},
+        generalisation=gaps,
+        generalisation_statement=gap_sentence(gaps) if gaps else "",
     )
 
 

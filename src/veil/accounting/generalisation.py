@@ -1,19 +1,80 @@
 """What privacy says about the gap between training rows and new rows (distributional generalisation).
 
-All bounds hold on average over the draw of the training rows and over training itself. They need rows drawn
-independently from one distribution, a fixed number of them, and privacy when one row is *replaced*. The total
-variation distance between the trained models of two neighbouring tables ("TV stability") is the one number from which
-all of them follow (Kulynych et al. 2022).
+All bounds hold on average over the draw of the training rows and over training itself, and not for one model. They
+follow from the total variation distance between the trained models of two neighbouring tables ("TV stability",
+Kulynych et al. 2022).
+
+`gap_bounds` is what a run proves for each group. Veil's relations keep the group and the owner of every row, so the
+argument does too. Let the rows of each cell (a group and an owner) be independent draws from a distribution of that
+cell, z_i one of its training rows, z a new row of the same cell, and φ any function of a row and a model with values in
+[0, 1], chosen after training or not:
+
+* *replace-one*: E φ(z; M(S)) = E φ(z_i; M(S with z in place of z_i)), as exchanging z and z_i changes no distribution.
+  The two tables are neighbours, so |E φ(z_i; M(S)) − E φ(z; M(S))| ≤ TV.
+* *add-remove*: z_i and z both are independent of S without z_i, so E φ(z_i; M(S − z_i)) = E φ(z; M(S − z_i)). Each side
+  differs from its own with M(S) by at most TV, hence |E φ(z_i; M(S)) − E φ(z; M(S))| ≤ 2·TV.
+
+The mean over a group's rows has the largest bound of its cells. New rows of a group with several owners come from these
+in the proportions of the training rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from veil.accounting.accountant import Accountant
 from veil.accounting.conversion import check_epsilon
 from veil.accounting.events import AccountingError, Event, Relation, Repeated, relation_of
+from veil.accounting.ledger import Ledger
+from veil.accounting.spending_rules import SpendingRule
+
+_MANY_RULES = 16
+
+
+def gap_bounds(ledger: Ledger, accountant: Accountant) -> dict[str, float]:
+    """How far the mean of a [0, 1] figure over a group's training rows can be from new rows, by group.
+
+    Formal guarantee: see the first lines of this module. 1 says nothing. With many different rules the ε of each is
+    used alone, which is looser and takes no time.
+    """
+    terms = ledger.terms
+    rules = dict.fromkeys(account.rule for account in terms.accounts)
+    few = len(rules) <= _MANY_RULES
+    apart = 1 if terms.relation is Relation.REPLACE_ONE else 2
+    bound = {rule: min(1.0, apart * tv_from_rule(rule, terms.delta, accountant, tight=few)) for rule in rules}
+    found: dict[str, float] = {}
+    for account in terms.accounts:
+        found[account.group] = max(found.get(account.group, 0.0), bound[account.rule])
+    return found
+
+
+def gap_sentence(bounds: Mapping[str, float]) -> str:
+    """The bounds of all groups in one plain sentence.
+
+    >>> gap_sentence({"a": 1.0, "b": 1.0})
+    'This guarantee is too weak to bound how much better a model looks on its training rows than on new rows.'
+    """
+    said = {group: bound for group, bound in bounds.items() if bound < 1.0}
+    if not said:
+        return (
+            "This guarantee is too weak to bound how much better a model looks on its training rows than on new rows."
+        )
+    least, most = min(said, key=lambda group: said[group]), max(said, key=lambda group: said[group])
+    few, many = f"{100 * said[least]:.1f}", f"{100 * said[most]:.1f}"
+    points = f"{many} points" if few == many else f'{few} ("{least}") to {many} ("{most}") points'
+    text = (
+        "If the rows of each group and owner were drawn independently, the accuracy (or any share) measured on a "
+        f"group's training rows is at most {points} from that on new rows of the group, on average over draws and runs"
+    )
+    silent = len(bounds) - len(said)
+    return text + (f"; for {silent} of {len(bounds)} groups the guarantee says nothing." if silent else ".")
+
+
+def tv_from_rule(rule: SpendingRule, delta: float, accountant: Accountant, *, tight: bool = True) -> float:
+    """TV stability of whatever a run chooses under a rule: by its (ε, δ) and, if `tight`, by all it proves at ε = 0."""
+    found = tv_from_privacy(rule.guarantee(delta, accountant), delta)
+    return min(found, rule.total_variation(accountant)) if tight else found
 
 
 def _check_share(name: str, value: float) -> None:
@@ -37,7 +98,7 @@ def tv_from_privacy(epsilon: float, delta: float) -> float:
 
 
 def tv_from_events(accountant: Accountant, events: Iterable[Event | Repeated]) -> float:
-    """TV stability as δ at ε = 0 of the privacy profile, under replace-one: exact for a tight accountant.
+    """TV stability as δ at ε = 0 of the privacy profile, when any one row is replaced: exact for a tight accountant.
 
     Assumes a schedule fixed in the plan, and rejects accountants that only approximate. Rényi costs bound it through
     the KL divergence (Pinsker, Bretagnolle–Huber).
@@ -87,8 +148,9 @@ def calibration_gap(tv: float) -> float:
     """The expected calibration error on training rows and on new rows differs by at most 2·TV, for any bins.
 
     The error of a bin is |E[1{score in bin}·(label − score)]| with labels and scores in [0, 1], and the expectation
-    runs over rows and over training. A row falls into one bin only, so the bins' differences add up to no more than
-    the mass by which the two joint distributions differ, which is 2·TV.
+    runs over rows *and over training*: the calibration error of one model is another figure, without such a bound. A
+    row falls into one bin only, so the bins' differences add up to no more than the mass by which the two joint
+    distributions differ, which is 2·TV.
 
     >>> calibration_gap(0.05)
     0.1

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
+import numpy as np
+
 from veil.accounting.accountant import Accountant
-from veil.accounting.conversion import epsilon_at_order
+from veil.accounting.conversion import epsilon_at_order, log_delta_at_order
 from veil.accounting.events import AccountingError, Envelope, Event, Repeated, repeated, repeated_from_json, to_json
 from veil.accounting.rdp import cost_at
 
@@ -26,6 +28,9 @@ class SpendingRule(Protocol):
 
     def guarantee(self, delta: float, accountant: Accountant) -> float:
         """The ε that holds whatever happened under this rule."""
+
+    def total_variation(self, accountant: Accountant) -> float:
+        """The total variation distance between neighbours, whatever happened under this rule; at most 1."""
 
     def reading(self, spent: Iterable[Repeated], delta: float, accountant: Accountant) -> float:
         """The ε of what has been spent so far; not a guarantee."""
@@ -63,6 +68,10 @@ class TokenBucket:
         """ε of all tokens together."""
         return accountant.epsilon(self.tokens, delta)
 
+    def total_variation(self, accountant: Accountant) -> float:
+        """δ of all tokens together at ε = 0."""
+        return min(1.0, accountant.delta(self.tokens, 0.0))
+
     def reading(self, spent: Iterable[Repeated], delta: float, accountant: Accountant) -> float:
         """ε of the tokens used so far."""
         return accountant.epsilon(tuple(spent), delta)
@@ -96,6 +105,10 @@ class RenyiFilter:
     def guarantee(self, delta: float, accountant: Accountant) -> float:
         """ρ converted at the fixed order (`accountant` plays no part)."""
         return float(epsilon_at_order(self.rho, self.order, delta))
+
+    def total_variation(self, accountant: Accountant) -> float:
+        """What ρ proves at ε = 0 (`accountant` plays no part)."""
+        return float(np.exp(log_delta_at_order(self.rho, self.order, 0.0)))
 
     def reading(self, spent: Iterable[Repeated], delta: float, accountant: Accountant) -> float:
         """The costs so far converted at the fixed order."""

@@ -24,7 +24,7 @@ from dp_accounting import rdp as peer_rdp
 
 from veil.accounting import events as kinds
 from veil.accounting.accountant import Accountant
-from veil.accounting.certificate import UNIT, Certificate, certify, check_budgets
+from veil.accounting.certificate import ADDED, UNIT, Certificate, certify, check_budgets
 from veil.accounting.events import AccountingError, Event, Relation, Repeated
 from veil.accounting.ledger import Account, Ledger, LedgerDamaged, Terms
 from veil.accounting.pld import Pld
@@ -47,6 +47,8 @@ REMADE = (
     "facts",
     "unit",
     "by_rows",
+    "generalisation",
+    "generalisation_statement",
 )
 # What no ledger holds: the run's own record (run.json) has a copy of it.
 IN_WORDS = ("assumptions", "not_covered")
@@ -146,8 +148,8 @@ def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
         return
     found, remade = certificate.as_json(), certify(ledger, ACCOUNTANTS[terms.accountant]()).as_json()
     for name in REMADE:
-        if name == "by_rows" and not found[name]:
-            continue  # certificates made before there was a curve have none
+        if name.startswith(ADDED) and not found[name]:
+            continue  # certificates of earlier versions have none
         if not _same(found[name], remade[name]):
             yield f"{name} does not follow from the ledger: {_short(found[name])} instead of {_short(remade[name])}"
 

@@ -75,11 +75,10 @@ def _compare(request: CompareRequest, opened: Opened, out: Path, workers: Worker
     config = {name: value for name, value in request.record().items() if name not in of_runs}
     config["command"] = shlex.join(["veil", *sys.argv[1:]])
     settings = request.settings.model_dump(exclude={"epsilon", "seed"})
-    factory = opened.factory
-    model = factory if request.model else {name: factory.suiting(name) for name in request.methods}
+    options = _options(request.option, request.methods)
+    model = {n: opened.factory.suiting(n, options.get(n), model=request.model) for n in request.methods}
     measures = [] if opened.encoding is None else [Learned(opened.encoding)]
     work = Work(opened.problem, opened.test, model, out, settings, config, opened.not_covered, measures)
-    options = _options(request.option, request.methods)
     methods = [create(name, options.get(name)) for name in request.methods]
     trials = trials_of(methods, request.seeds, _budgets(request.epsilon))
     with _Watch(silent) as watch:

@@ -24,6 +24,7 @@ import math
 from veil.accounting import Relation, Repeated, TokenBucket, Tree
 from veil.bounding import Clip
 from veil.errors import require
+from veil.methods.convex.limits import risk_details
 from veil.methods.convex.online import Game, GameRates, game_rates
 from veil.methods.convex.setting import LinearMethod, LinearSetting, noise_for_cell, tightest_cells
 from veil.methods.registry import known_as
@@ -74,8 +75,7 @@ class DpOco(LinearMethod):
         if game.rounds > sure:
             of += f", while no group's rows run out: for sure up to {sure:,} rounds"
         details = {
-            "expected_excess_risk": setting.excess_risk(rates.bound, of),
-            "excess_risk_bound": rates.bound,
+            **risk_details(setting, settings, RELATION, rates.bound, of),
             "noise_multiplier": event.noise_multiplier,
             "tree_levels": event.levels,
             "tree_leaves": event.leaves,

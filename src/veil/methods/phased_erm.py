@@ -21,10 +21,11 @@ from typing import Literal
 
 import numpy as np
 
-from veil.accounting import Gaussian, Repeated, TokenBucket
+from veil.accounting import Gaussian, Relation, Repeated, TokenBucket
 from veil.bounding import Clip
 from veil.errors import require
 from veil.methods.calibrating import relation_for
+from veil.methods.convex.limits import risk_details
 from veil.methods.convex.phased import PhasedErm, best_regularisers, excess_risk, make_phases, paper_regularisers
 from veil.methods.convex.setting import LinearMethod, noise_for_cell
 from veil.methods.registry import known_as
@@ -52,6 +53,13 @@ class PhasedErmMethod(LinearMethod):
             f"phases is {self.phases}: it must be at least 1 and at most the rows of the smallest group",
         )
         relation = relation_for("poisson", self.neighbours)
+        # Folds of equal size need places that stay when a row goes.
+        one_fold = relation is Relation.ADD_REMOVE and facts.sizes != "counted"
+        require(
+            not one_fold or (self.phases in (None, 1) and self.schedule == "bound"),
+            "phased-erm with several phases cuts groups into folds of equal size, which a deleted row would change: "
+            "use phases=1, neighbours=replace-one or counted group sizes",
+        )
         setting = self.setting(facts, settings, smooth=True)
 
         def one(kappa: float) -> list[Repeated]:
@@ -64,7 +72,7 @@ class PhasedErmMethod(LinearMethod):
         if self.schedule == "paper":
             regularisers = paper_regularisers(setting, settings.epsilon, settings.delta_for(facts))
         else:
-            regularisers = best_regularisers(setting, float((kappas / rows).max()), self.phases)
+            regularisers = best_regularisers(setting, float((kappas / rows).max()), 1 if one_fold else self.phases)
         phases = make_phases(setting, regularisers, kappas, relation)
         # Every phase has the same ratio of noise to reach; the smallest is taken, should rounding tell them apart.
         ratios = [min(phase.sigma / phase.limits[cell] for phase in phases) for cell in range(len(facts.cells))]
@@ -77,13 +85,10 @@ class PhasedErmMethod(LinearMethod):
             relation,
         )
         events = release.events(facts)
-        solver = PhasedErm(
-            setting, phases, relation, tuple(events[cell] for cell in range(len(events))), settings.secure_noise
-        )
+        solver = PhasedErm(setting, phases, tuple(events[cell] for cell in range(len(events))), settings.secure_noise)
         bound = excess_risk(setting, phases)
         details = {
-            "expected_excess_risk": setting.excess_risk(bound, "population"),
-            "excess_risk_bound": bound,
+            **risk_details(setting, settings, relation, bound, "population"),
             "noise_multiplier": min(ratios),
             "phases": len(phases),
             "mu_w": [phase.mu_w for phase in phases],

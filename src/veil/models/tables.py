@@ -20,9 +20,25 @@ MOST_NUMBERS, MOST_MAPS = 1024, 512
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
-def logistic(facts: PublicFacts) -> nn.Module:
-    """Logistic (or linear) regression, starting at zero."""
-    return nn.Sequential(nn.Flatten(), _zeros(nn.Linear(prod(facts.input_shape), facts.outputs)))
+def logistic(facts: PublicFacts, feature_radius: float | None = None) -> nn.Module:
+    """Logistic (or linear) regression, starting at zero; with a radius, of rows that are shortened to it."""
+    layer = _zeros(nn.Linear(prod(facts.input_shape), facts.outputs))
+    return nn.Sequential(nn.Flatten(), layer if feature_radius is None else Shortened(layer, feature_radius))
+
+
+class Shortened(nn.Module):
+    """A linear layer of rows that are shortened to a length, the 1 of the bias included, where they are longer."""
+
+    def __init__(self, linear: nn.Linear, radius: float) -> None:
+        super().__init__()
+        require(radius > 0, f"feature_radius is {radius}: it must be above 0")
+        self.linear, self.radius = linear, radius
+
+    def forward(self, rows: Tensor) -> Tensor:
+        constant = 0.0 if self.linear.bias is None else 1.0
+        lengths = (rows.square().sum(dim=-1, keepdim=True) + constant).sqrt()
+        scores: Tensor = self.linear(rows)
+        return scores * (self.radius / lengths.clamp_min(self.radius))
 
 
 def _zeros(layer: nn.Linear) -> nn.Linear:

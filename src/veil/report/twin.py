@@ -9,6 +9,7 @@ from veil.errors import require
 from veil.report.cleaning import Record, clean, clean_runs
 from veil.report.errors import error_figure, error_table
 from veil.report.figures import Figure, Table, as_json
+from veil.report.generalisation import generalisation, generalisation_table
 from veil.report.intervals import CONFIDENCE
 from veil.report.learned import effect_figures, learned, learned_table
 from veil.report.panels import (
@@ -62,7 +63,7 @@ def build(
     tables = {name: figure.table() for name, figure in figures.items()}
     if (errors := error_table(cleaned[subject.members[0]])) is not None:
         tables["groups"] = errors
-    for name, make in (("scores", score_table), ("learned", learned_table)):
+    for name, make in (("scores", score_table), ("learned", learned_table), ("generalisation", generalisation_table)):
         tables.update({f"{name}-run{i}": table for i in detailed if (table := make(cleaned[i])) is not None})
     twin = {
         "format": FORMAT,
@@ -80,6 +81,7 @@ def build(
         "even_odds": {str(index): even_odds(epsilon_of(cleaned[index])) for index in detailed},
         "further": {str(index): further_figures(cleaned[index]) for index in detailed},
         "learned": {str(index): learned(cleaned[index]) for index in detailed},
+        "generalisation": {str(index): generalisation(cleaned[index]) for index in detailed},
         "sections": clean(_sections(len(cleaned) > 1, bool(audits), detailed[0], tables)),
         "data": _data_card(cleaned[subject.members[0]]),
         "audits": clean(audits),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from veil.metrics.definitions import PRIVACY_COST_GAP
+from veil.metrics.privacy_cost import Accuracies, accuracies, privacy_cost
 from veil.report.cleaning import Record
 from veil.report.intervals import Spread, paired_p, pareto, spread, wilson
 
@@ -28,6 +27,8 @@ class Variant:
     figures: Mapping[str, Spread]
     groups: Mapping[str, Mapping[str, Any]]
     by_seed: Mapping[Any, float]
+    model: tuple[Any, ...]
+    accuracies: Mapping[Any, Accuracies]
 
     @property
     def worst(self) -> float | None:
@@ -84,7 +85,19 @@ def _variant(name: str, indices: Sequence[int], runs: Sequence[Record]) -> Varia
         figures={figure: spread(one.get(figure) for one in metrics) for figure in FIGURES},
         groups=_groups(metrics),
         by_seed=_by_seed(own),
+        model=((own[0].get("config") or {}).get("model"), own[0].get("parameters")),
+        accuracies=_accuracies(own),
     )
+
+
+def _accuracies(runs: Sequence[Record]) -> dict[Any, Accuracies]:
+    """Accuracies by seed; a run whose seed nobody gave shares it with none."""
+    found: dict[Any, Accuracies] = {}
+    for run in runs:
+        seed, scores = (run.get("config") or {}).get("seed"), (run.get("metrics") or {}).get("by_group")
+        if scores:
+            found[object() if seed is None else seed] = accuracies(scores)
+    return found
 
 
 def _by_seed(runs: Sequence[Record]) -> dict[Any, float]:
@@ -211,13 +224,13 @@ def _significance(variant: Variant, best: Variant | None) -> float | None:
 
 
 def privacy_cost_gap(variant: Variant, variants: Sequence[Variant]) -> float | None:
-    """The privacy-cost gap: the range over groups of the accuracy lost against the run without privacy."""
-    twin = next((other for other in variants if other.method == "erm"), None)
-    if twin is None or not variant.private:
+    """π against `erm` with the same model, over the groups that were measured in all runs; None without such runs."""
+    twin = next((other for other in variants if other.method == "erm" and other.model == variant.model), None)
+    if twin is None or not variant.private or not twin.accuracies or not variant.accuracies:
         return None
-    pairs = [(twin.groups.get(name, {}).get("accuracy"), one["accuracy"]) for name, one in variant.groups.items()]
-    costs = [before - after for before, after in pairs if before is not None and after is not None]
-    return float(PRIVACY_COST_GAP.over(np.array(costs))) if len(costs) > 1 else None
+    runs = [*twin.accuracies.values(), *variant.accuracies.values()]
+    names = [name for name in runs[0] if all(not math.isnan(run.get(name, math.nan)) for run in runs)]
+    return privacy_cost(twin.accuracies, variant.accuracies, names).gap if len(names) > 1 else None
 
 
 def front_of(variants: Sequence[Variant]) -> list[bool]:

@@ -16,6 +16,7 @@ from veil.report.usefulness import USEFUL, usefulness
 from veil.report.variants import Variant, find_variants, privacy_cost_gap
 from veil.report.wording import label, number, percent, some_of
 
+_SAYS_NOTHING = "it says nothing"
 OVER_GROUPS = {*(figure.name for figure in (*ACROSS, PRIVACY_COST_GAP)), *ERRORS_OF_GROUPS}
 
 
@@ -129,12 +130,23 @@ def _measured(metric: str, subject: Variant, runs: Sequence[Record]) -> float | 
 def _excess_risk(run: Record) -> dict[str, Any] | None:
     """The bound on the excess risk that a method with a utility guarantee states, and its sentence.
 
-    Where the released values of the finished run say more than the plan, it is what they say.
+    Where the released values of the finished run say more than the plan, it is what they say. `population` is a bound
+    for new rows beside one for the training rows, `at_least` what no method with this ε can promise less than.
     """
-    planned, realised = _planned_risk(run), _realised_risk(run)
-    if planned is None or realised is None:
-        return planned or realised
-    return min(planned, realised, key=lambda one: float(one["value"]))
+    planned, (bound, nothing) = _planned_risk(run), _realised_risk(run)
+    if bound < (math.inf if planned is None else planned["value"]):
+        line = "An upper bound on the training rows from released values; it holds with probability 0.95."
+        found = {"value": bound, "sentence": _against_nothing(line, bound, nothing)}
+    elif planned is None:
+        return None
+    else:
+        said = planned["sentence"] if _SAYS_NOTHING in planned["sentence"] else None
+        found = {
+            "value": planned["value"],
+            "sentence": said or _against_nothing(planned["sentence"], planned["value"], nothing),
+        }
+    more = planned or {"population": None, "at_least": None}
+    return {**found, "population": more["population"], "at_least": more["at_least"]}
 
 
 def _planned_risk(run: Record) -> dict[str, Any] | None:
@@ -142,29 +154,30 @@ def _planned_risk(run: Record) -> dict[str, Any] | None:
     for place in places:
         found = place.get("expected_excess_risk") if isinstance(place, Mapping) else None
         if isinstance(found, Mapping):
-            value, words = found.get("value", found.get("number")), found.get("sentence")
+            value, words, more = found.get("value", found.get("number")), found.get("sentence"), found
         else:
             value, words = found, place.get("expected_excess_risk_sentence") if found is not None else None
+            more = {}
         if isinstance(value, (int, float)):
-            return {"value": float(value), "sentence": str(words or "")}
+            said = {"value": float(value), "sentence": str(words or "")}
+            return {**said, "population": more.get("population"), "at_least": more.get("at_least")}
     return None
 
 
-def _realised_risk(run: Record) -> dict[str, Any] | None:
-    """The bound that follows from what the finished run released, beside the excess of weights of 0."""
+def _realised_risk(run: Record) -> tuple[float, float]:
+    """The bound that follows from what the finished run released, and what weights of 0 have at least; ∞: not known."""
     told = (run.get("history") or {}).get("realised_excess_risk") or []
     if not told or not isinstance(told[-1], (list, tuple)):
-        return None
+        return math.inf, math.inf
     bound, nothing = (math.inf if value is None else float(value) for value in told[-1])
-    return {"value": bound, "sentence": _realised_sentence(bound, nothing)} if math.isfinite(bound) else None
+    return bound, nothing
 
 
-def _realised_sentence(bound: float, nothing: float) -> str:
-    line = "An upper bound on the training rows from released values; it holds with probability 0.95."
+def _against_nothing(line: str, bound: float, nothing: float) -> str:
     if not math.isfinite(nothing):
         return line
     if bound >= nothing:
-        return f"{line} Weights of 0, which need no rows, may do as well: it says nothing."
+        return f"{line} Weights of 0, which need no rows, may do as well: {_SAYS_NOTHING}."
     return f"{line} Weights of 0, which need no rows, have at least {nothing:.3g}."
 
 

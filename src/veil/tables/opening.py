@@ -96,9 +96,12 @@ class ModelFactory:
         """A model for the problem, at the start that follows from the seed."""
         return make_model(self.request, problem.public, self.encoding, seed)
 
-    def suiting(self, method: str) -> ModelFactory:
-        """The same for the model that suits a method."""
-        return replace(self, request=self.request.model_copy(update={"model": SUITED.get(method, NETWORK)}))
+    def suiting(
+        self, method: str, options: Mapping[str, Any] | None = None, *, model: str | None = None
+    ) -> ModelFactory:
+        """The same for another method with its options: the model given, or the one that suits the method."""
+        asked = {"method": method, "option": dict(options or {}), "model": model or SUITED.get(method, NETWORK)}
+        return replace(self, request=self.request.model_copy(update=asked))
 
 
 @dataclass(frozen=True)

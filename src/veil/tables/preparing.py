@@ -17,7 +17,9 @@ from veil.accounting import Relation
 from veil.errors import InputError, about, require
 from veil.foundation.randomness import Seed
 from veil.foundation.words import numbers as numbers_typed
+from veil.methods import create
 from veil.methods.auto import crossed_for, knots_for
+from veil.methods.convex.setting import LinearMethod
 from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
 from veil.problem import PublicFacts, cross
 from veil.problem.budgets import Levels, quantise, read_budgets
@@ -245,6 +247,10 @@ def group_names(table: pd.DataFrame, columns: Columns) -> tuple[list[str], list[
 def model_options(request: Request, facts: PublicFacts, encoding: Encoding | None) -> dict[str, Any]:
     """The options asked for, and those that follow from public facts and from how columns become numbers."""
     options = dict(request.model_option)
+    if request.model == "logistic":
+        method = create(request.method, request.options())
+        if isinstance(method, LinearMethod):  # its bounds are for rows that the model shortens too
+            options.setdefault("feature_radius", method.radius_for(facts))
     if encoding is None:
         return options
     if request.model in ("wide-and-deep", "additive"):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tests.methods.convex.convex_cases import CASES, NAMES, linear, made_problem, plan_of
 from veil import methods
 from veil.accounting import Gaussian, Laplace, Ledger, NoisyMax, Relation, Repeated, Tree
+from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.methods.convex.online import Game, make_pools
 from veil.methods.convex.phased import PhasedErm, fold_of_rows
@@ -55,7 +56,7 @@ def test_no_row_moves_the_solution_of_its_fold_by_more_than_its_limit(options: d
     solver, seed = plan.solver, Seed.from_int(1)
     assert isinstance(solver, PhasedErm)
     assert plan.relation is not None
-    folds = fold_of_rows(problem, len(solver.phases), plan.relation, seed)
+    folds = fold_of_rows(problem, len(solver.phases), seed)
     assert set(folds.tolist()) == set(range(len(solver.phases)))
     moved = []
     for step, phase in list(enumerate(solver.phases))[:2]:
@@ -63,7 +64,7 @@ def test_no_row_moves_the_solution_of_its_fold_by_more_than_its_limit(options: d
         whole = solver.saddle_point(problem, rows, centre, phase, True)
         for row in rows[:8].tolist():
             other = neighbour(problem, row, plan.relation)
-            theirs = fold_of_rows(other, len(solver.phases), plan.relation, seed)
+            theirs = fold_of_rows(other, len(solver.phases), seed)
             kept = [i for i in range(len(folds)) if other.present[i]]
             assert (theirs[kept] == folds[kept]).all(), "a row changed the fold of another"
             apart = solver.saddle_point(other, np.flatnonzero(theirs == step), centre, phase, True)
@@ -72,6 +73,26 @@ def test_no_row_moves_the_solution_of_its_fold_by_more_than_its_limit(options: d
             assert gap <= limit * (1 + 1e-9)
             moved.append(gap / limit)
     assert max(moved) > 0.02, "no row moved anything: the test shows nothing"
+
+
+def test_folds_have_the_sizes_that_the_bound_on_the_risk_assumes() -> None:
+    problem = made_problem(owners=False)
+    folds = fold_of_rows(problem, 3, Seed.from_int(1))
+    for group, size in enumerate(problem.public.group_sizes):
+        assert np.bincount(folds[problem.group_of == group]).tolist() == [size // 3] * 3
+
+
+def test_several_phases_are_refused_where_a_row_may_really_be_deleted() -> None:
+    x = np.random.default_rng(0).standard_normal((120, 2))
+    groups, declared = ["a", "b"] * 60, {"a": 60, "b": 60}
+    problem = Problem.from_arrays(x, (x[:, 0] > 0).astype(int), groups, group_sizes=declared)
+    assert problem.public.sizes == "declared"
+    added = {"neighbours": "add-remove"}
+    for more in ({"phases": 2}, {"schedule": "paper"}):
+        with pytest.raises(InputError, match="folds of equal size"):
+            plan_of("phased-erm", added | more, problem)
+        assert plan_of("phased-erm", more, problem).details["phases"] > 1
+    assert plan_of("phased-erm", added, problem).details["phases"] == 1
 
 
 def test_the_charge_of_a_phase_is_its_noise_over_its_limit() -> None:

@@ -54,7 +54,6 @@ class PhasedErm(LinearSolver):
     """Runs the phases. Every row stands in one fold, so a run costs a row one release."""
 
     phases: tuple[Phase, ...]
-    relation: Relation
     events: tuple[Event, ...]
     secure: bool = False
 
@@ -63,7 +62,7 @@ class PhasedErm(LinearSolver):
         layer, setting = self.setting.layer(model), self.setting
         bias = layer.bias is not None
         ledger.reserve(PURPOSE, 0, 1, dict(enumerate(self.events)))
-        folds = fold_of_rows(problem, len(self.phases), self.relation, seed)
+        folds = fold_of_rows(problem, len(self.phases), seed)
         weights = np.zeros(weight_shape(setting.facts, bias))
         noise = GaussianNoise(seed, secure=self.secure)
         for step, phase in enumerate(self.phases):
@@ -91,19 +90,14 @@ class PhasedErm(LinearSolver):
         return accelerated(saddle, phase.tolerance).weights
 
 
-def fold_of_rows(problem: Problem, folds: int, relation: Relation, seed: Seed) -> NDArray[np.int64]:
+def fold_of_rows(problem: Problem, folds: int, seed: Seed) -> NDArray[np.int64]:
     """The fold of each row, −1 for a row that was taken out; it depends on no row's values.
 
-    Under replace-one every cell is cut into folds of equal size, by a permutation of its places. Under add-remove each
-    row draws its fold by its own id, so that no row's fold depends on who else is there; the sizes then vary a little
-    while the public divisor stays.
+    Every cell is cut into folds of equal size, as the bound on the risk assumes, by a permutation of its places. A row
+    that is replaced or taken out leaves its place, so no row's fold depends on who else is there.
     """
     fold = np.full(len(problem.cell_of), -1, dtype=np.int64)
     for cell, members in enumerate(problem.strata().members):
-        if relation is Relation.ADD_REMOVE:
-            own = members[members >= 0]
-            fold[own] = np.minimum((seed.uniforms("fold", 0, own) * folds).astype(np.int64), folds - 1)
-            continue
         places = seed.generator("fold", 0, cell).permutation(len(members)) % folds
         fold[members[members >= 0]] = places[members >= 0]
     return fold

@@ -12,6 +12,7 @@ from torch import nn
 
 from veil.errors import InputError, require
 from veil.methods.convex.losses import Hinge, Logistic, Loss, SmoothedHinge, Softmax, Squared
+from veil.models.tables import Shortened
 from veil.problem import Problem, PublicFacts
 
 Floats = NDArray[np.float64]
@@ -63,7 +64,7 @@ def score_count(facts: PublicFacts) -> int:
 def linear_layer(model: nn.Module, method: str) -> nn.Linear:
     """The one linear layer of a linear model; anything else is rejected."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    passive = (nn.Sequential, nn.Flatten, nn.Identity, nn.Linear)
+    passive = (nn.Sequential, nn.Flatten, nn.Identity, nn.Linear, Shortened)
     if len(layers) != 1 or not all(isinstance(module, passive) for module in model.modules()):
         raise InputError(f'{method} is proved for convex losses of a linear model: choose the model "logistic"')
     require(

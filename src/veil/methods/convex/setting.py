@@ -65,10 +65,11 @@ class LinearSetting:
 
     def excess_risk(self, bound: float, of: str) -> dict[str, Any]:
         """The plan's bound as reports show it: a number with a sentence."""
+        rows = f"{of}, rows shortened to length {self.feature_radius:.3g}"
         if self.says_nothing(bound):
-            line = f"An upper bound ({of}). Weights of 0, which need no rows, have no larger one: it says nothing."
+            line = f"An upper bound ({rows}). Weights of 0, which need no rows, have no larger one: it says nothing."
         else:
-            line = f"An upper bound ({of}) that holds in expectation, with its constants."
+            line = f"An upper bound ({rows}) that holds in expectation, with its constants."
         return {"value": bound, "sentence": line}
 
     def details(self) -> dict[str, Any]:
@@ -107,21 +108,24 @@ class LinearMethod(Private):
     feature_radius: float | None = None
     weight_radius: float = 5.0
 
-    def setting(self, facts: PublicFacts, settings: Settings, *, smooth: bool = False) -> LinearSetting:
-        """Check what was asked for and certify the constants; from public facts alone.
+    def radius_for(self, facts: PublicFacts) -> float:
+        """The length that rows are shortened to.
 
-        Without a feature radius it is 1 for classes (every row is longer than that, and a class does not change when
+        Where nobody gave it, it is 1 for classes (every row is longer than that, and a class does not change when
         its row is shortened) and √features for numbers (rows in [−1, 1] stay as they are).
         """
+        if self.feature_radius is not None:
+            return self.feature_radius
+        return 1.0 if facts.task == "classification" else math.sqrt(math.prod(facts.input_shape) + 1)
+
+    def setting(self, facts: PublicFacts, settings: Settings, *, smooth: bool = False) -> LinearSetting:
+        """Check what was asked for and certify the constants; from public facts alone."""
         require(settings.ema == 0, f"{self.name} already averages the weights: leave ema at 0")
         require(settings.noise_filter == "none", f"{self.name} does not support a noise filter")
         chosen = choose_loss(self.loss, facts, ROUNDED, TARGET_BOUND)
-        below = 0.0
+        below, radius = 0.0, self.radius_for(facts)
         if smooth and isinstance(chosen, Hinge):
             chosen, below = SmoothedHinge(NARROW), NARROW / 2
-        radius = self.feature_radius
-        if radius is None:
-            radius = 1.0 if facts.task == "classification" else math.sqrt(math.prod(facts.input_shape) + 1)
         constants = certified(chosen, radius, self.weight_radius, TARGET_BOUND)
         return LinearSetting(self.name, facts, chosen, constants, radius, self.weight_radius, below)
 

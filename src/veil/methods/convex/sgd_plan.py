@@ -22,6 +22,7 @@ from veil.accounting import (
 )
 from veil.bounding import Clip
 from veil.errors import require
+from veil.methods.convex.limits import risk_details
 from veil.methods.convex.reweighting import Choice, Gradient, NoisySgd, Release, best_rates
 from veil.methods.convex.setting import (
     LinearSetting,
@@ -128,7 +129,8 @@ def plan_noisy_sgd(setting: LinearSetting, facts: PublicFacts, settings: Setting
         TokenBucket(repeated([Repeated(gradient, steps), Repeated(choice, times)]))
         for gradient, choice in zip(gradient_events, choices, strict=True)
     )
-    details = _details(setting, asked, noise, steps, share, found.bound)
+    details = risk_details(setting, settings, asked.relation, found.bound, "on the training rows", training_rows=True)
+    details |= _details(setting, asked, noise, share)
     return Plan(
         setting.method,
         facts,
@@ -230,12 +232,8 @@ def _described(facts: PublicFacts, asked: Asked, noise: Calibrated, rates: tuple
     return GradientRelease(draw, Clip(limits), 1.0, None, asked.relation)
 
 
-def _details(
-    setting: LinearSetting, asked: Asked, noise: Calibrated, steps: int, share: float, bound: float
-) -> dict[str, Any]:
+def _details(setting: LinearSetting, asked: Asked, noise: Calibrated, share: float) -> dict[str, Any]:
     return {
-        "expected_excess_risk": setting.excess_risk(bound, "on the training rows"),
-        "excess_risk_bound": bound,
         "noise_multiplier": min(noise.gradient_kappas),
         "gradient_noise_multipliers": list(noise.gradient_kappas),
         "loss_noise": list(noise.loss_scales),
