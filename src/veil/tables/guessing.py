@@ -32,6 +32,7 @@ Kind = Literal["numeric", "category", "date", "text", "ignore"]
 MAX_CATEGORIES = 64
 # A name, a diagnosis or a town that fewer rows have is nearly one person's own: it is never written to disk.
 RARE = 10
+DIFFERENT = "different in almost every row"
 _NUMBERS_SHARE = 0.9
 _ABSENT_WORDS = ("?", "-", "--", "n/a", "na", "none", "null", "nan", "unknown", ".", "missing")
 
@@ -70,7 +71,7 @@ def why_not_learned(column: pd.Series) -> str:
         return "empty"
     if guess_kind(column) != "ignore":
         return "no value stands out"
-    return "counts the rows" if pd.api.types.is_numeric_dtype(column) else "different in almost every row"
+    return "counts the rows" if pd.api.types.is_numeric_dtype(column) else DIFFERENT
 
 
 def fit_column(column: pd.Series, name: str, kind: Kind, rare: int = RARE) -> Column | None:
