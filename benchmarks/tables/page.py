@@ -136,7 +136,7 @@ def _regrets(figures: Figures) -> str:
             [figures.title(arm), *(_points(_mean(figures.regret(t, arm, epsilon, m) for t in tasks)) for m in METRICS)]
             for arm in arms
         ]
-        lines += _table(["arm", *HEADINGS.values()], rows)
+        lines += table_lines(["arm", *HEADINGS.values()], rows)
     return "\n".join(lines + _failures(figures))
 
 
@@ -165,7 +165,7 @@ def _by_grouping(figures: Figures) -> str:
     ]
     heading = [f"## Regret of the worst group by definition of groups, ε = {SHOWN:g}", ""]
     said = "; ".join(f"*{name}*: {figures.about['groupings'][name]}" for name in names)
-    return "\n".join([*heading, f"{said[0].upper()}{said[1:]}.", "", *_table(["arm", *names], rows)])
+    return "\n".join([*heading, f"{said[0].upper()}{said[1:]}.", "", *table_lines(["arm", *names], rows)])
 
 
 def _by_table(figures: Figures) -> str:
@@ -183,7 +183,7 @@ def _by_table(figures: Figures) -> str:
         arms = [a for a in figures.about["arms"] if any(_cell(figures, (table, n), a) != NONE for n in names)]
         rows = [[figures.title(arm), *(_cell(figures, (table, name), arm) for name in names)] for arm in arms]
         groups = [f"{name}: {' × '.join(facts['groups'][name])} ({_scored(figures, table, name)})" for name in names]
-        lines += _table(["arm", *groups], rows)
+        lines += table_lines(["arm", *groups], rows)
     return "\n".join(lines)
 
 
@@ -261,14 +261,15 @@ def _seconds(figures: Figures) -> list[str]:
     said = (
         f"Seconds of a fit with its predictions over those of {figures.title(base)} on the same task: median over tasks"
     )
-    return [f"{said}, one thread, ε = {SHOWN:g}.", "", *_table(["arm", "time"], rows)]
+    return [f"{said}, one thread, ε = {SHOWN:g}.", "", *table_lines(["arm", "time"], rows)]
 
 
 def _measured(figures: Figures, arm: str, epsilon: float) -> bool:
     return any(key[2:] == (arm, epsilon) for key in figures.cells)
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown and an empty line behind it."""
     marks = "|---|" + "--:|" * (len(headings) - 1)
     return [f"| {' | '.join(headings)} |", marks, *(f"| {' | '.join(row)} |" for row in rows), ""]
 
