@@ -100,7 +100,8 @@ def page_of(record: Mapping[str, object], figures: Figures) -> str:
         by_epsilon[heading] = {task: parts for task, parts in cells.items() if all(parts)}
     lines += ["## Budgets, all training rows", ""]
     lines += _tables(by_epsilon, [f"ε = {epsilon:g}" for epsilon in epsilons])
-    made = f"Rows: {record['version']}. Budgets: the figures of [tables](tables.md)."
+    before = "; ".join(figures.versions["auto"])
+    made = f"Rows: {record['version']}, {len(SEEDS)} seeds. Budgets: the figures of [tables](tables.md), {before}."
     return "\n".join([*lines, "## How it was measured", "", "    python -m benchmarks growth", "", made, ""])
 
 
