@@ -1,6 +1,6 @@
 """`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios.
 
-`python -m benchmarks tables` measures models, not time, and has options of its own: see its --help.
+`python -m benchmarks tables`, `growth` and `hard-classes` measure models, not time: see their --help.
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# These measure models.
+MODELS = {
+    "tables": "benchmarks.tables.command",
+    "growth": "benchmarks.tables.growth",
+    "hard-classes": "benchmarks.images.hard_classes",
+}
 SUITES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
 
 
 def main() -> None:
     """Run one suite or all of them."""
-    if sys.argv[1:2] == ["tables"]:
-        importlib.import_module("benchmarks.tables.command").main(sys.argv[2:])
+    if sys.argv[1:] and sys.argv[1] in MODELS:
+        importlib.import_module(MODELS[sys.argv[1]]).main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("suite", choices=[*SUITES, "all", "tables"])
+    parser.add_argument("suite", choices=[*SUITES, "all", *MODELS])
     parser.add_argument("--repeats", type=int, default=9, help="interleaved rounds; medians are printed")
     parser.add_argument("--quick", action="store_true", help="smaller sizes")
     parser.add_argument("--json", action="store_true", help="print one JSON list on standard output")

@@ -46,7 +46,7 @@ class Arm:
 
     def missing(self) -> str | None:
         """Why it cannot be measured with this version of the code, as one sentence."""
-        if self.name == "auto" and "auto" not in _methods():
+        if self.name.startswith("auto") and "auto" not in _methods():
             return "This version of Veil has no method `auto`: it is left out."
         return None
 
@@ -150,6 +150,7 @@ _ARMS = (
     Arm("opacus-logistic", "opacus logistic", "peer"),
     Arm("opacus-mlp", "opacus MLP", "peer"),
     _veil("auto", "--method", "auto"),
+    _veil("auto-overall", "--method", "auto", "--aim", "overall"),
     _veil("best", "--preset", "best"),
     _veil("asc", "--method", "asc"),
     _veil("dp-sgd", "--method", "dp-sgd"),

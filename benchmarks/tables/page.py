@@ -22,6 +22,9 @@ HEADINGS = {
 SHOWN = 1.0
 """The ε of the tables by data set."""
 NONE = "–"
+OVERALL = "auto-overall"
+# Measured on a few tasks for a question of its own: no mean over tasks has it.
+FEW = (OVERALL,)
 TaskKey = tuple[str, str]
 Key = tuple[str, str, str, float | None]
 
@@ -103,7 +106,8 @@ def write(source: Path, target: Path) -> None:
 
 def page_of(figures: Figures) -> str:
     """The whole page as Markdown."""
-    parts = [_opening(figures), _regrets(figures), _by_grouping(figures), _by_table(figures), _method(figures)]
+    parts = [_opening(figures), _regrets(figures), _by_grouping(figures), _overall(figures), _by_table(figures)]
+    parts.append(_method(figures))
     return "\n".join(part for part in parts if part)
 
 
@@ -128,7 +132,7 @@ def _regrets(figures: Figures) -> str:
         "",
     ]
     for epsilon in figures.epsilons():
-        arms = [arm for arm in figures.arms("peer", "veil") if _measured(figures, arm, epsilon)]
+        arms = [arm for arm in figures.arms("peer", "veil") if arm not in FEW and _measured(figures, arm, epsilon)]
         arms = [*figures.arms("not private"), *arms]
         tasks = figures.common_tasks(arms, epsilon)
         lines += [f"### ε = {epsilon:g} ({len(tasks)} task{'s' * (len(tasks) != 1)})", ""]
@@ -136,7 +140,7 @@ def _regrets(figures: Figures) -> str:
             [figures.title(arm), *(_points(_mean(figures.regret(t, arm, epsilon, m) for t in tasks)) for m in METRICS)]
             for arm in arms
         ]
-        lines += _table(["arm", *HEADINGS.values()], rows)
+        lines += table_lines(["arm", *HEADINGS.values()], rows)
     return "\n".join(lines + _failures(figures))
 
 
@@ -149,7 +153,7 @@ def _failures(figures: Figures) -> list[str]:
 
 def _by_grouping(figures: Figures) -> str:
     """The worst group's regret, by where groups come from."""
-    arms = [arm for arm in figures.arms("peer", "veil") if _measured(figures, arm, SHOWN)]
+    arms = [arm for arm in figures.arms("peer", "veil") if arm not in FEW and _measured(figures, arm, SHOWN)]
     arms = [*figures.arms("not private"), *arms]
     tasks = figures.common_tasks(arms, SHOWN)
     names = [name for name in figures.about["groupings"] if any(task[1] == name for task in tasks)]
@@ -165,7 +169,20 @@ def _by_grouping(figures: Figures) -> str:
     ]
     heading = [f"## Regret of the worst group by definition of groups, ε = {SHOWN:g}", ""]
     said = "; ".join(f"*{name}*: {figures.about['groupings'][name]}" for name in names)
-    return "\n".join([*heading, f"{said[0].upper()}{said[1:]}.", "", *_table(["arm", *names], rows)])
+    return "\n".join([*heading, f"{said[0].upper()}{said[1:]}.", "", *table_lines(["arm", *names], rows)])
+
+
+def _overall(figures: Figures) -> str:
+    """`auto` with the aim `overall` beside dp-sgd, on the tasks that both have."""
+    arms, shown = ("dp-sgd", OVERALL), ("accuracy", "auc")
+    if any(arm not in figures.arms("veil") for arm in arms):
+        return ""
+    tasks = figures.common_tasks(arms, SHOWN)
+    cells = [[_percent(figures.mean(t, arm, SHOWN, metric)) for metric in shown for arm in arms] for t in tasks]
+    names = [f"{HEADINGS[metric]}: {figures.title(arm)}" for metric in shown for arm in arms]
+    heading = [f"## The aim `overall` beside dp-sgd, ε = {SHOWN:g}", ""]
+    lines = [[", ".join(task), *found] for task, found in zip(tasks, cells, strict=True)]
+    return "\n".join([*heading, *table_lines(["table and groups", *names], lines)])
 
 
 def _by_table(figures: Figures) -> str:
@@ -183,7 +200,7 @@ def _by_table(figures: Figures) -> str:
         arms = [a for a in figures.about["arms"] if any(_cell(figures, (table, n), a) != NONE for n in names)]
         rows = [[figures.title(arm), *(_cell(figures, (table, name), arm) for name in names)] for arm in arms]
         groups = [f"{name}: {' × '.join(facts['groups'][name])} ({_scored(figures, table, name)})" for name in names]
-        lines += _table(["arm", *groups], rows)
+        lines += table_lines(["arm", *groups], rows)
     return "\n".join(lines)
 
 
@@ -261,14 +278,15 @@ def _seconds(figures: Figures) -> list[str]:
     said = (
         f"Seconds of a fit with its predictions over those of {figures.title(base)} on the same task: median over tasks"
     )
-    return [f"{said}, one thread, ε = {SHOWN:g}.", "", *_table(["arm", "time"], rows)]
+    return [f"{said}, one thread, ε = {SHOWN:g}.", "", *table_lines(["arm", "time"], rows)]
 
 
 def _measured(figures: Figures, arm: str, epsilon: float) -> bool:
     return any(key[2:] == (arm, epsilon) for key in figures.cells)
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown and an empty line behind it."""
     marks = "|---|" + "--:|" * (len(headings) - 1)
     return [f"| {' | '.join(headings)} |", marks, *(f"| {' | '.join(row)} |" for row in rows), ""]
 

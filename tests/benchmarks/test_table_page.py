@@ -120,3 +120,15 @@ def test_the_page_in_the_documentation_is_what_its_json_gives() -> None:
     if not stored.exists():
         pytest.skip("docs/results/tables.json has not been measured")
     assert stored.with_suffix(".md").read_text(encoding="utf-8") == page_of(Figures.read(stored))
+
+
+def test_an_arm_of_few_tasks_takes_no_task_from_the_means_and_stands_beside_dp_sgd(tmp_path: Path) -> None:
+    arms = {name: {"title": f"Veil `{name}`", "family": "veil"} for name in ("auto-overall", "dp-sgd")}
+    both = [record("first", "dp-sgd", 1.0, 1, 0.5, accuracy=0.81), record("second", "dp-sgd", 1.0, 1, 0.5)]
+    few = [record("first", "auto-overall", 1.0, 1, 0.5, accuracy=0.83)]
+    collect([*RECORDS, *both, *few], {**ABOUT, "arms": {**ABOUT["arms"], **arms}}, tmp_path / "tables.json")  # type: ignore[dict-item]
+    collect([*RECORDS, *both], {**ABOUT, "arms": {**ABOUT["arms"], **arms}}, tmp_path / "less.json")  # type: ignore[dict-item]
+    page, without = (page_of(Figures.read(tmp_path / name)) for name in ("tables.json", "less.json"))
+    start, end = "## Regret to the best", "## The aim"
+    assert page[page.index(start) : page.index(end)].strip() in without
+    assert "| first, label | 81.0 | 83.0 | 90.0 | 90.0 |" in page

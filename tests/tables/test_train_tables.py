@@ -316,7 +316,8 @@ def test_columns_that_are_not_learned_from_are_named_with_the_reason(tmp_path: P
     train_table(request, say=said.append)
     assert said == [
         "Not used as features: id (counts the rows), postcode (no value stands out), remark (ignored), "
-        "empty (ignored), code (different in almost every row), nothing (empty)."
+        "empty (ignored), code (different in almost every row), nothing (empty).",
+        'The words of a column that is different in almost every row are used with kind = "text" in --schema.',
     ]
 
 

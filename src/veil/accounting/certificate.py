@@ -71,8 +71,8 @@ class Certificate:
     """What is promised, to whom, and under which assumptions. `epsilon` is None where nothing is promised.
 
     `unit` is what every ε is for: one row, or one person with all their rows. Where it is a row, `by_rows` has the ε of
-    a person with that many rows, wherever they stand, and `generalisation` bounds, by group, how far figures on training
-    rows are from those on new rows (`gap_bounds`).
+    a person with that many rows, wherever they stand, and `generalisation` bounds, by group, how far figures on
+    training rows are from those on new rows (`gap_bounds`).
     """
 
     method: str

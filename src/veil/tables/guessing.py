@@ -19,6 +19,7 @@ from veil.tables.encoding import (
     Column,
     Date,
     Encoding,
+    Missing,
     Numeric,
     Text,
     day_comes_first,
@@ -31,6 +32,7 @@ Kind = Literal["numeric", "category", "date", "text", "ignore"]
 MAX_CATEGORIES = 64
 # A name, a diagnosis or a town that fewer rows have is nearly one person's own: it is never written to disk.
 RARE = 10
+DIFFERENT = "different in almost every row"
 _NUMBERS_SHARE = 0.9
 _ABSENT_WORDS = ("?", "-", "--", "n/a", "na", "none", "null", "nan", "unknown", ".", "missing")
 
@@ -69,7 +71,7 @@ def why_not_learned(column: pd.Series) -> str:
         return "empty"
     if guess_kind(column) != "ignore":
         return "no value stands out"
-    return "counts the rows" if pd.api.types.is_numeric_dtype(column) else "different in almost every row"
+    return "counts the rows" if pd.api.types.is_numeric_dtype(column) else DIFFERENT
 
 
 def fit_column(column: pd.Series, name: str, kind: Kind, rare: int = RARE) -> Column | None:
@@ -87,10 +89,11 @@ def fit_column(column: pd.Series, name: str, kind: Kind, rare: int = RARE) -> Co
         return Category(name, tuple(sorted(str(value) for value in kept.index[:MAX_CATEGORIES])))
     if kind == "date":
         order = day_comes_first(column)
-        return Date(name, *_bounds(days(column, name, lenient=True, day_first=order)), day_first=order)
+        values = days(column, name, lenient=True, day_first=order)
+        return Date(name, *_bounds(values), _gaps(values, rare), day_first=order)
     absent, complete = _absent_words(column, rare)
-    bounds = _bounds(numbers(column, name, absent, lenient=not complete))
-    return Numeric(name, *bounds, missing_words=absent, lenient=not complete)
+    values = numbers(column, name, absent, lenient=not complete)
+    return Numeric(name, *_bounds(values), _gaps(values, rare), absent, lenient=not complete)
 
 
 def fit_encoding(table: pd.DataFrame, leave_out: set[str], sequence: bool = False, *, rare: int = RARE) -> Encoding:
@@ -163,6 +166,11 @@ def _absent_words(column: pd.Series, rare: int) -> tuple[tuple[str, ...], bool]:
     wrong = listed[pd.to_numeric(listed, errors="coerce").isna() & (listed != "")].value_counts()
     kept = [str(word) for word, rows in wrong.items() if rows >= rare or str(word).lower() in _ABSENT_WORDS]
     return tuple(sorted(kept)), len(kept) == len(wrong)
+
+
+def _gaps(values: np.ndarray[tuple[int], np.dtype[np.float64]], rare: int) -> Missing:
+    """A gap has a flag where enough rows have one: else nothing is learned of the flag, and a gap is the middle."""
+    return "flag" if int(np.isnan(values).sum()) >= rare else "middle"
 
 
 def _bounds(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:

@@ -31,7 +31,7 @@ from veil.tables import private
 from veil.tables.charging import Charge
 from veil.tables.encoding import Category, Encoding
 from veil.tables.gathering import check_person, gather
-from veil.tables.guessing import RARE, why_not_learned
+from veil.tables.guessing import DIFFERENT, RARE, why_not_learned
 from veil.tables.identity import table_identity
 from veil.tables.images import read_image_folder
 from veil.tables.mapped import first_rows, is_large, parquet_problem, table_rows
@@ -378,6 +378,8 @@ def _say_columns(
     }
     if reasons:
         say(f"Not used as features: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")
+    if DIFFERENT in reasons.values():
+        say('The words of a column that is different in almost every row are used with kind = "text" in --schema.')
 
 
 def _people(say: Say | None, table: pd.DataFrame, columns: Columns, encoding: Encoding) -> list[str]:

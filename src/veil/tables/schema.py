@@ -181,7 +181,7 @@ class Schema:
         body = to_toml({"columns": columns, **({"group_sizes": dict(self.group_sizes)} if self.group_sizes else {})})
         if note is None:
             return body
-        marks = ("low = ", "high = ", "values = ", "missing_words = ")
+        marks = ("low = ", "high = ", "values = ", "missing = ", "missing_words = ")
         lines = [f"{line}  # {note}" if line.startswith(marks) else line for line in body.splitlines()]
         return "\n".join(lines) + "\n"
 
@@ -240,10 +240,13 @@ def _drafted(name: str, column: Column | None) -> SchemaColumn:
     if isinstance(column, Text):
         return SchemaColumn(name, "text")
     if isinstance(column, Date):
-        return SchemaColumn(name, "date", _day(column.low), _day(column.high + 1), day_first=column.day_first)
+        low, high = _day(column.low), _day(column.high + 1)
+        return SchemaColumn(name, "date", low, high, missing=column.missing, day_first=column.day_first)
     if isinstance(column, Numeric):
         above = column.high if column.high > column.low else column.low + 1.0
-        return SchemaColumn(name, "numeric", column.low, above, missing_words=column.missing_words)
+        return SchemaColumn(
+            name, "numeric", column.low, above, missing=column.missing, missing_words=column.missing_words
+        )
     return SchemaColumn(name, "ignore")
 
 
