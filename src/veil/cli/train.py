@@ -171,7 +171,8 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
             if summary["metrics"].get("released"):
                 covered = ", which the certificate covers" if run.plan.private else ""
                 what = "Accuracy is" if run.plan.facts.task == "classification" else "Errors are"
-                stdout.print(f"{what} from held-out rows, released with noise{covered}.")
+                of = "people (one row each)" if run.plan.facts.unit == "person" else "rows"
+                stdout.print(f"{what} from held-out {of}, released with noise{covered}.")
             verdict = usefulness(summary["metrics"])
             if verdict is not None:
                 stdout.print(verdict["sentence"], soft_wrap=True, highlight=False, markup=False)
