@@ -18,7 +18,7 @@ from veil.errors import InputError
 from veil.report import build_twin
 
 # Made by `python -m benchmarks tables`; tests/benchmarks compares its page with its file.
-BENCHMARKS = ["tables"]
+BENCHMARKS = ["tables", "growth"]
 STORED = [name for name in NAMES if (RESULTS / f"{name}.json").exists()]
 
 
