@@ -49,5 +49,6 @@ def print_verdict(checks: Checks) -> None:
     """One line for each requirement."""
     for check in checks.requirements:
         mark = "[bold green]✓ met:[/]" if check["met"] else "[bold red]✕ not met:[/]"
-        words = escape(f"{check['name']} {check['shown']} ({checks.subject})")
+        apart = ": " if check["metric"] == "useful" else " "
+        words = escape(f"{check['name']}{apart}{check['shown']} ({checks.subject})")
         stdout.print(f"\n{mark} {words}", soft_wrap=True, highlight=False)

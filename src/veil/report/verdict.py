@@ -82,7 +82,7 @@ def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Reco
         "value": value,
         "met": asked.holds(value) and not missing,
         "not_measured": missing,
-        "name": label(asked.metric) + (":" if asked.metric == USEFUL else ""),
+        "name": label(asked.metric),
         "shown": f"{shown(value)}, required {SIGNS[asked.op]}\u00a0{shown(asked.threshold)}{lacking}"
         if asked.metric != USEFUL
         else _of_use(subject, runs),
@@ -92,8 +92,9 @@ def _check(requirement: Mapping[str, Any], subject: Variant, runs: Sequence[Reco
 def _of_use(subject: Variant, runs: Sequence[Record]) -> str:
     """What a requirement of usefulness found, in words."""
     found = [usefulness(runs[index].get("metrics") or {}) for index in subject.members]
-    said = [one["sentence"] for one in found if one is not None]
-    return next((sentence for sentence in said if sentence.startswith("No")), next(iter(said), "was not measured"))
+    said = [str(one["sentence"]) for one in found if one is not None]
+    chosen = next((sentence for sentence in said if sentence.startswith("No")), next(iter(said), "Was not measured."))
+    return chosen[0].lower() + chosen[1:].removesuffix(".")
 
 
 def unmeasured(runs: Sequence[Record]) -> list[str]:
