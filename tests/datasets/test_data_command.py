@@ -65,7 +65,7 @@ def test_a_draft_can_be_read_back_and_marks_everything_it_read_off_rows(tmp_path
     assert outcome.exit_code == 0
     text = (tmp_path / "schema.toml").read_text()
     for line in text.splitlines():
-        if line.startswith(("low", "high", "values")):
+        if line.startswith(("low", "high", "values", "missing")):
             assert line.endswith(PRIVATE_NOTE)
     schema = read_schema(tmp_path / "schema.toml")
     assert {column.name: column.kind for column in schema.columns} == {
@@ -76,7 +76,8 @@ def test_a_draft_can_be_read_back_and_marks_everything_it_read_off_rows(tmp_path
         "sex": "group",
         "bought": "target",
     }
-    assert schema.encoding().encode(table).shape == (100, 2 + 2 + 2 + 2)
+    assert text.count('missing = "middle"') == 2  # numbers and dates without gaps have no flag for them
+    assert schema.encoding().encode(table).shape == (100, 1 + 1 + 2 + 2)
     outcome = RUNNER.invoke(data_app, [*words, "--out", str(tmp_path / "schema.toml")])
     assert "exists already" in str(outcome.exception)
     assert json.loads(RUNNER.invoke(data_app, [*words, "--json"]).stdout)["read_from_private_rows"] is True

@@ -60,9 +60,27 @@ def compare(
         given = {name: value for name, value in ADULT.items() if not getattr(request, name)}
         request = request.model_copy(update=given)
     wanted, workers = checked_requirements(request.require), Workers(jobs, backend)
+    if request.data != BUNDLED and request.test is None:
+        _require_data(str(request.data))
+        found = _compare_held_out(request, out, workers, silent=json or quiet)
+        _show(found, [], out, json, wanted)
+        return
     opened = _opened(request)
     found = _compare(request, opened, out, workers, silent=json or quiet)
     _show(found, opened.not_covered, out, json, wanted)
+
+
+def _compare_held_out(request: CompareRequest, out: Path, workers: Workers, *, silent: bool) -> Comparison:
+    """Without public rows: every method is measured on rows that it held out, with noise."""
+    from veil.methods import create
+    from veil.tables.comparing import compare_held_out
+    from veil.training.comparing import trials_of
+
+    options = _options(request.option, request.methods)
+    methods = [create(name, options.get(name)) for name in request.methods]
+    trials = trials_of(methods, request.seeds, _budgets(request.epsilon))
+    with _Watch(silent) as watch:
+        return compare_held_out(request, trials, options, out, workers, watch.finished)
 
 
 def _compare(request: CompareRequest, opened: Opened, out: Path, workers: Workers, *, silent: bool) -> Comparison:
@@ -90,10 +108,8 @@ def _opened(request: CompareRequest) -> Opened:
     from veil.datasets import load_adult
     from veil.tables.opening import open_to_compare
 
-    bundled = request.data == BUNDLED
     _require_data(str(request.data))
-    require(bundled or request.test is not None, "a comparison needs public rows to evaluate on: give --test")
-    return open_to_compare(request.of_table(), load_adult() if bundled else None)
+    return open_to_compare(request.of_table(), load_adult() if request.data == BUNDLED else None)
 
 
 def _require_data(data: str) -> None:
@@ -114,6 +130,8 @@ def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, 
         print_json({**found.as_json(), **checks.as_json(), "report": str(page) if page else None})
     else:
         stdout.print(_table(found.summary()))
+        if (advice := _advice(found.summary())) is not None:
+            stdout.print(advice, soft_wrap=True, highlight=False, markup=False)
         for label, sentence in found.failures.items():
             stdout.print(f"failed: {label}: {sentence}", soft_wrap=True, highlight=False, markup=False)
         print_verdict(checks)
@@ -125,6 +143,23 @@ def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, 
             stdout.print(f"\nReport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
     if found.failures or not checks.met:
         raise typer.Exit(1)
+
+
+def _advice(summary: list[dict[str, Any]]) -> str | None:
+    """Which private method to take, in words, and how sure that is."""
+    rivals = [row for row in summary if row["private"] and row["worst_group_accuracy"]["mean"] is not None]
+    best = next((row for row in rivals if row["best"]), None)
+    if best is None or len(rivals) < 2:
+        return None
+    others = [row for row in rivals if row is not best]
+    unclear = [row["name"] for row in others if row["p_value"] is None or row["p_value"] > _SURE]
+    said = f"Best worst group: {best['name']}, {percent(best['worst_group_accuracy']['mean'])} %."
+    if not unclear:
+        return f"{said} All others are worse by more than chance explains."
+    return f"{said} It may be chance that it is above {', '.join(unclear)}: more seeds or rows would tell."
+
+
+_SURE = 0.05
 
 
 def _budgets(text: str) -> list[float]:

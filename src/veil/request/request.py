@@ -28,6 +28,7 @@ Pairs = Annotated[
 STORE = "veil-budget.sqlite"
 # What a method trains where no model is named; the others train a small network.
 SUITED = {"auto": "additive", "group-gd": "whitened"}
+SUITED |= dict.fromkeys(("noisy-sgd-mgr", "noisy-sgd-ags", "phased-erm", "dp-oco"), "logistic")
 NETWORK = "mlp"
 # What trains a network where no method is named.
 FOR_NETWORKS = "asc"

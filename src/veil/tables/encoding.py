@@ -204,11 +204,11 @@ def _word(value: Any) -> str:
 
 
 def as_read(column: pd.Series, known: Sequence[str] | None) -> pd.Series:
-    """Words of a column that was read as texts, as if pandas had seen what they are: 5.0 and 05 are 5, true is True.
+    """Words of a column that was read as texts, as if pandas had seen what they are: 5.0 is 5, true is True.
 
     A word that is `known` stays as it is.
 
-    >>> as_read(pd.Series(["05", "7.0", "true", "x", None]), ["05"]).tolist()
+    >>> as_read(pd.Series(["05", "7.0", "true", "x", None]), ["05", "True"]).tolist()
     ['05', '7', 'True', 'x', None]
     """
     stay = set(known or ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +35,27 @@ def train_table(
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     config: Mapping[str, Any] | None = None,
+    not_covered: Sequence[str] = (),
     say: Say | None = None,
 ) -> Run:
     """Read, set rows apart, preprocess, train, measure; the run's folder holds what each of these cost.
 
     With `resume`, the same call resumes a run that was interrupted at any of these. `method` is one of your own, in the
-    place of the one that the request names.
+    place of the one that the request names. `not_covered` are further sentences for the certificate.
     """
     method = create(request.method, request.options()) if method is None else method
     columns, settings = _columns(request), request.settings
     whole = {**(config or {}), **_config(request, columns)}
     if out is None:
         by = Opening(method, settings, _split(request, method, _seed(settings)), say=say)
-        return _train(open_rows(request, columns, by), by, callbacks, whole)
+        return _train(_opened(request, columns, by, not_covered), by, callbacks, whole)
     record = {**whole, "method": method.name, "settings": settings.model_dump(exclude_none=True)}
     folder = RunFolder.open(out, settings, resume, record)
     charge = _charge(request, columns, folder)
     try:
         folder.hold_to("request", request_identity(request, columns, method, record, folder.seed))
         by = Opening(method, settings, _split(request, method, folder.seed), folder, charge, say)
-        run = _train(open_rows(request, columns, by), by, callbacks, whole)
+        run = _train(_opened(request, columns, by, not_covered), by, callbacks, whole)
         if charge is not None:
             charge.finish()
         folder.complete()
@@ -65,6 +67,11 @@ def train_table(
         raise
     finally:
         folder.close()
+
+
+def _opened(request: Request, columns: Columns | None, by: Opening, not_covered: Sequence[str]) -> Opened:
+    opened = open_rows(request, columns, by)
+    return replace(opened, not_covered=(*opened.not_covered, *not_covered))
 
 
 def plan_of(request: Request) -> Plan:

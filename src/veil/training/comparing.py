@@ -169,22 +169,33 @@ def run_trials(
     """All runs that are missing; `finished` is told each label with how many of how many runs are done."""
     for trial in trials:
         _check_stored(trial, work)
-    work.folder.mkdir(parents=True, exist_ok=True)
+    return all_trials(trials, partial(run_trial, work=work), work.folder, workers, finished)
+
+
+def all_trials(
+    trials: Sequence[Trial],
+    run: Callable[[Trial], str],
+    folder: Path,
+    workers: int | Workers = 1,
+    finished: Finished | None = None,
+) -> Comparison:
+    """Every trial by `run`, which leaves its folder behind and returns an error message, or "" if there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
     rows, failures, records = [], dict[str, str](), []
-    outcomes = in_order(partial(run_trial, work=work), trials, workers)
+    outcomes = in_order(run, trials, workers)
     for done, (trial, outcome) in enumerate(outcomes, start=1):
         failure = WORKER_DIED if outcome is None else outcome
         if failure:
             failures[trial.label] = failure
         else:
-            found = load(work.folder / trial.label).record
+            found = load(folder / trial.label).record
             records.append(dict(found))
             keys = ("run", "method", "metrics", "privacy", "seconds", "stopped")
             rows.append({**{k: found[k] for k in keys}, "seed": trial.seed, "budget": trial.epsilon})
         if finished is not None:
             finished(trial.label if not failure else f"{trial.label} failed: {failure}", done, len(trials))
     comparison = Comparison(rows, failures, records)
-    _write(work.folder / "comparison.json", comparison.as_json())
+    _write(folder / "comparison.json", comparison.as_json())
     return comparison
 
 
@@ -211,10 +222,15 @@ def run_trial(trial: Trial, work: Work) -> str:
         plan = registry.planned(trial.method, work.problem.public, work.settings_of(trial))
         execute(job, plan, target, going_on)
     except Exception as error:  # whatever it is, it is this run's: it is told at the end, and the others go on
-        sentence = str(error).strip().splitlines()
-        known = isinstance(error, InputError) and sentence
-        return sentence[0] if known else ": ".join([type(error).__name__, *sentence[:1]])
+        return error_sentence(error)
     return ""
+
+
+def error_sentence(error: Exception) -> str:
+    """What a run that failed says."""
+    sentence = str(error).strip().splitlines()
+    known = isinstance(error, InputError) and sentence
+    return sentence[0] if known else ": ".join([type(error).__name__, *sentence[:1]])
 
 
 def _set_aside(target: Path) -> None:

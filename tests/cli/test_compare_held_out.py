@@ -1,0 +1,66 @@
+"""`veil compare` without public rows: every method is judged on rows that it held out, by figures with noise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.program import Program
+from tests.tables.test_repeated_people import visits
+from veil.accounting import Certificate
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> tuple[str, ...]:
+    visits("word").to_csv(tmp_path / "visits.csv", index=False)
+    roles = ("--target", "ill", "--group", "sex", "--ignore", "patient", "--epsilon", "2", "--epochs", "2")
+    return ("compare", str(tmp_path / "visits.csv"), *roles, "--jobs", "1", "--out", str(tmp_path / "out"))
+
+
+def test_methods_are_judged_on_rows_that_they_held_out(words: tuple[str, ...], tmp_path: Path, veil: Program) -> None:
+    methods = ("--methods", "erm,dp-sgd,noisy-sgd-mgr,auto", "--seeds", "2")
+    code, said, _ = veil(*words, *methods)
+    assert code == 0
+    assert "Best worst group: " in said
+    assert "their ε add up" in said
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert len(found["rows"]) == 8
+    assert all(row["metrics"]["released"] for row in found["rows"])
+    for label in ("dp-sgd-eps2-seed1", "auto-eps2-seed2"):
+        certificate = Certificate.load(tmp_path / "out" / label / "certificate.json")
+        assert certificate.epsilon == pytest.approx(2.0, rel=1e-3)
+        assert any("their ε add up" in sentence for sentence in certificate.not_covered)
+        assert any("the seeds 1, 2, … are public" in sentence for sentence in certificate.not_covered)
+        # The seed was given and stands in the folder's record: what verify checks besides holds.
+        assert (tmp_path / "out" / label / "evaluation.jsonl").exists()
+    configs = {row["method"]: json.loads(Path(row["run"], "run.json").read_text())["config"] for row in found["rows"]}
+    assert {name: config["model"] for name, config in configs.items()} == {
+        "erm": "mlp",
+        "dp-sgd": "mlp",
+        "noisy-sgd-mgr": "logistic",
+        "auto": "additive",
+    }
+    before = (tmp_path / "out" / "auto-eps2-seed1" / "ledger.jsonl").read_bytes()
+    assert veil(*words, *methods)[0] == 0  # nothing is trained again
+    assert (tmp_path / "out" / "auto-eps2-seed1" / "ledger.jsonl").read_bytes() == before
+    code, _, error = veil(*words, *methods, "--group", "ill")
+    assert code == 2
+    assert "holds a run with other settings" in error
+
+
+def test_what_is_wrong_with_a_method_is_said_before_any_row_is_read(
+    words: tuple[str, ...], tmp_path: Path, veil: Program
+) -> None:
+    code, _, error = veil(*words, "--methods", "auto,asc", "--option", "asc.zeta=-1")
+    assert code == 2
+    assert "asc" in error
+    assert not list((tmp_path / "out").glob("*/ledger.jsonl"))
+
+
+def test_people_are_compared_too(words: tuple[str, ...], tmp_path: Path, veil: Program) -> None:
+    given = [word for word in words if word not in ("--ignore", "patient")]
+    assert veil(*given, "--person", "patient", "--methods", "dp-sgd,auto", "--seeds", "1")[0] == 0
+    certificate = Certificate.load(tmp_path / "out" / "auto-eps2-seed1" / "certificate.json")
+    assert certificate.unit == "one person"
