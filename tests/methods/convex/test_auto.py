@@ -340,7 +340,7 @@ def test_knots_follow_the_rows_and_stay_even_in_noise() -> None:
 def test_equal_errors_leave_every_group_as_loud_as_it_was() -> None:
     units = Units((0, 1), (900, 100), (True, True))
     steering = Steering(units, 4, 1.5, 0.5, 4.0)
-    moved = steering.moved(torch.zeros(2).double(), [torch.tensor([90.0, 10.0]).double()], 5.0)
+    moved = steering.moved(torch.zeros(2).double(), torch.tensor([90.0, 10.0]).double(), 5.0, 0)
     torch.testing.assert_close(moved, torch.zeros(2).double())
 
 
@@ -351,14 +351,14 @@ def test_noise_alone_hardly_moves_a_small_group() -> None:
     moves = []
     for _ in range(400):
         errors = torch.tensor([1_800.0, 20.0]).double() + 50 * torch.randn(2, generator=generator).double()
-        moves.append(steering.moved(torch.zeros(2).double(), [errors], 50.0)[1])
+        moves.append(steering.moved(torch.zeros(2).double(), errors, 50.0, 0)[1])
     believed = 1.5 * 50 / 100
     assert torch.stack(moves).square().mean().sqrt() < 0.6 * believed
 
 
 def test_a_group_that_loses_gets_louder_and_the_rest_of_it_is_a_margin() -> None:
     steering = Steering(Units((0, 1), (900, 100), (True, True)), 4, 1.5, 0.5, 2.0)
-    louder = steering.moved(torch.zeros(2).double(), [torch.tensor([90.0, 90.0]).double()], 1.0)
+    louder = steering.moved(torch.zeros(2).double(), torch.tensor([90.0, 90.0]).double(), 1.0, 0)
     assert louder[1] > 1 > louder[0]
     weights, margins = steering.weights(louder)
     assert weights[1] == 2.0

@@ -226,10 +226,9 @@ class SteeredDescent:
         loudness = torch.tensor(self.start, dtype=torch.float64)
         weights, speed, total = (torch.zeros(work.outputs, work.rows.shape[1], dtype=torch.float64) for _ in range(3))
         releases, later = self.steering.releases(self.steps), self.steps - math.ceil(AVERAGED * self.steps)
-        errors: list[Tensor] = []
         for step in range(self.steps):
             if step in releases:
-                loudness = self._steer(work, weights, loudness, errors, noise)
+                loudness = self._steer(work, weights, loudness, releases.index(step), noise)
             voices, margins = self.steering.weights(loudness)
             loudest = float(voices.max())
             slopes = work.slopes(weights, margins, self.clip * _INSIDE)
@@ -245,14 +244,13 @@ class SteeredDescent:
             yield step, self._cut(work, shown, noise) if last else shown, loudness
 
     def _steer(
-        self, work: _Classes | _Numbers, weights: Tensor, loudness: Tensor, released: list[Tensor], noise: GaussianNoise
+        self, work: _Classes | _Numbers, weights: Tensor, loudness: Tensor, release: int, noise: GaussianNoise
     ) -> Tensor:
-        """Release errors of each unit, add them to those released before, and move the weights by all of them."""
         wrong = work.errors(weights) * work.shares
         errors = torch.zeros(len(self.start), dtype=torch.float64).index_add_(0, work.units, wrong)
         assert self.noises.errors is not None, "planned with the releases"
-        released.append(noise.add(len(released), {ERRORS: errors}, self.noises.errors, ERRORS)[ERRORS])
-        return self.steering.moved(loudness, released, self.noises.errors)
+        released = noise.add(release, {ERRORS: errors}, self.noises.errors, ERRORS)[ERRORS]
+        return self.steering.moved(loudness, released, self.noises.errors, release)
 
     def _cut(self, work: _Classes | _Numbers, weights: Tensor, noise: GaussianNoise) -> Tensor:
         """The weights with the offset of two classes in them."""

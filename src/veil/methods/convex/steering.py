@@ -1,7 +1,6 @@
 """Steering: the weight of each group, from its released errors.
 
-    ê_u = (errors of unit u + noise) / n_u,   averaged over releases, each earlier one counting half as much as the
-                                              next, and shrunk towards the average of all by its known noise
+    ê_u = (errors of unit u + noise) / n_u,   shrunk towards the average by its known noise
     q_u ← q_u + pace_r · (ê_u − average) · √(usual/average),   where the average error is below the usual one
     a row's weight is exp(q_u), at most `cap` times the average row's
     what a weight may not give, a margin gives: for a linear classifier a class weight e^q and a shift of its score by q
@@ -23,8 +22,6 @@ from veil.problem import CROSSED, PublicFacts
 
 # Errors of groups differ by about the root of the average error: where few rows are wrong, `pace` counts for more.
 USUAL, FEWEST = 0.25, 0.01
-# What an earlier release counts beside the next one: errors change slowly, and noise averages out.
-REMEMBERED = 0.5
 
 
 @dataclass(frozen=True)
@@ -86,13 +83,8 @@ class Steering:
         """Before which steps errors are released."""
         return list(range(self.every, steps, self.every)) if self.pace > 0 and sum(self.units.heard) > 1 else []
 
-    def moved(self, loudness: Tensor, released: Sequence[Tensor], noise: float) -> Tensor:
-        """The log-weights q after the last of these releases of error counts; `noise` is that of each count."""
-        release = len(released) - 1
-        shares = torch.tensor([REMEMBERED ** (release - past) for past in range(release + 1)], dtype=loudness.dtype)
-        shares /= shares.sum()
-        errors = (torch.stack(list(released)) * shares[:, None]).sum(dim=0)
-        noise *= float(shares.square().sum().sqrt())
+    def moved(self, loudness: Tensor, errors: Tensor, noise: float, release: int) -> Tensor:
+        """The log-weights q after a release of noisy error counts; `noise` is their standard deviation."""
         rows = torch.tensor(self.units.rows, dtype=errors.dtype)
         heard = torch.tensor(self.units.heard)
         average = errors.sum() / rows.sum()
