@@ -6,8 +6,8 @@ nothing about it, so a problem of people has the neighbours that a problem of ro
 
 A release takes a person's rows in one of two ways, and neither lets a person move it by more than one row would:
 
-* `Several.apart`: row by row, each with its share of 1. A sum of bounded rows is moved by a mean of bounded vectors.
-* `Several.together`: as one row, whose loss is the mean over the rows: the person's mean gradient is bounded once.
+* `Problem.apart`: row by row, each with its share of 1. A sum of bounded rows is moved by a mean of bounded vectors.
+* `Problem.together`: as one row, whose loss is the mean over the rows: the person's mean gradient is bounded once.
 """
 
 from __future__ import annotations
