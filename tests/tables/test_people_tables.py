@@ -157,6 +157,7 @@ def test_people_in_training_and_test_are_rejected(data: Path, tmp_path: Path) ->
     ("more", "said"),
     [
         ({"person": "nobody"}, 'column "nobody" is missing'),
+        ({"person": "patient,doctor"}, "rows about several people at once are not supported"),
         ({"person": "sex"}, 'column "sex" is the group and cannot name people'),
         ({"person": "ill"}, 'column "ill" is the target and cannot name people'),
         ({"person": None, "rows_per_person": 3}, "--rows-per-person needs --person"),

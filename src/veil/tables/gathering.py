@@ -68,6 +68,11 @@ def check_person(request: Request, columns: Columns, table: pd.DataFrame) -> Non
     if columns.person is None:
         require(request.rows_per_person is None, "--rows-per-person needs --person, the column that names people")
         return
+    require(
+        columns.person in table.columns or "," not in columns.person,
+        f"--person is {columns.person}: rows about several people at once are not supported, so give one column, and a "
+        "table whose rows are about one person each",
+    )
     require_columns(table, (columns.person,))
     roles = {"target": (columns.target,), "group": columns.groups, "owner": (columns.owner,)}
     for role, names in roles.items():
