@@ -8,10 +8,11 @@ sensitivity over the noise's standard deviation: δ(ε) = Φ(μ/2 − ε/μ) −
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
 from veil.accounting.events import AccountingError
 
@@ -141,6 +142,14 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     return math.exp(gaussian_log_delta(mu, epsilon)) if math.isfinite(mu) else 1.0
 
 
+def _root() -> Callable[..., float]:
+    """Brent's method, loaded where it is used: scipy.optimize takes longer to load than the rest."""
+    from scipy.optimize import brentq
+
+    found: Callable[..., float] = brentq
+    return found
+
+
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The smallest ε with δ(ε) ≤ `delta` for a Gaussian release at distance μ; the root lands on the private side.
 
@@ -156,7 +165,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if gaussian_log_delta(mu, 0.0) <= target:
         return 0.0
     high = mu * mu / 2 + mu * math.sqrt(-2 * target)  # what zero-concentrated privacy proves
-    root = float(optimize.brentq(lambda e: gaussian_log_delta(mu, e) - target, 0.0, high, xtol=1e-300, rtol=1e-14))
+    root = float(_root()(lambda e: gaussian_log_delta(mu, e) - target, 0.0, high, xtol=1e-300, rtol=1e-14))
     slack = 1e-15
     while gaussian_log_delta(mu, root) > target:
         root *= 1 + slack
@@ -182,7 +191,7 @@ def analytic_gaussian_noise(epsilon: float, delta: float, sensitivity: float = 1
         low -= 1.0
     while gaussian_log_delta(math.exp(high), epsilon) <= target:
         high += 1.0
-    root = float(optimize.brentq(lambda x: gaussian_log_delta(math.exp(x), epsilon) - target, low, high, rtol=1e-14))
+    root = float(_root()(lambda x: gaussian_log_delta(math.exp(x), epsilon) - target, low, high, rtol=1e-14))
     slack = 1e-15
     while gaussian_log_delta(math.exp(root), epsilon) > target:
         root -= slack
