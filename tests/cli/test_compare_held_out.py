@@ -45,9 +45,10 @@ def test_methods_are_judged_on_rows_that_they_held_out(words: tuple[str, ...], t
     before = (tmp_path / "out" / "auto-eps2-seed1" / "ledger.jsonl").read_bytes()
     assert veil(*words, *methods)[0] == 0  # nothing is trained again
     assert (tmp_path / "out" / "auto-eps2-seed1" / "ledger.jsonl").read_bytes() == before
-    code, _, error = veil(*words, *methods, "--group", "ill")
-    assert code == 2
-    assert "holds a run with other settings" in error
+    for other in (("--group", "ill"), ("--epochs", "3"), ("--batch-size", "64"), ("--learning-rate", "0.01")):
+        code, _, error = veil(*words, *methods, *other)
+        assert code == 2, other
+        assert "holds a run with other settings" in error
 
 
 def test_what_is_wrong_with_a_method_is_said_before_any_row_is_read(

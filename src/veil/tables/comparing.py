@@ -67,11 +67,17 @@ def _check_stored(target: Path, request: Request) -> None:
     if not finished_in(target):
         return
     try:
-        record = json.loads((target / "run.json").read_text(encoding="utf-8"))["config"]
+        run = json.loads((target / "run.json").read_text(encoding="utf-8"))
+        record, settings = run["config"], run["settings"]
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{target} is not a readable run: choose another folder with --out") from error
     wanted = {name: value for name, value in request.record().items() if name not in ("require", "store")}
     other = [name for name, value in wanted.items() if name in record and _plain(record[name]) != _plain(value)]
+    # A learning rate may have been set by rule, and the seed is the folder's own.
+    asked = request.settings.model_dump(exclude={"seed", "learning_rate"})
+    other += [name for name, value in asked.items() if _plain(settings.get(name)) != _plain(value)]
+    if request.settings.learning_rate not in (None, settings.get("learning_rate")):
+        other.append("learning_rate")
     require(
         not other,
         f"{target} holds a run with other settings ({other[0] if other else ''} differs): choose another folder with "
