@@ -66,6 +66,18 @@ def test_parquet_folders_and_arrow_are_read(run: Path, tmp_path: Path, veil: Pro
     assert len(answers[0].splitlines()) == 61
 
 
+def test_an_empty_file_before_others_does_not_decide_the_kinds(run: Path, tmp_path: Path, veil: Program) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    coded(20).iloc[:0].to_parquet(folder / "a.parquet")
+    coded(20).to_parquet(folder / "b.parquet")
+    for name, rows in {"folder": 20, "folder/a.parquet": 0}.items():
+        out = tmp_path / f"out{rows}.parquet"
+        code, _, said = veil("predict", str(run), str(tmp_path / name), "-o", str(out), "--keep", "id")
+        assert code == 0, said
+        assert pd.read_parquet(out).shape == (rows, 2)
+
+
 def test_a_threshold_moves_the_second_class_alone(run: Path, tmp_path: Path, veil: Program) -> None:
     coded(200).to_csv(tmp_path / "new.csv", index=False)
     shares = []

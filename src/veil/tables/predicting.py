@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
@@ -38,7 +38,6 @@ def predict_pieces(
     require(threshold is None or two, "--threshold is for models with two classes: leave it out")
     require(threshold is None or 0 < threshold < 1, f"--threshold is {threshold}: it must be between 0 and 1")
     require(not probabilities or bool(predictor.classes), "this model predicts numbers: leave --probabilities out")
-    taken: set[str] = set()
     for piece in pieces_of(data, _as_texts(predictor)):
         for name in (*(column.name for column in predictor.encoding.columns), *keep):
             require(
@@ -49,7 +48,6 @@ def predict_pieces(
             )
         found = piece[list(keep)].reset_index(drop=True)
         for name, values in _predicted(predictor, piece, threshold, probabilities).items():
-            taken.add(name)
             require(name not in keep, f'--keep "{name}" is the name of a result: rename the column')
             found[name] = values
         yield found
@@ -101,14 +99,6 @@ def _parquet_pieces(files: Sequence[Path]) -> Iterator[pd.DataFrame]:
                 yield opened.schema_arrow.empty_table().to_pandas()
 
 
-class Writer(Protocol):
-    """Takes tables one after another."""
-
-    def write(self, table: pd.DataFrame) -> None:
-        """The next rows."""
-        ...
-
-
 class CsvWriter(AbstractContextManager["CsvWriter"]):
     """Rows as CSV, with one heading."""
 
@@ -129,9 +119,16 @@ class ParquetWriter(AbstractContextManager["ParquetWriter"]):
 
     def __init__(self, path: Path) -> None:
         self._path, self._writer = path, None  # type: tuple[Path, Any]
+        self._empty: pd.DataFrame | None = None
 
     def write(self, table: pd.DataFrame) -> None:
-        """The next rows."""
+        """The next rows; a piece without any tells nothing about kinds, and is written only where all are like it."""
+        if len(table) > 0:
+            self._write(table)
+        elif self._empty is None:
+            self._empty = table
+
+    def _write(self, table: pd.DataFrame) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -145,5 +142,7 @@ class ParquetWriter(AbstractContextManager["ParquetWriter"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and self._writer is None and self._empty is not None:
+            self._write(self._empty)
         if self._writer is not None:
             self._writer.close()
