@@ -233,6 +233,11 @@ def test_a_store_of_the_first_format_is_brought_up_with_all_it_holds(tmp_path: P
         store = BudgetStore.open(place)
         assert store.dataset("books").person == ""
         assert store.balances("books")[0].spent_epsilon == 0.25
+    connection = sqlite3.connect(place)
+    connection.execute("UPDATE veil_budget_format SET version = 1")  # as if killed with the column and no format
+    connection.commit()
+    connection.close()
+    assert BudgetStore.open(place).balances("books")[0].spent_epsilon == 0.25
     store.add_dataset(DataSet("visits", person="patient"), epsilon=1.0, delta=1e-5)
     assert store.dataset("visits").person == "patient"
 

@@ -258,7 +258,9 @@ def _brought_up(engine: Engine) -> int | None:
     """Bring a store of the first format up to this one: it had budgets of rows alone. Its format now."""
     try:
         with engine.begin() as connection:
-            connection.execute(text(f"ALTER TABLE {datasets.name} ADD COLUMN person TEXT NOT NULL DEFAULT ''"))
+            # A process that was killed in between may have left the column without the format.
+            if "person" not in [column["name"] for column in inspect(connection).get_columns(datasets.name)]:
+                connection.execute(text(f"ALTER TABLE {datasets.name} ADD COLUMN person TEXT NOT NULL DEFAULT ''"))
             connection.execute(update(formats).values(version=FORMAT))
     except DBAPIError:  # somebody else did it at the same moment
         pass
