@@ -4,17 +4,18 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .venv-peers
+CONSTRAINTS ?= constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage quick long lint format type bench peers docs clean
+.PHONY: help demo test coverage quick long lint format type bench thresholds peers docs site wheel clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit("Veil needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
 	@touch $@
 
 demo: $(STAMP)  ## train on the bundled data; ends with a table and the path of the report
@@ -48,6 +49,9 @@ type: $(STAMP)  ## mypy --strict on src
 bench: $(STAMP)  ## speed and memory beside the peers, in one process
 	$(BIN)/python -m benchmarks all
 
+thresholds: $(STAMP)  ## the benchmarks that have a threshold; fails where one is passed
+	$(BIN)/python -m benchmarks thresholds
+
 $(PEERS)/.installed: constraints-peers.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --constraint constraints-peers.txt \
@@ -59,5 +63,14 @@ peers: $(PEERS)/.installed  ## the peers' own environment, for `python -m benchm
 docs: $(STAMP)  ## rewrite the pages that are made from code
 	$(BIN)/python scripts/build_docs.py
 
+site: $(STAMP)  ## the documentation as a folder of pages: build/site/index.html
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
+	@echo "open build/site/index.html"
+
+wheel: $(STAMP)  ## wheel and source archive in dist/, tested as they will be installed
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/python -m pytest -q tests/packaging
+
 clean:  ## forget the environment and caches
-	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

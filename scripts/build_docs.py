@@ -1,6 +1,7 @@
 """Rewrite the pages that are made from code: `make docs`.
 
-The index of methods comes from the registry; the ε table of docs/methods/fdpg.md is computed anew.
+The index of methods comes from the registry, the list of options from the commands; the ε table of docs/methods/fdpg.md
+is computed anew.
 """
 
 from __future__ import annotations
@@ -8,12 +9,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from veil import methods
+from veil.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 INDEX = ROOT / "docs" / "methods" / "README.md"
+OPTIONS = ROOT / "docs" / "options.md"
 TABLE = ROOT / "src" / "veil" / "methods" / "table.json"
 # Methods that share a page with others.
 PAGES = dict.fromkeys(("erm", "is-sgd", "iw-sgd", "gdro", "adversarial"), "not-private")
@@ -37,8 +44,47 @@ def table() -> str:
     return json.dumps(methods.table(), indent=1, ensure_ascii=False) + "\n"
 
 
+def commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+    """Every command with the words that call it, those of a group behind each other."""
+    if below := getattr(command, "commands", None):
+        for name, inner in below.items():
+            yield from commands(inner, f"{words} {name}")
+    else:
+        yield words, command
+
+
+def options() -> str:
+    """Every argument and option of every command."""
+    lines = ["# All options", "", "Made by `make docs` from the commands themselves: what `--help` shows.", ""]
+    for words, command in commands(typer.main.get_command(app), "veil"):
+        lines += [f"## `{words}`", "", _sentence(command.help), "", "| argument or option | meaning |", "|---|---|"]
+        lines += [f"| {_names(asked)} | {_meaning(asked)} |" for asked in command.params if not asked.hidden]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _names(asked: Any) -> str:
+    """How it is typed: an argument by its name in capitals, an option with what follows it."""
+    if asked.param_type_name == "argument":
+        return f"`{asked.metavar or asked.name.upper()}`"
+    names = [*asked.opts, *asked.secondary_opts]
+    value = "" if asked.is_flag else f" {asked.metavar or asked.name.upper()}"
+    return ", ".join(f"`{name}`" for name in [*names[:-1], names[-1] + value])
+
+
+def _meaning(asked: Any) -> str:
+    said, usual = _sentence(asked.help), asked.default
+    plain = isinstance(usual, str | int | float) and not isinstance(usual, bool) and usual != ""
+    return f"{said} Default: `{usual}`." if plain else said
+
+
+def _sentence(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
 if __name__ == "__main__":
     INDEX.write_text(index(), encoding="utf-8")
+    OPTIONS.write_text(options(), encoding="utf-8")
     TABLE.write_text(table(), encoding="utf-8")
     subprocess.run([sys.executable, "-m", "experiments.fdpg_accounting"], check=True, cwd=ROOT)
-    print(f"wrote {INDEX.relative_to(ROOT)} and the table of docs/methods/fdpg.md")
+    print(f"wrote {INDEX.relative_to(ROOT)}, {OPTIONS.relative_to(ROOT)} and the table of docs/methods/fdpg.md")

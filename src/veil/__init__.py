@@ -11,9 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
+    __version__: str
     from veil import accounting, methods
     from veil.auditing import audit
     from veil.foundation.parallel import Workers
@@ -59,11 +58,23 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'veil' has no attribute {name!r}")
     module = import_module(home)
     return module if home.rpartition(".")[2] == name else getattr(module, name)
+
+
+def _version() -> str:
+    """The version of the installed distribution; a source tree that was never installed has none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("veil-dp")
+    except PackageNotFoundError:
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:

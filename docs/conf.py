@@ -1,0 +1,62 @@
+"""The documentation site: `make site` builds it, `build/site/index.html` opens it, without a network."""
+
+from __future__ import annotations
+
+import re
+
+import veil
+import veil.accounting
+import veil.metrics
+
+for lazy in (veil, veil.accounting, veil.metrics):  # names that are imported when they are first used
+    vars(lazy).update({name: getattr(lazy, name) for name in lazy.__all__})
+
+project = "Veil"
+copyright = "the Veil authors"
+release = veil.__version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+html_theme = "furo"
+html_title = "Veil"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 4
+suppress_warnings = ["myst.header"]
+
+# Every public name is shown as its docstring says; types stand in the signature only.
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_class_signature = "separated"
+autodoc_default_options = {
+    "members": True,
+    "exclude-members": "Batch, CROSSED, EVERYBODY, Event, HOLE, LossFn, LossFunction, Weigh",
+}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+add_module_names = False
+python_use_unqualified_type_names = True
+
+
+def setup(app: object) -> None:
+    """Docstrings are written for readers of the code, in Markdown's manner: `name` is code, and * is a star."""
+    app.connect("autodoc-process-docstring", _from_markdown, priority=400)  # type: ignore[attr-defined]
+
+
+def _from_markdown(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    text = "\n".join(lines)
+    parts = re.split(r"(`+[^`]+`+|^ *(?:>>>|\.\.\.).*$)", text, flags=re.MULTILINE)
+    for at, part in enumerate(parts):
+        if part.startswith("`"):
+            behind = parts[at + 1][:1] if at + 1 < len(parts) else ""
+            parts[at] = f"``{part.strip('`')}``" + ("\\ " if behind.isalnum() or behind == "(" else "")
+        elif ">>>" not in part:
+            parts[at] = re.sub(r"([*|])", r"\\\1", re.sub(r"(\w)_(?!\w)", r"\1\\_", part))
+    lines[:] = "".join(parts).split("\n")

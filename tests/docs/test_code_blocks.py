@@ -1,0 +1,70 @@
+"""Every block of Python on a page runs, in the order of the page. Pages with a test of their own are left to it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import veil
+from veil.datasets import GroupSpec, generate
+
+ROOT = Path(__file__).parents[2]
+# Pages whose own tests run them: tests/tables/test_tables_page.py, tests/docs/test_pages.py, tests/budget_store, …
+ELSEWHERE = {"tables.md", "data.md", "your-own-model.md", "methods/your-own.md", "budgets.md", "gradients.md"}
+# The same at a size that takes a moment.
+SMALLER = {"canaries=20_000": "canaries=200", "steps=200, batch_size=1000": "steps=5, batch_size=50"}
+# Packages that a page names and that need not be there.
+OPTIONAL = {"command-line.md"}
+
+
+def blocks_of(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+PAGES = {
+    page.relative_to(ROOT / "docs").as_posix(): page
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if blocks_of(page) and "results" not in page.parts
+} | {"README.md": ROOT / "README.md"}
+
+
+def stage() -> dict[str, Any]:
+    """What pages speak of without making it: a problem, a model, arrays, finished runs."""
+    problem = generate([GroupSpec("a", 300), GroupSpec("b", 100)])
+    inputs, targets = problem.batch(np.arange(400))
+    run = veil.fit(torch.nn.Linear(10, 2), problem, method="dp-sgd", steps=2, batch_size=50, evaluation=problem)
+    sex = ["f" if k % 2 else "m" for k in range(400)]
+    made = {"problem": problem, "public_rows": problem, "model": torch.nn.Linear(10, 2), "runs": [run]}
+    return made | {
+        "X": inputs.numpy(),
+        "y": targets.numpy(),
+        "x": inputs,
+        "sex": sex,
+        "race": sex,
+        "torch": torch,
+        "veil": veil,
+    }
+
+
+@pytest.mark.parametrize("name", sorted(set(PAGES) - ELSEWHERE))
+def test_the_code_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name in OPTIONAL:
+        pytest.importorskip("mlflow")
+        pytest.importorskip("tensorboard")
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, Any] = {"__name__": "page", **stage()}
+    for block in blocks_of(PAGES[name]):
+        for large, small in SMALLER.items():
+            block = block.replace(large, small)
+        exec(compile(block, name, "exec"), space)
+
+
+def test_pages_that_are_tested_elsewhere_are_named_there() -> None:
+    tests = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    for name in ELSEWHERE - {"gradients.md"}:
+        assert f'"{Path(name).name}"' in tests, name

@@ -1,0 +1,106 @@
+"""The site builds without a warning, has every public name, and works from its folder, on a desk and on a phone."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium")
+# What the Python reference has a page for: public, see docs/releasing.md.
+PUBLIC = [
+    *(
+        "veil",
+        "veil.accounting",
+        "veil.auditing",
+        "veil.bounding",
+        "veil.budget_store",
+        "veil.datasets",
+        "veil.gradients",
+    ),
+    *("veil.methods", "veil.metrics", "veil.models", "veil.noise", "veil.plans", "veil.problem", "veil.releases"),
+    *("veil.report", "veil.sampling", "veil.tables", "veil.training"),
+]
+
+
+def public_names() -> list[tuple[str, object]]:
+    found = []
+    for package in PUBLIC:
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            thing = getattr(module, name)
+            ours = getattr(thing, "__module__", "").startswith("veil.")
+            if ours and (inspect.isclass(thing) or inspect.isfunction(thing)):
+                found.append((f"{package}.{name}", thing))
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built pages."""
+    folder = tmp_path_factory.mktemp("site")
+    words = [
+        "--fail-on-warning",
+        "--keep-going",
+        "-q",
+        "-d",
+        str(folder / "trees"),
+        str(ROOT / "docs"),
+        str(folder / "site"),
+    ]
+    done = subprocess.run([sys.executable, "-m", "sphinx", *words], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr  # a broken link is a warning
+    return folder / "site"
+
+
+def test_every_public_name_has_a_docstring_and_is_in_a_list_of_names() -> None:
+    undocumented = [name for name, thing in public_names() if not inspect.getdoc(thing)]
+    assert undocumented == []
+    assert len(public_names()) > 150
+
+
+@pytest.mark.slow
+def test_every_public_name_is_in_the_python_reference(site: Path) -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
+    shown = set(re.findall(r'id="([\w.]+)"', pages))
+    ends = {name.rpartition(".")[2] for name in shown if name.startswith("veil.")}
+    missing = [name for name, thing in public_names() if getattr(thing, "__name__", "") not in ends]
+    assert missing == []
+
+
+@pytest.mark.slow
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    """Links may lead away; scripts, styles, fonts and images may not."""
+    for page in site.rglob("*.html"):
+        loaded = re.findall(
+            r"<(?:script|img|link)\b[^>]*?(?:src|href)=\"(https?:[^\"]+)\"", page.read_text(encoding="utf-8")
+        )
+        assert loaded == [], page.name
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH: `make test` installs it where it may")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_fit_the_screen_and_the_search_finds_a_word(site: Path, width: int) -> None:
+    from playwright.sync_api import sync_playwright
+
+    from tests.report.test_report_browser import ARGUMENTS
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS.split())
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        for name in ("index", "start", "how-it-works", "options", "results/README", "api/accounting"):
+            page.goto((site / f"{name}.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        page.goto((site / "search.html").as_uri() + "?q=certificate")
+        page.wait_for_selector("#search-results li a", timeout=20_000)
+        assert page.locator("#search-results li a").count() > 3
+        browser.close()
