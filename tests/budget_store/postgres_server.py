@@ -16,7 +16,7 @@ def why_not() -> str | None:
     if _program("initdb") is None:
         return "no PostgreSQL is installed: `make test` installs it where it may"
     if importlib.util.find_spec("psycopg") is None:
-        return "psycopg is not installed: pip install 'veil[postgres]'"
+        return "psycopg is not installed: pip install 'veil-dp[postgres]'"
     if os.geteuid() == 0 and _user() is None:
         return "PostgreSQL does not run as root, and there is no user postgres or nobody"
     return None

@@ -14,7 +14,7 @@ WORKER = ["-m", "tests.training.ray_worker"]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'veil[ray]'")
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'veil-dp[ray]'")
 def test_a_local_ray_gives_the_same_runs(tmp_path: Path) -> None:
     for backend in ("loky", "ray"):
         found = subprocess.run(

@@ -74,7 +74,7 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=rf"veil\[{package}\]"):
+    with pytest.raises(InputError, match=rf"veil-dp\[{package}\]"):
         tracked(callback)
 
 

@@ -73,7 +73,7 @@ def engine_for(url: URL, patience: float = PATIENCE) -> Engine:
             url, poolclass=NullPool, isolation_level="READ COMMITTED", connect_args={"connect_timeout": 10}
         )
     except ModuleNotFoundError as error:
-        raise InputError("a budget store on PostgreSQL needs psycopg: pip install 'veil[postgres]'") from error
+        raise InputError("a budget store on PostgreSQL needs psycopg: pip install 'veil-dp[postgres]'") from error
     event.listen(engine, "begin", _commit_on_disk)
     return engine
 

@@ -67,7 +67,7 @@ def _results(work: Callable[[Item], Result], items: Sequence[Item], workers: Wor
         try:
             from ray.util.joblib import register_ray
         except ImportError as error:
-            raise InputError("the backend ray needs the package ray: pip install 'veil[ray]'") from error
+            raise InputError("the backend ray needs the package ray: pip install 'veil-dp[ray]'") from error
         register_ray()
     # Ray's backend gives all results at the end; the others give each as it comes.
     form = "list" if workers.backend == "ray" else "generator"

@@ -1,7 +1,7 @@
 """Trackers: callbacks that send a run's public and released values to TensorBoard or MLflow.
 
-Neither package is needed by Veil: each is imported when its callback starts (`pip install veil[tensorboard]` or
-`veil[mlflow]`). What they are sent is what the history holds: nothing exact about private rows.
+Neither package is needed by Veil: each is imported when its callback starts (`pip install veil-dp[tensorboard]` or
+`veil-dp[mlflow]`). What they are sent is what the history holds: nothing exact about private rows.
 """
 
 from __future__ import annotations
@@ -99,4 +99,4 @@ def _imported(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InputError(f"{package} is not installed: pip install 'veil[{package}]'") from error
+        raise InputError(f"{package} is not installed: pip install 'veil-dp[{package}]'") from error

@@ -1,0 +1,84 @@
+"""Every example runs, at a small size, and what it shows is so."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_adult_is_better_than_the_most_frequent_answer() -> None:
+    assert example("adult").main(6000, 8.0) > 0.7
+
+
+def test_a_model_of_one_s_own_is_trained_twice_within_its_budget() -> None:
+    run, own = example("own_model").main(1500)
+    assert run.certificate.epsilon <= 2.0
+    assert own.certificate.epsilon <= 2.0
+
+
+def test_budgets_are_used_in_full_by_the_individual_methods_alone() -> None:
+    runs = example("individual_budgets").main(1500)
+    assert runs["dp-sgd"].certificate.by_owner["open"] <= 0.5
+    assert runs["idp-sgd"].certificate.by_owner["open"] > 3.5
+    assert runs["ino-sgd"].certificate.by_owner["careful"] <= 0.5
+
+
+def test_a_person_with_several_rows_is_promised_less_unless_people_are_the_unit() -> None:
+    rows, people = example("people").main(400)
+    assert rows.unit != people.unit
+    assert rows.by_rows["2"] > rows.epsilon
+
+
+def test_an_attack_stays_below_the_certificate() -> None:
+    found = example("audit").main(2000)
+    assert found.holds
+    assert 0.5 < found.epsilon_lower < 4.0
+
+
+def test_several_runs_are_compared() -> None:
+    assert set(example("distributed").several_runs(600, "threading")) == {"dp-sgd", "asc"}
+
+
+@pytest.mark.slow
+def test_one_model_is_trained_by_two_processes() -> None:
+    words = ["--standalone", "--nproc-per-node", "2", str(FOLDER / "distributed.py"), "--rows", "800"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("ε by group") == 1
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((FOLDER / "adult.ipynb").read_text(encoding="utf-8"))["cells"]
+    space: dict[str, object] = {"__name__": "notebook", "ROWS": 3000}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), "adult.ipynb", "exec"), space)
+    assert set(space["found"]) == {0.3, 1.0, 8.0}  # type: ignore[call-overload]
+
+
+def test_every_example_is_in_the_list_and_the_other_way_round() -> None:
+    listed = (FOLDER / "README.md").read_text(encoding="utf-8")
+    files = {path.name for path in FOLDER.iterdir() if path.suffix in (".py", ".ipynb")}
+    assert {name for name in files if f"[{name}]({name})" not in listed} == set()
