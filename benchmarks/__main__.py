@@ -1,6 +1,7 @@
 """`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios.
 
-`python -m benchmarks tables`, `growth` and `hard-classes` measure models, not time: see their --help.
+`python -m benchmarks tables`, `growth` and `hard-classes` measure models, not time; `thresholds` fails where a suite
+got slower. See their --help.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# These measure models.
+# These have options of their own: they measure models, or judge other suites.
 MODELS = {
     "tables": "benchmarks.tables.command",
     "growth": "benchmarks.tables.growth",
     "hard-classes": "benchmarks.images.hard_classes",
+    "thresholds": "benchmarks.thresholds",
 }
 SUITES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
+SUITES.remove("thresholds")
 
 
 def main() -> None:
