@@ -1,6 +1,6 @@
 """`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios.
 
-`python -m benchmarks tables`, `growth` and `hard-classes` measure models, not time: see their --help.
+`python -m benchmarks tables`, `growth`, `plan` and `hard-classes` measure models, not time: see their --help.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 MODELS = {
     "tables": "benchmarks.tables.command",
     "growth": "benchmarks.tables.growth",
+    "plan": "benchmarks.tables.forecasting",
     "hard-classes": "benchmarks.images.hard_classes",
 }
 SUITES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
