@@ -1,7 +1,7 @@
 """`python -m benchmarks plan`: how far the forecast of `veil plan` is from what `auto` was measured at.
 
-Measured figures are those of `docs/results/tables.json`. Of a table the forecast knows group sizes, columns and
-classes. Its constants are fitted with every table left out in turn: no table helps to forecast itself.
+Measured figures are those of `docs/results/tables.json`. Of a table the forecast knows group sizes and which columns
+make groups. Its constants are fitted with every table left out in turn: no table helps to forecast itself.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from benchmarks.tables.arms import ROOT, schema_of
-from benchmarks.tables.data import Task, load
+from benchmarks.tables.data import TABLES, Task, load
 from veil.errors import InputError
 
 RESULTS = ROOT / "docs" / "results"
@@ -39,57 +40,65 @@ class Point:
     epsilon: float
     crossed: bool
     signal: float
-    simulated: float
     measured: float
-    seconds: float
 
     @property
     def features(self) -> list[float]:
         """What the constants are multiplied with."""
-        return [1.0, float(self.crossed), float(np.log(self.signal)), self.simulated]
+        return [1.0, float(self.crossed), float(np.log(self.signal))]
 
 
 def main(words: Sequence[str]) -> None:
-    """Simulate what is missing, fit, print the error on tables that were left out."""
+    """Count groups, fit, print the error on tables that were left out; or time the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks plan", description=__doc__)
-    parser.add_argument("--again", action="store_true", help="simulate all cells anew; else stored ones are used")
-    parser.add_argument("--keep", action="store_true", help="leave calibration.json as it is")
+    parser.add_argument("--time", action="store_true", help="only run veil plan on every table, and time it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(words)
-    path = RESULTS / "plan.json"
     try:
-        points = simulated_points(path, again=given.again)
+        if given.time:
+            found: dict[str, Any] = {"seconds": [timed(name) for name in TABLES]}
+        else:
+            found = report_of(refreshed(RESULTS / "plan.json"))
+            CALIBRATION.write_text(json.dumps(found["calibration"]) + "\n", encoding="utf-8")
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    found = report_of(points)
-    if not given.keep:
-        CALIBRATION.write_text(json.dumps(found["calibration"], indent=1) + "\n", encoding="utf-8")
-    if given.json:
-        print(json.dumps(found))
-    else:
-        print(table_of(found))
+    print(json.dumps(found) if given.json or given.time else table_of(found))
+
+
+def timed(name: str) -> dict[str, Any]:
+    """Seconds that `veil plan` takes on one table with its finest groups: of the clock and of the processor."""
+    from veil.advice.planning import advise
+    from veil.request import Request
+
+    task = load(name).task("crossed")
+    with tempfile.TemporaryDirectory() as place:
+        task.train.to_parquet(Path(place) / "train.parquet", index=False)
+        (Path(place) / "schema.toml").write_text(schema_of(task).to_toml(), encoding="utf-8")
+        asked = Request.checked(
+            data=Path(place) / "train.parquet",
+            schema=Path(place) / "schema.toml",
+            target=task.target,
+            group=task.group_columns,
+        )
+        clock, processor = time.perf_counter(), time.process_time()
+        advise(asked).page_tables()
+        clock, processor = time.perf_counter() - clock, time.process_time() - processor
+    return {"table": name, "clock": round(clock, 1), "processor": round(processor, 1)}
 
 
 def stored_points(path: Path) -> list[Point]:
     """The cells that are stored."""
-    if not path.exists():
-        return []
     record = json.loads(path.read_text(encoding="utf-8"))
     return [Point(**dict(zip(record["columns"], row, strict=True))) for row in record["rows"]]
 
 
-def simulated_points(path: Path, *, again: bool) -> list[Point]:
-    """All cells, each stored as soon as its table and groups are simulated."""
-    points = [] if again else stored_points(path)
-    known = {(point.table, point.groups) for point in points}
-    for (table, groups), measured in measured_cells().items():
-        if (table, groups) in known:
-            continue
-        points += points_of(load(table).task(groups), measured)
-        _store(sorted(points, key=lambda point: (point.table, point.groups, point.epsilon)), path)
-        print(f"{table}, {groups}: simulated", file=sys.stderr, flush=True)
-    return points
+def refreshed(path: Path) -> list[Point]:
+    """All cells of `tables.json`, counted anew and stored."""
+    found = [p for (table, groups), own in measured_cells().items() for p in points_of(load(table).task(groups), own)]
+    points = sorted(found, key=lambda point: (point.table, point.groups, point.epsilon))
+    _store(points, path)
+    return stored_points(path)
 
 
 def measured_cells() -> dict[tuple[str, Any], dict[float, float]]:
@@ -104,35 +113,21 @@ def measured_cells() -> dict[tuple[str, Any], dict[float, float]]:
 
 
 def points_of(task: Task, measured: dict[float, float]) -> list[Point]:
-    """The cells of one table and definition of groups, simulated as `veil plan` does."""
-    import torch
-
-    from veil.advice.forecast import smallest_signal, worst_of
-    from veil.advice.shapes import shape_of
-    from veil.advice.simulating import never_falling, noise_of_one, simulate
-    from veil.methods import create
+    """The cells of one table and definition of groups."""
+    from veil.advice.forecast import smallest_signal
+    from veil.advice.simulating import noise_of_one
     from veil.plans import Settings
     from veil.problem import Cell, PublicFacts
 
-    torch.set_num_threads(1)
-    encoding = schema_of(task).encoding()
     counts = sorted(Counter(task.groups_of(task.train).tolist()).items())
     cells = tuple(Cell(index, 0, rows) for index, (_, rows) in enumerate(counts))
-    names = tuple(name for name, _ in counts)
-    facts = PublicFacts(names, ("everybody",), cells, (sum(encoding.widths()),), classes=task.classes)
-    shape = shape_of(facts, encoding, task.group_columns, task.target)
-    found, start = [], time.perf_counter()
-    for epsilon in measured:
-        settings = Settings.checked(epsilon=epsilon, delta=task.delta)
-        accuracies = simulate(shape, create("auto"), settings).by_group
-        found.append((smallest_signal(facts, noise_of_one(facts, settings)), worst_of(accuracies, facts)))
-    rising = never_falling([worst for _, worst in found])
-    seconds = time.perf_counter() - start
-    crossed = shape.class_of_group is not None
-    return [
-        Point(task.table, task.grouping, e, crossed, float(signal), float(worst), measured[e], seconds)
-        for e, (signal, _), worst in zip(measured, found, rising, strict=True)
-    ]
+    facts = PublicFacts(tuple(name for name, _ in counts), ("everybody",), cells, (1,), classes=task.classes)
+    found = []
+    for epsilon, accuracy in measured.items():
+        kappa = noise_of_one(facts, Settings.checked(epsilon=epsilon, delta=task.delta))
+        crossed = task.target in task.group_columns
+        found.append(Point(task.table, task.grouping, epsilon, crossed, smallest_signal(facts, kappa), accuracy))
+    return found
 
 
 def least_absolute(rows: Floats, values: Floats) -> Floats:
@@ -144,13 +139,13 @@ def least_absolute(rows: Floats, values: Floats) -> Floats:
     return np.asarray(linprog(costs, A_eq=equal, b_eq=values, bounds=bounds, method="highs").x[:width])
 
 
-def left_out_errors(points: Sequence[Point], fit: Callable[[Floats, Floats], Floats] = least_absolute) -> Floats:
+def left_out_errors(points: Sequence[Point]) -> Floats:
     """Forecast less measurement of every cell, by constants that were fitted without its table."""
     rows, values = np.array([point.features for point in points]), np.array([point.measured for point in points])
     tables, errors = np.array([point.table for point in points]), np.zeros(len(points))
     for table in sorted(set(tables)):
         out = tables == table
-        errors[out] = np.clip(rows[out] @ fit(rows[~out], values[~out]), 0.0, 0.995) - values[out]
+        errors[out] = np.clip(rows[out] @ least_absolute(rows[~out], values[~out]), 0.0, 0.995) - values[out]
     return errors
 
 

@@ -43,8 +43,8 @@ def test_eight_of_ten_measured_figures_lie_in_the_interval() -> None:
 
 
 def test_a_forecast_is_a_share() -> None:
-    wild = Calibration((5.0, 0.0, 1.0, 0.0), -0.1, 0.1, 0.05, 1, 1)
-    span = wild.worst(crossed=False, signal=1e9, simulated=0.5)
+    wild = Calibration((5.0, 0.0, 1.0), -0.1, 0.1, 0.05, 1, 1)
+    span = wild.worst(crossed=False, signal=1e9)
     assert 0 <= span.low <= span.expected <= span.high <= 1
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from veil.accounting import PoissonGaussian, Pld, Rdp, Repeated
+from veil.accounting import Pld, PoissonGaussian, Rdp, Repeated
 from veil.accounting.calibration import noise_for
 from veil.advice.noise_tables import NoiseTables, noise_tables, rounded_up
 

@@ -287,6 +287,8 @@ def test_printing_is_on_white_without_controls(visit: Open) -> None:
         ("learned", 390, "light"),
         ("learned", 1280, "dark"),
         ("classes", 390, "dark"),
+        ("plan", 390, "light"),
+        ("plan", 1280, "dark"),
     ],
 )
 def test_no_accessibility_fault_is_found(visit: Open, name: str, width: int, scheme: str) -> None:

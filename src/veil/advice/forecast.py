@@ -1,10 +1,10 @@
 """Forecast: the accuracy of `auto` for each group, before anything is trained.
 
-    worst group ≈ a + b·[groups are crossed with the target] + c·ln(n_min/κ) + e·(worst group of made-up rows)
+    worst group ≈ a + b·[groups are crossed with the target] + c·ln(n_min/κ)
 
-n_min is the smallest group that can be measured, κ the noise of one release that costs the whole budget. The four
+n_min is the smallest group that can be measured, κ the noise of one release that costs the whole budget. The three
 constants were fitted to stored results (`python -m benchmarks plan`; `calibration.json` holds them with their error on
-tables that were left out of the fit). How far each group lies above the worst one comes from made-up rows alone.
+tables that were left out of the fit). How far each group lies above the worst one comes from made-up rows.
 
 How hard a table is cannot be known without reading it. So a forecast has an interval: in 8 of 10 cells of tables that
 were left out of the fit the measured figure lay within it.
@@ -47,16 +47,16 @@ class Calibration:
     `low` and `high` are what is added to a forecast; `error` is the mean absolute error on tables that were left out.
     """
 
-    weights: tuple[float, float, float, float]
+    weights: tuple[float, float, float]
     low: float
     high: float
     error: float
     tables: int
     cells: int
 
-    def worst(self, crossed: bool, signal: float, simulated: float) -> Span:
+    def worst(self, crossed: bool, signal: float) -> Span:
         """The forecast of the worst group."""
-        features = (1.0, float(crossed), math.log(max(signal, 1e-3)), simulated)
+        features = (1.0, float(crossed), math.log(max(signal, 1e-3)))
         return self.around(sum(weight * feature for weight, feature in zip(self.weights, features, strict=True)))
 
     def around(self, expected: float) -> Span:

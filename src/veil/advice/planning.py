@@ -16,12 +16,12 @@ from torch import nn
 
 from veil.accounting import TokenBucket
 from veil.accounting.people import SHOWN, epsilon_of_rows
-from veil.advice.forecast import Span, calibration, measurable, smallest_signal, spread_over_groups, worst_of
+from veil.advice.forecast import Span, calibration, measurable, smallest_signal, spread_over_groups
 from veil.advice.made_up import Shape
 from veil.advice.noise_tables import DELTA_STOPS, EPOCHS, EPSILON_STOPS, nearest_stop, noise_tables
 from veil.advice.owners import owner_budgets
 from veil.advice.shapes import read_from_rows, shape_of
-from veil.advice.simulating import TYPICAL, never_falling, noise_of_one, simulate
+from veil.advice.simulating import TYPICAL, noise_of_one, simulate
 from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.methods import Method, create, planned
@@ -196,10 +196,8 @@ def _budgets(
         found = zip(EPSILONS, kappas, plans, strict=True)
         return [Budget(epsilon, kappa, plan, None, None) for epsilon, kappa, plan in found], None
     runs = [simulate(shape, method, own) for own in each]
-    worst = [
-        calibration().worst(shape.class_of_group is not None, smallest_signal(facts, kappa), simulated)
-        for kappa, simulated in zip(kappas, never_falling([worst_of(run.by_group, facts) for run in runs]), strict=True)
-    ]
+    crossed = shape.class_of_group is not None
+    worst = [calibration().worst(crossed, smallest_signal(facts, kappa)) for kappa in kappas]
     budgets = [
         Budget(epsilon, kappa, plan, span, tuple(spread_over_groups(span, run.by_group, facts)))
         for epsilon, kappa, plan, span, run in zip(EPSILONS, kappas, plans, worst, runs, strict=True)
@@ -271,8 +269,8 @@ def _about_forecast(why: str | None, facts: PublicFacts) -> dict[str, Any]:
         "cells": known.cells,
         "typical": {"right": TYPICAL.right},
         "groups_left_out": small,
-        "sentence": f"Forecast for the method auto, from made-up rows of the same shape and stored results on "
-        f"{known.tables} public tables. On tables that were left out of the fit it was {100 * known.error:.1f} points "
+        "sentence": f"Forecast for the method auto, from stored results on {known.tables} tables and made-up rows of "
+        f"the same shape. On tables that were left out of the fit it was {100 * known.error:.1f} points "
         f"off on average. How hard your table is nobody knows before it is read: 8 of 10 figures lay within the "
         "interval.",
     }

@@ -7,7 +7,6 @@ tenth of the noise is the same run, but for which rows were drawn: large tables 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,15 +89,6 @@ def _scaled(settings: Settings, facts: PublicFacts, share: float) -> Settings:
     if share < 1.0:
         epsilon = accountant.epsilon(_single(share * noise_of_one(facts, settings)), delta)
     return settings.model_copy(update={"delta": delta, "epsilon": epsilon})
-
-
-def never_falling(values: Sequence[float]) -> list[float]:
-    """Values of a rising ε, none below an earlier one: a larger budget never hurts more than chance.
-
-    >>> never_falling([0.5, 0.7, 0.68])
-    [0.5, 0.7, 0.7]
-    """
-    return [float(value) for value in np.maximum.accumulate(np.asarray(values))]
 
 
 def _single(kappa: float) -> list[Repeated]:
