@@ -36,7 +36,9 @@ def plan(
         typer.echo(config_text(context), nl=False)
         return
     request = request_of(context, "plan")
-    require(out is None or out.parent.is_dir(), f"there is no folder {out and out.parent}: create it first")
+    if out is not None:
+        require(out.suffix == ".html", f"--out is {out}: a plan is a page, so give a file that ends in .html")
+        require(out.parent.is_dir(), f"there is no folder {out.parent}: create it, or choose another path with --out")
     import torch
 
     from veil.advice.planning import advise
