@@ -115,7 +115,7 @@ def measured_cells() -> dict[tuple[str, Any], dict[float, float]]:
 def points_of(task: Task, measured: dict[float, float]) -> list[Point]:
     """The cells of one table and definition of groups."""
     from veil.advice.forecast import smallest_signal
-    from veil.advice.simulating import noise_of_one
+    from veil.methods.auto import noise_of_one
     from veil.plans import Settings
     from veil.problem import Cell, PublicFacts
 

@@ -158,6 +158,7 @@ def test_counts_by_class_say_whether_predictions_of_three_classes_follow_the_tru
     found = usefulness(bad)
     assert found is not None
     assert found["sentence"] == "No better than a constant answer: do not use this model."
+    assert bad["balanced_accuracy"] == pytest.approx(1 / 3, abs=0.05)
     followed = usefulness(noisy_metrics(knowing, good, allowance()).as_json())
     assert followed is not None
     assert followed["useful"] is True

@@ -21,10 +21,11 @@ from veil.advice.made_up import Shape
 from veil.advice.noise_tables import DELTA_STOPS, EPOCHS, EPSILON_STOPS, nearest_stop, noise_tables
 from veil.advice.owners import owner_budgets
 from veil.advice.shapes import read_from_rows, shape_of
-from veil.advice.simulating import TYPICAL, noise_of_one, simulate
+from veil.advice.simulating import TYPICAL, simulate
 from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.methods import Method, create, planned
+from veil.methods.auto import noise_of_one
 from veil.methods.convex.steered_descent import memory_for
 from veil.plans import Plan, Settings
 from veil.problem import PublicFacts

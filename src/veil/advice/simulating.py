@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from veil.accounting import Ledger, Repeated
-from veil.accounting.calibration import noise_multiplier
-from veil.accounting.events import Gaussian
+from veil.accounting import Gaussian, Ledger
 from veil.advice.made_up import Difficulty, Shape, World, problem_of
 from veil.foundation.randomness import Seed
 from veil.methods import Method, planned
-from veil.methods.auto import crossed_for, knots_for
+from veil.methods.auto import crossed_for, knots_for, noise_of_one
 from veil.models import build_model
 from veil.plans import Settings
 from veil.problem import PublicFacts
@@ -36,12 +34,6 @@ class Simulated:
 
     by_group: tuple[float, ...]
     seconds: float
-
-
-def noise_of_one(facts: PublicFacts, settings: Settings) -> float:
-    """κ: the noise multiplier of one release that costs the whole budget."""
-    budget = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
-    return noise_multiplier(_single, budget, settings.delta_for(facts), settings.accountant_for())
 
 
 def simulate(shape: Shape, method: Method, settings: Settings) -> Simulated:
@@ -87,9 +79,5 @@ def _scaled(settings: Settings, facts: PublicFacts, share: float) -> Settings:
     delta, accountant = settings.delta_for(facts), settings.accountant_for()
     epsilon = settings.epsilon
     if share < 1.0:
-        epsilon = accountant.epsilon(_single(share * noise_of_one(facts, settings)), delta)
+        epsilon = accountant.epsilon([Gaussian(share * noise_of_one(facts, settings))], delta)
     return settings.model_copy(update={"delta": delta, "epsilon": epsilon})
-
-
-def _single(kappa: float) -> list[Repeated]:
-    return [Repeated(Gaussian(kappa))]

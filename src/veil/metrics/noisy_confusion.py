@@ -79,7 +79,8 @@ class NoisyGroupMetrics(GroupMetrics):
         plain = {**GroupMetrics.as_json(self), "released": True, "noise": self.sigma}
         if self.by_class:
             counts = {name: [round(max(value, 0.0)) for value in pair] for name, pair in self.by_class.items()}
-            plain |= {"by_class": counts, "class_noise": self.class_sigma}
+            balanced = _balanced(list(self.by_class.values()), self.class_sigma)
+            plain |= {"by_class": counts, "class_noise": self.class_sigma, "balanced_accuracy": or_none(balanced)}
         if self.counts is None or not self.by_group:
             return plain
         further = _from_counts(self.counts, list(self.by_group.items()), plain["by_group"], self.sigma)
@@ -219,6 +220,13 @@ def _from_counts(
     }
     overall = {f.name: or_none(float(f.of(used.sum(axis=0)))) for f in BY_COUNTS if f.overall}
     return {**found, **overall, "parity": parity, "intervals": spans.across, "by_group": by_group}
+
+
+def _balanced(counts: Sequence[tuple[float, float]], sigma: float) -> float:
+    """The mean share of right answers over classes; NaN where a class has too few rows to tell."""
+    if min(sum(pair) for pair in counts) < fewest_rows(sigma, 2):
+        return math.nan
+    return float(np.mean([min(max(right / (wrong + right), 0.0), 1.0) for wrong, right in counts]))
 
 
 def fewest_rows(sigma: float, counts: int) -> float:
