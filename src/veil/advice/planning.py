@@ -146,7 +146,7 @@ def advise(request: Request) -> Advice:
         "forecast": _about_forecast(why, facts),
         "people": _people(own, facts, settings, budgets),
         "cost": _cost(opened, own, seconds),
-        "method_noise": None if opened.method.name == AUTO else _method_noise(opened.method, facts, settings),
+        "method_noise": None if opened.method.name == AUTO else _method_noise(opened, settings),
         "owners": owner_budgets(opened.problem.public),
         "settings": {"epochs": settings.epochs, "batch_size": min(settings.batch_size, facts.rows)},
     }
@@ -293,11 +293,12 @@ def _rounded(seconds: float) -> str:
     return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} minutes"
 
 
-def _method_noise(method: Method, facts: PublicFacts, settings: Settings) -> list[dict[str, Any]]:
-    """The noise multiplier and the steps of another method at each budget."""
-    found = []
-    for epsilon in EPSILONS:
-        plan = planned(method, facts, settings.model_copy(update={"epsilon": epsilon}))
+def _method_noise(opened: Opened, settings: Settings) -> list[dict[str, Any]]:
+    """The noise multiplier and the steps of another method at each budget; once where owners set their own."""
+    facts, found = opened.problem.public, []
+    for epsilon in EPSILONS if facts.budgets is None else (None,):
+        own = settings if epsilon is None else settings.model_copy(update={"epsilon": epsilon})
+        plan = planned(opened.method, facts, own)
         noise = plan.details.get("noise_multiplier") if plan.private else None
         found.append({"epsilon": epsilon, "steps": plan.steps, "noise_multiplier": noise})
     return found

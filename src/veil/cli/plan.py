@@ -86,9 +86,9 @@ def _budget_table(record: dict[str, Any]) -> Table:
         "ε",
         "worst group, %",
         "8 of 10 within",
-        f"{_units(record)} per unit of noise",
-        "to be heard",
-        "too small",
+        f"{_units(record)} / noise",
+        "heard from",
+        "groups too small",
     ]
     for heading in headings:
         page.add_column(heading, justify="right")
@@ -100,20 +100,21 @@ def _budget_table(record: dict[str, Any]) -> Table:
             percent(span["expected"]) if span else "–",
             f"{percent(span['low'])} to {percent(span['high'])}" if span else "–",
             f"{budget['rows_per_noise']:,.0f}",
-            f"{budget['rows_to_be_heard']:,} rows",
-            f"{small} of {len(budget['groups'])} groups",
+            f"{budget['rows_to_be_heard']:,}",
+            f"{small} of {len(budget['groups'])}",
         )
-    if record["method_noise"]:
-        noises = ", ".join(
-            f"{one['noise_multiplier']:.3g} at ε = {one['epsilon']:g}"
-            for one in record["method_noise"]
-            if one["noise_multiplier"]
-        )
-        page.caption = (
-            f"Noise multiplier of {record['method']}: {noises}" if noises else f"{record['method']} is not private"
-        )
-        page.caption_justify = "left"
+    lines = [f"heard from: {_units(record)} that a group needs to be weighted separately"]
+    page.caption = "\n".join([*lines, *([_other_noise(record)] if record["method_noise"] else [])])
+    page.caption_justify = "left"
     return page
+
+
+def _other_noise(record: dict[str, Any]) -> str:
+    """The noise of another method than auto, in a line."""
+    found = [one for one in record["method_noise"] if one["noise_multiplier"] is not None]
+    at = ["the owners' budgets" if one["epsilon"] is None else f"ε = {one['epsilon']:g}" for one in found]
+    shown = ", ".join(f"{one['noise_multiplier']:.3g} at {where}" for one, where in zip(found, at, strict=True))
+    return f"Noise multiplier of {record['method']}: {shown or 'none is stated'}"
 
 
 def _group_table(record: dict[str, Any]) -> Table:
