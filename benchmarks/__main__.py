@@ -1,7 +1,7 @@
 """`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios.
 
-`python -m benchmarks tables`, `growth` and `hard-classes` measure models, not time; `thresholds` fails where a suite
-got slower. See their --help.
+`python -m benchmarks tables`, `growth`, `plan` and `hard-classes` measure models, not time; `thresholds` fails where a
+suite got slower. See their --help.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 MODELS = {
     "tables": "benchmarks.tables.command",
     "growth": "benchmarks.tables.growth",
+    "plan": "benchmarks.tables.forecasting",
     "hard-classes": "benchmarks.images.hard_classes",
     "thresholds": "benchmarks.thresholds",
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from benchmarks.tables.data import Task
 from benchmarks.tables.rows import group_weights, one_hot
 from veil.errors import InputError, require
+
+if TYPE_CHECKING:
+    from veil.tables.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 Family = Literal["not private", "peer", "veil"]
@@ -87,7 +90,7 @@ def veil_train(task: Task, epsilon: float, seed: int, *, options: tuple[str, ...
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         task.train.to_parquet(folder / "train.parquet", index=False)
-        (folder / "schema.toml").write_text(schema_of(task), encoding="utf-8")
+        (folder / "schema.toml").write_text(schema_of(task).to_toml(), encoding="utf-8")
         words = [
             "train",
             str(folder / "train.parquet"),
@@ -108,7 +111,7 @@ def veil_train(task: Task, epsilon: float, seed: int, *, options: tuple[str, ...
         return predictor.predict_proba(task.test)[:, order]
 
 
-def schema_of(task: Task) -> str:
+def schema_of(task: Task) -> Schema:
     """The public facts as a schema of Veil; columns that only make groups are no features."""
     from veil.tables.schema import Schema, SchemaColumn
 
@@ -125,7 +128,7 @@ def schema_of(task: Task) -> str:
             columns.append(SchemaColumn(name, "category", values=task.categories[name]))
         else:
             columns.append(SchemaColumn(name, "ignore"))
-    return Schema(tuple(columns)).to_toml()
+    return Schema(tuple(columns))
 
 
 def _veil(name: str, *options: str) -> Arm:

@@ -62,7 +62,7 @@ def test_veil_trains_by_its_command_and_never_sees_columns_that_only_make_groups
     assert found.shape == (len(task.test), 2)
     changed = replace(task, test=task.test.assign(part="old"))
     assert QUICK.fit(changed, 1.0, 1).tolist() == found.tolist()
-    assert '[columns.part]\nkind = "group"\nvalues = ["old", "young"]\nfeature = false' in schema_of(task)
+    assert '[columns.part]\nkind = "group"\nvalues = ["old", "young"]\nfeature = false' in schema_of(task).to_toml()
 
 
 def test_a_run_that_promises_less_than_was_asked_is_no_result(

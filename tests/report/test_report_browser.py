@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_cases import ROWS, asked, people
 from tests.report.run_records import make_audit, make_run, make_runs
+from veil.advice.noise_tables import EPSILON_STOPS, noise_tables
+from veil.advice.planning import advise
 from veil.report import write_report
+from veil.report.plan_page import write_plan_page
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -79,7 +83,16 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "learned": write_report([make_learned()], folder / "learned.html"),
         "classes": write_report([make_run("auto", effects=("a", *HOSTILE)), make_run()], folder / "classes.html"),
         "hostile": write_report([make_run("asc", groups=HOSTILE, extras=True)], folder / "hostile.html"),
+        "plan": make_plan(folder),
     }
+
+
+def make_plan(folder: Path) -> Path:
+    """The page of a plan whose groups have names that no page should have to show."""
+    table = people()
+    table["sex"] = [HOSTILE[index % len(HOSTILE)].replace(" × ", " ") for index in range(len(table))]
+    advice = advise(asked(folder / "table.csv", table))
+    return write_plan_page(advice.record, advice.page_tables(), folder / "plan.html")
 
 
 @pytest.fixture
@@ -108,7 +121,7 @@ def visit(browser: Any, reports: dict[str, Path]) -> Iterator[Open]:
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("name", ["one", "many", "long", "bare", "hostile", "learned", "classes"])
+@pytest.mark.parametrize("name", ["one", "many", "long", "bare", "hostile", "learned", "classes", "plan"])
 def test_the_page_renders_without_complaint_request_or_sideways_scrolling(visit: Open, name: str, width: int) -> None:
     found = visit(name, width)
     found.page.mouse.wheel(0, 20_000)
@@ -274,6 +287,8 @@ def test_printing_is_on_white_without_controls(visit: Open) -> None:
         ("learned", 390, "light"),
         ("learned", 1280, "dark"),
         ("classes", 390, "dark"),
+        ("plan", 390, "light"),
+        ("plan", 1280, "dark"),
     ],
 )
 def test_no_accessibility_fault_is_found(visit: Open, name: str, width: int, scheme: str) -> None:
@@ -297,3 +312,38 @@ def test_the_accessibility_check_finds_what_it_looks_for(visit: Open, fault: str
     page = visit("bare").page
     page.evaluate(f"() => {{ {damage} }}")
     assert [line for line in page.evaluate(ACCESSIBILITY) if line.startswith(fault)]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_sliders_of_a_plan_recompute_noise_by_keyboard_and_never_show_too_little(visit: Open, width: int) -> None:
+    page, tables = visit("plan", width).page, noise_tables(ROWS)
+
+    def shown(name: str) -> str:
+        return str(page.locator(f"#show-{name}").inner_text())
+
+    page.locator("#slide-epsilon").focus()
+    seen = {}
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+        epsilon, noise = float(shown("epsilon")), float(shown("noise"))
+        steps = max(1, round(20 * ROWS / 512))
+        assert epsilon in EPSILON_STOPS
+        assert noise == pytest.approx(tables.noise(512, steps, 1 / (2 * ROWS), epsilon), rel=1e-3)
+        assert float(shown("promised")) <= epsilon
+        seen[epsilon] = noise
+    assert list(seen.values()) == sorted(seen.values(), reverse=True)
+    assert len(set(seen.values())) > 1
+    assert page.locator("#slide-epsilon").get_attribute("aria-valuetext") == shown("epsilon")
+    for name in ("delta", "epochs"):  # a smaller δ and more epochs need more noise
+        before = float(shown("noise"))
+        page.locator(f"#slide-{name}").focus()
+        page.keyboard.press("End")
+        assert float(shown("noise")) > before, name
+    before = shown("steps")
+    page.locator("#slide-batch").focus()
+    page.keyboard.press("Home")
+    assert shown("steps") != before
+    assert shown("batch") == "32"
+    page.locator("#slide-epsilon").focus()
+    page.keyboard.press("Home")
+    assert "of 4 groups have fewer" in shown("unheard")

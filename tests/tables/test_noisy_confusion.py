@@ -16,6 +16,7 @@ from veil.metrics.noisy_confusion import ConfusionRelease, figures, noisy_metric
 from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.releases import Allowance
+from veil.report.usefulness import usefulness
 
 
 def problem(rows: int = 300, classes: int = 2) -> Problem:
@@ -142,3 +143,23 @@ def test_overall_accuracy_counts_no_noise_as_rows() -> None:
     counts = np.array([[100.0, 300.0], [-60.0, 40.0]])
     assert figures(counts, ["a", "b"], [], 20.0).accuracy == pytest.approx(340 / 380)
     assert math.isnan(figures(counts, ["a", "b"], [], 100.0).accuracy)
+
+
+def test_counts_by_class_say_whether_predictions_of_three_classes_follow_the_truth() -> None:
+    """A model that always gives one class is no better than a constant answer; one that follows the truth is."""
+    rows = problem(3000, classes=3)
+    good = problem(3000, classes=3)
+    good.inputs[:] = 6 * torch.nn.functional.one_hot(good.targets, 3)
+    constant, knowing = torch.nn.Linear(3, 3), torch.nn.Identity()
+    with torch.no_grad():
+        constant.weight.zero_()
+        constant.bias.copy_(torch.tensor([0.0, 1.0, 0.0]))
+    bad = noisy_metrics(constant, rows, allowance()).as_json()
+    found = usefulness(bad)
+    assert found is not None
+    assert found["sentence"] == "No better than a constant answer: do not use this model."
+    assert bad["balanced_accuracy"] == pytest.approx(1 / 3, abs=0.05)
+    followed = usefulness(noisy_metrics(knowing, good, allowance()).as_json())
+    assert followed is not None
+    assert followed["useful"] is True
+    assert [sum(pair) for pair in bad["by_class"].values()] == pytest.approx([1000] * 3, abs=150)

@@ -21,6 +21,7 @@ from veil.cli.console import say_error
 from veil.cli.data import data_app
 from veil.cli.demo import demo
 from veil.cli.methods import methods
+from veil.cli.plan import plan
 from veil.cli.predict import predict
 from veil.cli.report import report
 from veil.cli.reproduce import reproduce
@@ -39,6 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)
+app.command()(plan)
 app.command()(train)
 app.command()(predict)
 app.command()(compare)

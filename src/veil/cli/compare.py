@@ -127,7 +127,8 @@ def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, 
     page = write_report(found.records, out / "report.html", requirements=wanted) if found.records else None
     checks = judge(found.records, wanted) if found.records else Checks("no run")
     if json:
-        print_json({**found.as_json(), **checks.as_json(), "report": str(page) if page else None})
+        said = {"advice": _advice(found.summary()), "report": str(page) if page else None}
+        print_json({**found.as_json(), **checks.as_json(), **said})
     else:
         stdout.print(_table(found.summary()))
         if (advice := _advice(found.summary())) is not None:

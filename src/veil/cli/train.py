@@ -52,7 +52,7 @@ def train(
     if print_config:
         typer.echo(config_text(context), nl=False)
         return
-    request = _request(context)
+    request = request_of(context, "train")
     wanted = checked_requirements(request.require)
     method = _method(request)
     _check(context, request, method, wanted, dry_run)
@@ -65,10 +65,10 @@ def train(
         _show(run, out, json, wanted)
 
 
-def _request(context: typer.Context) -> Request:
+def request_of(context: typer.Context, command: str) -> Request:
     """What was asked for, with the preset's method and model where one is named."""
     asked = values_of(Request, context)
-    require("data" in asked, "no data given: name a table, as in veil train people.csv --target …")
+    require("data" in asked, f"no data given: name a table, as in veil {command} people.csv --target …")
     if "preset" in asked:
         from veil.training.presets import preset
 

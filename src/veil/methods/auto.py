@@ -199,10 +199,15 @@ def crossed_for(facts: PublicFacts, settings: Settings) -> int:
     return CROSSED_COLUMNS
 
 
+def noise_of_one(facts: PublicFacts, settings: Settings) -> float:
+    """κ: the noise multiplier of a single release that costs the whole budget."""
+    budget = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
+    return noise_multiplier(_single, budget, settings.delta_for(facts), settings.accountant_for())
+
+
 def _standing_out(facts: PublicFacts, settings: Settings) -> float:
     """Rows for each unit of noise of a single release."""
-    budget = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
-    return facts.rows / noise_multiplier(_single, budget, settings.delta_for(facts), settings.accountant_for())
+    return facts.rows / noise_of_one(facts, settings)
 
 
 def _single(kappa: float) -> list[Repeated]:

@@ -4,6 +4,10 @@ A held-out row is in exactly one count (its group, its class, its prediction), s
 a row comes or goes and by √2 when it is replaced. Held-out rows are chosen by a coin that does not depend on other rows
 (`veil.tables.splitting`) and are never trained on: every row is either in the training releases or in this one, and
 pays for that one alone.
+
+With more than two classes the counts are of right and wrong answers, by group and, with a small share of the budget, by
+class: what they say of the classes shows whether predictions follow the truth at all. A row is then in one count of
+each kind. The kinds are scaled by √(1 − s) and √s before noise is added, so that the whole vector moves by 1 as before.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from veil.problem import Problem
 from veil.releases import Allowance
 
 PURPOSE = "evaluation"
+# Of the budget, for right and wrong answers by class: noise in those by group grows by an eighth.
+CLASS_SHARE = 0.2
 # Stored runs are recognised by these sentences: they cannot change.
 _PAYS = (
     "and took no part in training; their confusion counts are a release of their own at the same (ε, δ), so every row "
@@ -60,14 +66,21 @@ class NoisyGroupMetrics(GroupMetrics):
     """Group figures from noisy counts; `sigma` is the noise of one count. They are covered by the guarantee.
 
     `counts` are the noisy confusion counts `[group, class, prediction]` of two classes: what follows from them is free.
+    `by_class` has, of more classes, the noisy counts of wrong and right answers in all groups together.
     """
 
     sigma: float = 0.0
     counts: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    by_class: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
+    class_sigma: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """The usual keys and what else the counts say, marked as released with noise."""
         plain = {**GroupMetrics.as_json(self), "released": True, "noise": self.sigma}
+        if self.by_class:
+            counts = {name: [round(max(value, 0.0)) for value in pair] for name, pair in self.by_class.items()}
+            balanced = _balanced(list(self.by_class.values()), self.class_sigma)
+            plain |= {"by_class": counts, "class_noise": self.class_sigma, "balanced_accuracy": or_none(balanced)}
         if self.counts is None or not self.by_group:
             return plain
         further = _from_counts(self.counts, list(self.by_group.items()), plain["by_group"], self.sigma)
@@ -94,20 +107,40 @@ class CountsRelease:
 
 @dataclass(frozen=True, slots=True)
 class ConfusionRelease(CountsRelease):
-    """Counts per group of (class, prediction) or, with `full=False`, of right and wrong; plus Gaussian noise."""
+    """Counts per group of (class, prediction) or, with `full=False`, of right and wrong, by group and by class."""
 
     full: bool = True
 
     def make(self, model: nn.Module, problem: Problem, noise: GaussianNoise) -> NDArray[np.float64]:
-        """Touch the rows: [group, class, prediction], or [group, wrong and right]. The event was reserved before."""
+        """Touch the rows: [group, class, prediction], or scaled [group or class, wrong and right] (`apart`).
+
+        The event was reserved before.
+        """
         predicted, truth = predictions(model, problem), problem.targets.numpy()
-        classes = len(problem.public.classes)
-        shape = (len(problem.public.groups), classes, classes) if self.full else (len(problem.public.groups), 2)
-        counts = np.zeros(shape)
-        where = (problem.group_of, truth, predicted) if self.full else (problem.group_of, (predicted == truth) * 1)
-        np.add.at(counts, tuple(part[problem.present] for part in where), 1.0)
+        groups, classes = len(problem.public.groups), len(problem.public.classes)
+        counts = np.zeros((groups, classes, classes) if self.full else (groups + classes, 2))
+        right = (predicted == truth) * 1
+        kinds = (
+            [(problem.group_of, truth, predicted)]
+            if self.full
+            else [(problem.group_of, right), (groups + truth, right)]
+        )
+        for where in kinds:
+            np.add.at(counts, tuple(part[problem.present] for part in where), 1.0)
+        if not self.full:
+            counts *= _scales(groups, classes)
         noisy = noise.add(0, {"counts": torch.from_numpy(counts)}, self.sigma, PURPOSE)["counts"]
         return noisy.to(torch.float64).numpy()
+
+    def apart(self, released: NDArray[np.float64], groups: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What was released, as counts [group, wrong and right] and [class, wrong and right]."""
+        counts = released / _scales(groups, len(released) - groups)
+        return counts[:groups], counts[groups:]
+
+
+def _scales(groups: int, classes: int) -> NDArray[np.float64]:
+    """√(1 − s) for the counts of groups and √s for those of classes."""
+    return np.repeat([math.sqrt(1 - CLASS_SHARE), math.sqrt(CLASS_SHARE)], [groups, classes])[:, None]
 
 
 def predictions(model: nn.Module, problem: Problem) -> NDArray[np.int64]:
@@ -124,12 +157,21 @@ def noisy_metrics(
     """Reserve the cost in a ledger of its own, release the counts, and work out the figures.
 
     ε is the smallest budget of any owner. Two classes give the whole confusion table; with more classes the counts are
-    of right and wrong answers only, because noise adds up over the counts that make a figure.
+    of right and wrong answers only, by group and by class, because noise adds up over the counts that make a figure.
     """
     full = len(problem.public.classes) == 2
     sigma = reserve_counts(problem, allowance, ConfusionRelease(1.0, allowance.relation, full), "confusion counts")
     release = ConfusionRelease(sigma, allowance.relation, full)
-    return figures(release.make(model, problem, allowance.noise), problem.public.groups, groups, release.sigma)
+    released, names = release.make(model, problem, allowance.noise), problem.public.groups
+    if full:
+        return figures(released, names, groups, sigma)
+    of_groups, of_classes = release.apart(released, len(names))
+    found = figures(of_groups, names, groups, sigma / math.sqrt(1 - CLASS_SHARE))
+    by_class = {
+        name: (float(wrong), float(right))
+        for name, (wrong, right) in zip(problem.public.classes, of_classes, strict=True)
+    }
+    return replace(found, by_class=by_class, class_sigma=sigma / math.sqrt(CLASS_SHARE))
 
 
 def reserve_counts(problem: Problem, allowance: Allowance, release: CountsRelease, name: str) -> float:
@@ -178,6 +220,13 @@ def _from_counts(
     }
     overall = {f.name: or_none(float(f.of(used.sum(axis=0)))) for f in BY_COUNTS if f.overall}
     return {**found, **overall, "parity": parity, "intervals": spans.across, "by_group": by_group}
+
+
+def _balanced(counts: Sequence[tuple[float, float]], sigma: float) -> float:
+    """The mean share of right answers over classes; NaN where a class has too few rows to tell."""
+    if min(sum(pair) for pair in counts) < fewest_rows(sigma, 2):
+        return math.nan
+    return float(np.mean([min(max(right / (wrong + right), 0.0), 1.0) for wrong, right in counts]))
 
 
 def fewest_rows(sigma: float, counts: int) -> float:

@@ -59,21 +59,32 @@ def render_summary(run: Record) -> str:
 
 
 def _render(twin: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
-    script = _script()
+    return filled("report.html.j2", twin, tables, SCRIPTS, verdict=twin["verdict"], runs=twin["runs"])
+
+
+def filled(
+    template: str,
+    twin: Mapping[str, Any],
+    tables: Mapping[str, Table],
+    scripts: Sequence[str],
+    styles: str = "",
+    **more: Any,
+) -> str:
+    """A page of this style: `twin` is embedded in it as JSON, and only its own scripts run."""
+    script = _script(tuple(scripts))
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     html: str = (
         environment(escaped=True)
-        .get_template("report.html.j2")
+        .get_template(template)
         .render(
             twin=twin,
             tables=tables,
             figures=twin["figures"],
-            verdict=twin["verdict"],
-            runs=twin["runs"],
-            style=Markup(asset("report.css")),
+            style=Markup(asset("report.css") + styles),
             script=Markup(script),
             script_hash=digest,
             embedded=Markup(_embedded(twin)),
+            **more,
         )
     )
     return html
@@ -94,8 +105,8 @@ def asset(name: str) -> str:
 
 
 @cache
-def _script() -> str:
-    return "\n".join(asset(name) for name in SCRIPTS)
+def _script(names: tuple[str, ...]) -> str:
+    return "\n".join(asset(name) for name in names)
 
 
 @cache

@@ -43,6 +43,8 @@ def usefulness(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
         if tables and all(value is None for value in found.values()):  # every group has one class
             whole = np.sum(list(tables.values()), axis=0)
             found = {ALL: _of_counts(whole, noise * math.sqrt(len(tables)))}
+        if not tables and metrics.get("by_class"):  # with noise, more than two classes are counted by class alone
+            found = {ALL: _of_counts(_right_and_wrong(metrics["by_class"]), float(metrics.get("class_noise") or 0.0))}
     judged = {name: value for name, value in found.items() if value is not None}
     if not judged:
         return None
@@ -68,6 +70,12 @@ def _of_counts(table: np.ndarray[Any, np.dtype[np.float64]], noise: float) -> tu
     spread = np.sqrt((recall * (1 - recall) + 1 / (counts + 4)) / counts + (noise / counts) ** 2)
     scale = 1 - 1 / classes
     return float((recall.mean() - 1 / classes) / scale), float(np.linalg.norm(spread) / classes / scale)
+
+
+def _right_and_wrong(by_class: Mapping[str, Sequence[float]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A table of counts from the wrong and right answers of each class; which class was answered is not known."""
+    wrong, right = np.array(list(by_class.values()), dtype=np.float64).T
+    return np.diag(right) + np.roll(np.diag(wrong), 1, axis=1)
 
 
 def _of_errors(score: Mapping[str, Any]) -> tuple[float, float] | None:

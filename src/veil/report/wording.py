@@ -43,6 +43,7 @@ FIGURE_NAMES = {
     "epsilon": "ε",
     "r2": "Variance explained (R²)",
     "noise": "Noise in each released count (std)",
+    "class_noise": "Noise in each released count of a class (std)",
 }
 STATE_NAMES = {
     "weights": "Weight of each group",

@@ -76,12 +76,16 @@ def _opened(request: Request, columns: Columns | None, by: Opening, not_covered:
 
 def plan_of(request: Request) -> Plan:
     """The plan that a training run would have: rows are read for their public facts, and nothing is released."""
+    opened = opened_to_plan(request)
+    return planned(opened.method, opened.problem.public, opened.settings)
+
+
+def opened_to_plan(request: Request) -> Opened:
+    """The rows of a request, opened as a training run would open them; nothing is charged or released."""
     columns, settings = _columns(request), request.settings
     method = create(request.method, request.options())
     _config(request, columns)
-    by = Opening(method, settings, _split(request, method, _seed(settings)))
-    opened = open_rows(request, columns, by)
-    return planned(opened.method, opened.problem.public, opened.settings)
+    return open_rows(request, columns, Opening(method, settings, _split(request, method, _seed(settings))))
 
 
 def _columns(request: Request) -> Columns | None:

@@ -321,12 +321,17 @@ def _in_double(features: nn.Sequential, inputs: Tensor) -> Tensor:
 
 
 def _require_memory(rows: int, layer: nn.Linear) -> None:
-    needed = COPIES * 8 * rows * layer.in_features
+    needed = memory_for(rows, layer.in_features)
     require(
         needed <= memory(),
         f"auto keeps all rows in memory, which takes about {needed / 1e9:.0f} GB: use fewer rows or columns, or "
         "another method such as asc",
     )
+
+
+def memory_for(rows: int, features: int) -> int:
+    """The bytes that training takes: all rows in double precision, a few times over."""
+    return COPIES * 8 * rows * features
 
 
 def memory() -> float:

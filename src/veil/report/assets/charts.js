@@ -320,5 +320,5 @@ const charts = (() => {
   };
 
   const draw = { lines: drawLines, forest: drawForest, bars: drawBars, heat: drawHeat, scatter: drawScatter };
-  return { make, html, draw, marker, colour, dash, MARKS };
+  return { make, html, draw, marker, colour, dash, formats, MARKS };
 })();
