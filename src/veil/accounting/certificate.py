@@ -154,7 +154,20 @@ def _is_number(value: Any) -> bool:
 def certify(
     ledger: Ledger, accountant: Accountant, *, assumptions: tuple[str, ...] = (), not_covered: tuple[str, ...] = ()
 ) -> Certificate:
-    """The certificate of a private run. An approximate accountant is rejected."""
+    """The certificate of a private run. An approximate accountant is rejected.
+
+    Args:
+        ledger: Terms and reservations of a run.
+        accountant: What turns events into ε.
+        assumptions: Sentences that the guarantee rests on.
+        not_covered: Sentences on what it leaves out.
+
+    Returns:
+        ε of every group and owner, with statement, assumptions and gaps.
+
+    Raises:
+        AccountingError: The accountant is an approximation.
+    """
     terms = ledger.terms
     if accountant.approximate:
         raise AccountingError(f"{accountant.name} is an approximation and may underestimate ε: it cannot certify")

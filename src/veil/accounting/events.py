@@ -266,6 +266,15 @@ def composable(events: Iterable[Event | Repeated]) -> tuple[Repeated, ...]:
 def relation_of(events: Iterable[Event | Repeated]) -> Relation:
     """The one relation that all events share; two kinds do not compose.
 
+    Args:
+        events: At least one event.
+
+    Returns:
+        The relation of all of them.
+
+    Raises:
+        AccountingError: Two events have different relations, or there is none.
+
     >>> relation_of([Gaussian(1.0), Gaussian(1.0, relation=Relation.REPLACE_ONE)])
     Traceback (most recent call last):
         ...
@@ -282,6 +291,12 @@ def joint_noise_multiplier(*noise_multipliers: float) -> float:
 
     Each value has its own bound and noise; stacked and scaled by their noise they are one Gaussian release of a
     vector whose norm is at most (Σ κᵢ⁻²)^½.
+
+    Args:
+        noise_multipliers: σ / C of each value.
+
+    Returns:
+        The noise multiplier of the one event that all of them are.
 
     >>> joint_noise_multiplier(1.0, 1.0)
     0.7071067811865475

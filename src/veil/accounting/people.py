@@ -86,6 +86,14 @@ def epsilon_of_person(ledger: Ledger, rows: int, accountant: Accountant) -> floa
     """The ε at the ledger's δ of a person with `rows` rows, however these are spread over groups and owners.
 
     Formal guarantee: as `epsilon_of_rows`, for rows of any cells, whatever the run chose under its spending rules.
+
+    Args:
+        ledger: Terms and reservations of a run whose unit is a row.
+        rows: How many rows the person has, at least 1.
+        accountant: What turns events into ε.
+
+    Returns:
+        ε at the ledger's δ; infinity where none is proved.
     """
     terms = ledger.terms
     rules = list(dict.fromkeys(account.rule for account in terms.accounts))

@@ -58,6 +58,22 @@ def audit(
     halves of `problem`, by `workers`, kept in `out`. For both `model(problem, seed)` builds a model. "loss" compares
     the losses of `problem` and of `others` under the trained `model`.
 
+    Args:
+        target: A finished run, or a plan (`veil.plan`), which then runs on synthetic rows.
+        problem: The rows of the run, for the attacks that train on rows ("input", "lira") or look at them ("loss").
+        others: Rows that were not used in training, for the attack "loss".
+        model: The trained model, or a function `model(problem, seed)` that builds a fresh one.
+        loss: One loss per row; by default the one that fits the targets.
+        workers: How many models are trained at the same time, or `veil.Workers` with a joblib backend.
+        out: Folder for shadow models, so that an interrupted attack resumes.
+        asked: Fields of `veil.request.AuditSettings`.
+
+    Returns:
+        Findings for each group and owner: lower bounds of ε with their confidence, and whether the certificate holds.
+
+    Raises:
+        InputError: The attack needs rows or a model that were not given, or an unknown setting.
+
     >>> import veil
     >>> from veil.datasets import GroupSpec, generate
     >>> small = generate([GroupSpec("a", 900), GroupSpec("b", 100)])

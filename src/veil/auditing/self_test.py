@@ -93,6 +93,19 @@ def self_test(
 
     `make_loop`, `reopen` and `fresh` are parts that tests of this function replace with broken copies.
 
+    Args:
+        method: A name, a method, or a plan.
+        options: Options of a method that is given by its name.
+        per_group: Synthetic rows in each group.
+        seed: Fixed in tests; by default secret.
+        make_loop: The loop under test.
+        reopen: How the ledger is read back.
+        fresh: Where secret seeds come from.
+        settings: Fields of `veil.plans.Settings`.
+
+    Returns:
+        Each check with its outcome; `passed` says whether all hold.
+
     >>> self_test("dp-sgd", seed=1, steps=10, per_group=500).passed
     True
     """

@@ -97,6 +97,23 @@ def reserve_for(
     measured with noise at the run's own (ε, δ): a row is then charged the larger of the two. With `folder`, the run's
     mark and name are kept there, so that a resumed run is not charged again. `person` is the column of people that the
     run protects: all are charged the largest cost, as nothing says that they count in the same group in every run.
+
+    Args:
+        plan: What the run may spend.
+        store: A store, or where it is: a file or a PostgreSQL URL.
+        dataset: The data set's name in the store.
+        run_id: A name for the charge.
+        groups: Columns of the run's groups.
+        owner: Column of the run's owners.
+        person: Column of people, if they are the unit.
+        held_out: Whether other rows are measured with noise.
+        folder: The run's folder.
+
+    Returns:
+        The reservation, to be begun, finished or given back.
+
+    Raises:
+        BudgetExceeded: A limit would be overrun; nothing is charged.
     """
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
     terms = place.dataset(dataset)

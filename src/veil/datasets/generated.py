@@ -39,6 +39,14 @@ class GroupSpec:
 def generate(groups: Sequence[GroupSpec], features: int = 10, seed: int = 0) -> Problem:
     """Rows of all groups, in the order of the groups.
 
+    Args:
+        groups: Name and size of each group, and by how much its optimum is turned.
+        features: How many numbers a row has.
+        seed: Public: the same seed gives the same rows.
+
+    Returns:
+        Two classes, all groups.
+
     >>> generate([GroupSpec("a", 90), GroupSpec("b", 10, angle=1.0)]).public.group_sizes
     (90, 10)
     """

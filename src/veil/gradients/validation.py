@@ -23,6 +23,14 @@ def validate(model: nn.Module, batch: Batch | None = None, loss: LossFn | None =
     that the model holds. Where random numbers are drawn (dropout), the number and order of rows change in evaluation
     mode only: the random numbers of a row depend on its place.
 
+    Args:
+        model: The model.
+        batch: A few rows, real or synthetic.
+        loss: One value per row.
+
+    Returns:
+        What was found, each with its module and a fix.
+
     >>> [finding.module for finding in validate(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))]
     ['1 (BatchNorm1d)']
     """
@@ -37,7 +45,16 @@ def validate(model: nn.Module, batch: Batch | None = None, loss: LossFn | None =
 
 
 def check(model: nn.Module, batch: Batch | None = None, loss: LossFn | None = None) -> None:
-    """Raise `GradientError` with every finding of `validate` and its fix, if there is any."""
+    """Raise `GradientError` with every finding of `validate` and its fix, if there is any.
+
+    Args:
+        model: The model.
+        batch: A few rows, for tests beyond the kinds of modules.
+        loss: One value per row.
+
+    Raises:
+        GradientError: The model mixes or stores rows; the message lists where, and what to use instead.
+    """
     findings = validate(model, batch, loss)
     if findings:
         raise GradientError("the model cannot be trained row by row: " + "; ".join(map(str, findings)))

@@ -85,6 +85,16 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Method:
 def method(name: str, /, **options: Any) -> Method:
     """A method with its options, for `veil.fit` and every function that takes a method.
 
+    Args:
+        name: One of `veil methods`.
+        options: Fields of the method; its page in docs/methods lists them.
+
+    Returns:
+        The method, checked.
+
+    Raises:
+        InputError: The name or an option is unknown; the nearest known one is suggested.
+
     >>> method("asc", step_size=0.5).step_size
     0.5
     """
@@ -95,6 +105,17 @@ def plan(problem: Problem | PublicFacts, method: str | Method, **settings: Any) 
     """Plan a method for a problem: every public constant of the run, before a row is read.
 
     `settings` are the fields of `veil.plans.Settings`.
+
+    Args:
+        problem: The rows, or their public facts: nothing else is used.
+        method: A name, or a method with options.
+        settings: Fields of `veil.plans.Settings`.
+
+    Returns:
+        The plan: steps, rates, bounds, noise, and the rule that each cell's spending obeys.
+
+    Raises:
+        InputError: A setting is unknown or impossible for these facts.
 
     >>> from veil.problem import Cell
     >>> facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 100),), (1,), classes=("0", "1"))

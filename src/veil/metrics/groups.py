@@ -116,6 +116,15 @@ def evaluate(
     For a group with fewer than `least` rows only the number of rows is given: its figures are NaN. Where targets are
     numbers, errors take the place of accuracies (`veil.metrics.errors`). Where a row has several targets (labels, or
     places with a class), each counts once.
+
+    Args:
+        model: The trained model.
+        problem: Public rows.
+        groups: Names that must appear.
+        least: Fewest rows of a group that is measured.
+
+    Returns:
+        Figures of each group, and over groups: worst, average, disparity.
     """
     if problem.targets.is_floating_point() and problem.public.task != "multi-label":
         from veil.metrics.errors import error_metrics

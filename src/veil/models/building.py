@@ -95,6 +95,16 @@ def load_public_weights(model: nn.Module, path: Path) -> list[str]:
 def train_only(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     """Train the parameters whose names fit a pattern and keep all others as they are; say which are trained.
 
+    Args:
+        model: The model; `requires_grad` of its parameters is set.
+        patterns: As in file names: `head.*`, `*.lora_*`.
+
+    Returns:
+        Names of the parameters that are trained.
+
+    Raises:
+        InputError: A pattern fits no parameter.
+
     >>> train_only(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), ["1.*"])
     ['1.weight', '1.bias']
     """

@@ -26,7 +26,17 @@ SCRIPTS = ("charts.js", "page.js")
 def write_report(
     runs: Sequence[Record], path: Path, *, requirements: Sequence[Record] = (), audits: Sequence[Record] | None = None
 ) -> Path:
-    """Write the page, and beside an `.html` file its JSON twin; returns the page's path."""
+    """Write the page, and beside an `.html` file its JSON twin; returns the page's path.
+
+    Args:
+        runs: Records of runs (`run.as_json()`), one or several.
+        path: Where the page goes.
+        requirements: What must hold, as `{"metric", "op", "threshold"}`.
+        audits: Attacks to show; by default none.
+
+    Returns:
+        The path of the page.
+    """
     twin, tables = build(runs, requirements, audits or ())
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,17 @@ class LoadedTableRun(LoadedRun):
 
 
 def load(folder: Path | str) -> LoadedRun:
-    """Read a run folder. A run on a table can predict; of any other the weights come by `load_weights`."""
+    """Read a run folder. A run on a table can predict; of any other the weights come by `load_weights`.
+
+    Args:
+        folder: What `--out` or `out=` named.
+
+    Returns:
+        Certificate, metrics, history and configuration of the run; `predict` where it was trained on a table.
+
+    Raises:
+        InputError: The folder holds no finished run.
+    """
     run = load_run(folder)
     if not (run.folder / FILE).exists():
         return run

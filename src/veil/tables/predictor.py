@@ -71,7 +71,17 @@ def save_preprocessing(
 
 
 def load_predictor(folder: Path | str) -> Predictor:
-    """Read a run of `veil train` back. A model of the user's own is imported from its module, as in training."""
+    """Read a run of `veil train` back. A model of the user's own is imported from its module, as in training.
+
+    Args:
+        folder: The folder of a run on a table.
+
+    Returns:
+        Encoding and model, ready to predict.
+
+    Raises:
+        InputError: The run is not one on a table, or is not finished.
+    """
     folder = Path(folder)
     require((folder / FILE).exists(), f"{folder} contains no table model: {FILE} is missing")
     try:

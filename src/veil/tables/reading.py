@@ -26,6 +26,16 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pd.DataFrame:
     """A CSV, Parquet or Arrow file, or a folder of Parquet files, as a table.
 
     `texts` are columns of names that are read as they stand: what pandas makes of a name would follow from all others.
+
+    Args:
+        path: CSV, TSV, Parquet, Arrow or Feather; or a folder of Parquet files.
+        texts: Columns that are names, not numbers.
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: The file is missing, empty or of another kind; the message never quotes a row.
     """
     require(path.exists(), f"file not found: {path}")
     kind = path.with_suffix("").suffix if path.suffix in _COMPRESSED else path.suffix

@@ -193,7 +193,17 @@ def _as_kind(column: SchemaColumn, kind: str) -> SchemaColumn:
 
 
 def read_schema(path: Path) -> Schema:
-    """Read a schema from a TOML file; an error names the column."""
+    """Read a schema from a TOML file; an error names the column.
+
+    Args:
+        path: A TOML file; `veil data schema` drafts one.
+
+    Returns:
+        The schema, checked.
+
+    Raises:
+        InputError: A column is described wrongly; the message names it.
+    """
     record = read_toml(path)
     columns = record.get("columns")
     require(isinstance(columns, dict) and bool(columns), f"{path} has no [columns.NAME] tables")

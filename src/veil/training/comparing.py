@@ -142,6 +142,23 @@ def compare(
     `methods` are names, or methods with options: `veil.method("asc", step_size=0.5)`. `model` builds a fresh model from
     the problem and a seed, so that a seed gives every method the same start. `workers` is how many runs are made at the
     same time, or `veil.Workers` with a backend of joblib. `settings` are the fields of `veil.plans.Settings`.
+
+    Args:
+        problem: The rows to train on.
+        evaluation: Rows that were declared public, on which every model is measured.
+        methods: What to compare, each once.
+        model: Builds a fresh model, or one builder per method.
+        out: Folder for the runs; runs that are there already are not made again.
+        seeds: How many seeds each method gets, at least 1.
+        epsilons: Budgets ε of the private methods.
+        workers: How many runs at the same time.
+        settings: Fields of `veil.plans.Settings` for all runs.
+
+    Returns:
+        The finished runs, with `summary()` as mean and standard deviation over seeds.
+
+    Raises:
+        InputError: A method is given twice with other options, or a stored run has other settings.
     """
     work = Work(problem, evaluation, model, Path(out), settings)
     return run_trials(trials_of(methods, seeds, epsilons), work, workers)

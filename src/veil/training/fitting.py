@@ -58,6 +58,24 @@ def fit(
     With `out`, the ledger is on disk before any row is read, and checkpoints are kept: the same call with `resume=True`
     resumes a run that was interrupted, bit by bit.
 
+    Args:
+        model: Any module whose rows do not see each other; it is trained in place.
+        problem: The private rows with their groups (`veil.Problem`).
+        method: A name (`veil methods` lists them), or a method with options.
+        evaluation: Rows that were declared public; exact figures are computed on them.
+        loss: `loss(outputs, targets)` or `loss(model, batch)`, with one value per row.
+        callbacks: Told about every step; what they see is public or released.
+        out: Folder of the run; without one nothing is written.
+        resume: Continue the interrupted run in `out`.
+        settings: Fields of `veil.plans.Settings`: `epsilon` (1.0), `delta` (1/(2n)), `epochs`, `batch_size`, `seed`, …
+
+    Returns:
+        The run: trained model, certificate, metrics, history.
+
+    Raises:
+        InputError: Something is wrong with rows, model, loss or settings; found before anything is charged.
+        BudgetExceeded: A reservation would exceed a budget; found before a row is read.
+
     >>> import veil, torch
     >>> problem = veil.Problem.from_arrays([[0.0], [1.0]] * 50, [0, 1] * 50, ["a", "b"] * 50)
     >>> run = veil.fit(torch.nn.Linear(1, 2), problem, method="dp-sgd", epsilon=1.0, steps=5, batch_size=10, seed=1)

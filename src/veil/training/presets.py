@@ -48,6 +48,19 @@ def fit_preset(
 ) -> Run:
     """Train with a preset: images as they are, or rows of numbers. `options` of the method override the preset's.
 
+    Args:
+        problem: Rows of numbers, or images.
+        name: The preset.
+        evaluation: Rows that were declared public.
+        options: Options of the method that override the preset's.
+        settings: Fields of `veil.plans.Settings`.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        InputError: There is no such preset, or it does not fit the rows.
+
     >>> import torch
     >>> from veil.datasets import GroupSpec, generate
     >>> rows = generate([GroupSpec("large", 900), GroupSpec("small", 100)], features=4)

@@ -202,7 +202,17 @@ def trained_before(model: nn.Module) -> bool:
 
 
 def load(folder: Path | str) -> LoadedRun:
-    """Read a run folder. The module itself is yours to build: weights come by `load_weights`."""
+    """Read a run folder. The module itself is yours to build: weights come by `load_weights`.
+
+    Args:
+        folder: What `out=` named.
+
+    Returns:
+        Certificate, metrics, history and configuration of the run.
+
+    Raises:
+        InputError: The folder holds no finished run.
+    """
     folder = Path(folder)
     require((folder / "certificate.json").exists(), f"{folder} contains no finished run: certificate.json is missing")
     require(not under_way(folder), f"the run in {folder} is not finished: continue it with --resume")
