@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from benchmarks.tables.arms import ROOT
 from benchmarks.tables.forecasting import CALIBRATION, RESULTS, left_out_errors, report_of, stored_points
 from veil.advice.forecast import Calibration, calibration, measurable
 from veil.advice.made_up import Difficulty, Shape, World
 from veil.foundation.randomness import Seed
+from veil.methods.auto import noise_of_one
+from veil.plans import Settings
 from veil.problem import Cell, PublicFacts
 
 POINTS = stored_points(RESULTS / "plan.json")
@@ -25,6 +29,26 @@ def test_the_forecast_is_within_six_points_on_tables_that_were_left_out() -> Non
 
 def test_the_constants_that_ship_are_those_of_the_stored_results() -> None:
     assert json.loads(CALIBRATION.read_text(encoding="utf-8")) == report_of(POINTS)["calibration"]
+
+
+def test_the_page_on_choosing_epsilon_has_the_error_as_it_is() -> None:
+    page = (ROOT / "docs" / "choosing-epsilon.md").read_text(encoding="utf-8")
+    found = report_of(POINTS)
+    by_groups, by_epsilon = found["by"]["groups"], found["by"]["epsilon"]
+    assert f"it is {found['mean_absolute_error']:.1f} points off on average" in page
+    assert f"{found['median_absolute_error']:.1f} in the median" in page
+    assert f"{by_groups['protected']} with protected attributes alone, {by_groups['crossed']} with" in page
+    assert f"{by_groups['label']} with groups crossed with the" in page
+    above = [by_epsilon[name] for name in ("1.0", "3.0", "8.0")]
+    assert f"{by_epsilon['0.3']} at ε = 0.3, {min(above)} to {max(above)} above" in page
+
+
+def test_the_noise_on_the_page_on_choosing_epsilon_is_what_the_accountant_finds() -> None:
+    page = (ROOT / "docs" / "choosing-epsilon.md").read_text(encoding="utf-8")
+    facts = shape((1000,)).facts
+    for epsilon in (0.3, 1.0, 3.0, 8.0):
+        kappa = noise_of_one(facts, Settings.checked(epsilon=epsilon, delta=1e-5))
+        assert re.search(rf"^\| {epsilon:g} \| [\d.]+ % \| {round(kappa, 2):g} \|", page, re.MULTILINE), epsilon
 
 
 def test_a_table_does_not_help_to_forecast_itself() -> None:
