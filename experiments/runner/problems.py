@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.runner.features import unbalanced_cifar10, with_validation
 from veil.datasets import (
     GroupSpec,
     Split,
@@ -118,6 +119,12 @@ def cifar10_dealt(seed: int, **options: Any) -> Pair:
     return _pair(load_cifar10(owners="dealt", seed=seed, **options))
 
 
+def cifar10_unbalanced(seed: int, validation: bool = False, **options: Any) -> Pair:
+    """CIFAR-10 with few rows of one class, as pixels or features; `validation` sets training rows apart."""
+    split = unbalanced_cifar10(**options)
+    return with_validation(split.train, seed) if validation else _pair(split)
+
+
 def ctg(seed: int, **options: Any) -> Pair:
     """Cardiotocography, every diagnosis a group and an owner; a new fifth is set apart for every seed."""
     return _pair(load_ctg(seed=seed, **options))
@@ -172,6 +179,7 @@ PROBLEMS: dict[str, Source] = {
     "mnist": Source(mnist, by_seed=False, dataset="mnist"),
     "cifar10": Source(cifar10, by_seed=False, dataset="cifar10"),
     "cifar10-dealt": Source(cifar10_dealt, by_seed=True, dataset="cifar10"),
+    "cifar10-unbalanced": Source(cifar10_unbalanced, by_seed=True, dataset="cifar10"),
     "ctg": Source(ctg, by_seed=True, dataset="ctg"),
     "surnames": Source(surnames, by_seed=True, dataset="surnames"),
     "generated": Source(generated, by_seed=True),

@@ -82,7 +82,7 @@ def test_a_network_that_sees_how_far_a_batch_is_padded_is_refused() -> None:
 
 def test_only_the_head_is_trained_and_it_starts_at_zero() -> None:
     model = with_head(network(), 4, 3)
-    assert float(model(IMAGES).abs().max()) == 0
+    assert model(IMAGES).count_nonzero() == 0
     assert [name for name, p in model.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
     everything = with_head(network(), 4, 3, train="all")
     assert all(p.requires_grad for p in everything.parameters())
