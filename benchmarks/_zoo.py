@@ -34,7 +34,7 @@ class Size:
 
 
 TINY = Size(width=16, layers=2, heads=2, words=60, length=7, channels=4, image=32)
-MEASURED = Size(width=128, layers=4, heads=4, words=2000, length=64, channels=32, image=32)
+MEASURED = Size(width=256, layers=2, heads=4, words=2000, length=64, channels=32, image=32)
 
 
 class Logits(nn.Module):

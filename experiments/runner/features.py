@@ -39,6 +39,13 @@ def features_of(split: Split) -> tuple[Problem, Problem]:
     return parts[0], parts[1]
 
 
+def fresh_features(split: Split) -> tuple[Problem, Problem]:
+    """The same for a few rows, computed now and not kept."""
+    network = efficientnet_lite0(SIZE)
+    train, test = (_with_features(part, embed(network, part).inputs) for part in (split.train, split.test))
+    return train, test
+
+
 def _with_features(problem: Problem, features: Tensor) -> Problem:
     maps = UnitLength()(features)[:, :, None, None]
     return replace(problem, inputs=maps, public=replace(problem.public, input_shape=tuple(maps.shape[1:])))
@@ -58,8 +65,7 @@ def unbalanced_cifar10(
     if features and first is None:
         train, test = features_of(split)
     elif features:
-        network = efficientnet_lite0(SIZE)
-        train, test = (_with_features(part, embed(network, part).inputs) for part in (train, test))
+        train, test = fresh_features(split)
     require(rare in train.public.classes, f'rare is "{rare}": it must be one of {", ".join(train.public.classes)}')
     labels, order = train.targets.numpy(), shuffled(len(train), 0, "cifar10/unbalanced")
     own = order[labels[order] == train.public.classes.index(rare)]

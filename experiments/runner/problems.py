@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.runner.features import unbalanced_cifar10, with_validation
+from experiments.runner.features import features_of, fresh_features, unbalanced_cifar10, with_validation
 from veil.datasets import (
     GroupSpec,
     Split,
@@ -109,8 +109,13 @@ def mnist(seed: int, **options: Any) -> Pair:
     return _pair(load_mnist(**options))
 
 
-def cifar10(seed: int, **options: Any) -> Pair:
-    """CIFAR-10, one group per class; `owners = "class"` gives every class its budget."""
+def cifar10(seed: int, features: bool = False, first: int | None = None, **options: Any) -> Pair:
+    """CIFAR-10, one group per class; `owners = "class"`: every class has its budget; `features` of a public network."""
+    if features:
+        split = load_cifar10(normalisation="none", **options)
+        if first is not None:
+            return fresh_features(Split(cut_down(split.train, first), cut_down(split.test, first)))
+        return features_of(split)
     return _pair(load_cifar10(**options))
 
 

@@ -155,6 +155,7 @@ def certify(
     ledger: Ledger, accountant: Accountant, *, assumptions: tuple[str, ...] = (), not_covered: tuple[str, ...] = ()
 ) -> Certificate:
     """The certificate of a private run. An approximate accountant is rejected."""
+    ledger = ledger.standing()
     terms = ledger.terms
     if accountant.approximate:
         raise AccountingError(f"{accountant.name} is an approximation and may underestimate ε: it cannot certify")

@@ -54,11 +54,9 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         # Lightning hangs its trainer into such modules, and what passes write into a model is undone.
         require(
             not any(isinstance(module, LightningModule) for module in network.modules()),
-            "the network is a LightningModule: give the torch module inside; hooks go into a class derived from this one",
+            "the network is a LightningModule: give the torch module inside; hooks go into a class derived from this",
         )
-        require(
-            "micro_batch" not in settings, "Lightning counts batches, so they cannot come in parts: omit micro_batch"
-        )
+        require("micro_batch" not in settings, "Lightning counts batches, so none comes in parts: omit micro_batch")
         self.network = network
         self.automatic_optimization = False
         self._session: Session = session(network, problem, loss=loss, **settings)

@@ -253,7 +253,10 @@ class Session:
         self._preparation.__exit__()
 
     def finish(self) -> Run:
-        """The run with its certificate. A session that ended early keeps the guarantee of the whole plan."""
+        """The run with its certificate.
+
+        A session that ended early keeps the guarantee of the whole plan; with `public_steps`, that of the steps made.
+        """
         self._undo_writes()
         if self._done < self._loop.plan.steps and self._loop.stopped is None:
             self._loop.stopped = f"ended by the user after {self._done} of {self._loop.plan.steps} steps"
