@@ -128,7 +128,7 @@ def test_timm_is_asked_for_a_model_without_a_download_and_rows_do_not_mix(monkey
 
 def test_a_package_that_is_missing_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(InputError, match=r'needs the package transformers: pip install "veil\[hf\]"'):
+    with pytest.raises(InputError, match=r'needs the package transformers: pip install "veil-dp\[hf\]"'):
         build_model("hf:somewhere", PROBLEM.public, Seed.from_int(1))
 
 
@@ -158,3 +158,19 @@ def test_a_table_of_texts_trains_a_model_on_disk_with_its_own_tokens(tmp_path: P
     code, _, said = veil("predict", str(tmp_path / "run"), str(tmp_path / "reviews.csv"), "-o", str(tmp_path / "p.csv"))
     assert code == 0, said
     assert set(pd.read_csv(tmp_path / "p.csv").iloc[:, -1]) <= {"yes", "no"}
+
+
+def test_a_folder_of_images_trains_a_head_on_features_from_imagenet(
+    tmp_path: Path, veil: Program, features: nn.Module
+) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    for number, name in enumerate(["cat", "dog"] * 8):
+        (tmp_path / "pets" / name).mkdir(parents=True, exist_ok=True)
+        pillow.new("RGB", (16, 16), (30 * number % 255, 90, 200)).save(tmp_path / "pets" / name / f"{number}.png")
+    code, _, said = veil(
+        "train", str(tmp_path / "pets"), "--model", "efficientnet-lite0", "--model-option", "size=32",
+        "--method", "dp-sgd", "--epsilon", "2", "--epochs", "1", "--batch-size", "4", "--seed", "1",
+        "--out", str(tmp_path / "run"), "--json",
+    )  # fmt: skip
+    assert code == 0, said
+    assert load_file(tmp_path / "run" / "model.safetensors")["head.weight"].shape == (2, 1280)

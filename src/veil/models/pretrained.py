@@ -276,4 +276,4 @@ def _package(name: str, extra: str) -> Any:
 
 
 def _missing(name: str, extra: str) -> str:
-    return f"this model needs the package {name}: pip install " + (f'"veil[{extra}]"' if extra else name)
+    return f"this model needs the package {name}: pip install " + (f'"veil-dp[{extra}]"' if extra else name)

@@ -66,7 +66,7 @@ def tokenizer_codes(texts: Sequence[str], folder: str, length: int) -> NDArray[n
     try:
         tokenizer = import_module("transformers").AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except ImportError as error:
-        raise InputError('reading a tokenizer needs transformers: pip install "veil[hf]"') from error
+        raise InputError('reading a tokenizer needs transformers: pip install "veil-dp[hf]"') from error
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} holds no tokenizer: save it there with save_pretrained") from error
     if tokenizer.pad_token is None:
