@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .venv-peers
 CONSTRAINTS ?= constraints.txt
+# Without `packages`, tests with other packages are skipped.
+EXTRAS ?= dev,packages
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test coverage quick long lint format type bench thresholds peers docs site wheel clean
@@ -15,7 +17,7 @@ help:  ## list these commands
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit("Veil needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[$(EXTRAS)]"
 	@touch $@
 
 demo: $(STAMP)  ## train on the bundled data; ends with a table and the path of the report

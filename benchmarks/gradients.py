@@ -148,8 +148,9 @@ WORKLOADS = (
 
 
 def per_row_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Cross entropy of every row."""
-    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+    """Cross entropy of every row; the mean over its places, where it has several."""
+    losses = F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+    return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
 
 
 def clip(per_row: PerRow, rows: int) -> Tensor:

@@ -138,7 +138,12 @@ def _how(results: Results, stored: Mapping[str, Any]) -> list[str]:
     lines += [f"    {key} {json.dumps(value, ensure_ascii=False)}" for key, value in facts.items()]
     for arm in spec.arms:
         if any(results.at(arm.label, x) for x in results.values(arm.label)):
-            own = {"model": arm.model, "options": arm.options, "settings": arm.settings}
+            own = {
+                "model": arm.model,
+                "data": arm.data_options,
+                "options": arm.options,
+                "settings": arm.settings,
+            }
             said = " ".join(f"{key} {json.dumps(value, ensure_ascii=False)}" for key, value in own.items() if value)
             lines.append(f"    {arm.label}: {arm.method}{f' {said}' if said else ''}")
     version = ", ".join(f"{name} {number}" for name, number in stored["version"].items())

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.runner.features import features_of, fresh_features, unbalanced_cifar10, with_validation
 from veil.datasets import (
     GroupSpec,
     Split,
@@ -108,14 +109,25 @@ def mnist(seed: int, **options: Any) -> Pair:
     return _pair(load_mnist(**options))
 
 
-def cifar10(seed: int, **options: Any) -> Pair:
-    """CIFAR-10, one group per class; `owners = "class"` gives every class its budget."""
+def cifar10(seed: int, features: bool = False, first: int | None = None, **options: Any) -> Pair:
+    """CIFAR-10, one group per class; `owners = "class"`: every class has its budget; `features` of a public network."""
+    if features:
+        split = load_cifar10(normalisation="none", **options)
+        if first is not None:
+            return fresh_features(Split(cut_down(split.train, first), cut_down(split.test, first)))
+        return features_of(split)
     return _pair(load_cifar10(**options))
 
 
 def cifar10_dealt(seed: int, **options: Any) -> Pair:
     """CIFAR-10 with ten owners of fixed budgets, to whom the seed deals one class each."""
     return _pair(load_cifar10(owners="dealt", seed=seed, **options))
+
+
+def cifar10_unbalanced(seed: int, validation: bool = False, **options: Any) -> Pair:
+    """CIFAR-10 with few rows of one class, as pixels or features; `validation` sets training rows apart."""
+    split = unbalanced_cifar10(**options)
+    return with_validation(split.train, seed) if validation else _pair(split)
 
 
 def ctg(seed: int, **options: Any) -> Pair:
@@ -172,6 +184,7 @@ PROBLEMS: dict[str, Source] = {
     "mnist": Source(mnist, by_seed=False, dataset="mnist"),
     "cifar10": Source(cifar10, by_seed=False, dataset="cifar10"),
     "cifar10-dealt": Source(cifar10_dealt, by_seed=True, dataset="cifar10"),
+    "cifar10-unbalanced": Source(cifar10_unbalanced, by_seed=True, dataset="cifar10"),
     "ctg": Source(ctg, by_seed=True, dataset="ctg"),
     "surnames": Source(surnames, by_seed=True, dataset="surnames"),
     "generated": Source(generated, by_seed=True),

@@ -34,6 +34,7 @@ class Arm(_Strict):
 
     With `varies = false` the arm is run once and not for every value of `vary`. A list in `paper` has one figure for
     every value. `model` is for a method that needs a model of its own; the spec's model options are not for it.
+    `data_options` are for an arm that has other features of the same rows.
     """
 
     label: str
@@ -44,6 +45,7 @@ class Arm(_Strict):
     why: str = ""
     varies: bool = True
     model: str | None = None
+    data_options: Table = Field(default_factory=dict)
 
 
 class Vary(_Strict):
@@ -192,7 +194,7 @@ def values(spec: Spec, scale: str) -> list[X | None]:
 
 def _task(spec: Spec, scale: Scale, arm: Arm, x: X | None, seed: int) -> Task:
     tables: dict[str, Table] = {
-        "data_options": spec.data_options | scale.data_options,
+        "data_options": spec.data_options | arm.data_options | scale.data_options,
         "model_options": spec.model_options | scale.model_options,
         "settings": spec.settings | arm.settings | scale.settings,
         "options": dict(arm.options),

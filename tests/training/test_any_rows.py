@@ -322,6 +322,7 @@ def test_a_collate_function_of_ones_own_is_named_as_not_covered() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "fractions as classes": (lambda: Problem.from_arrays(torch.zeros(4, 2), [0.5, 1.0, 0.5, 2.0]), "task='regression'"),
     "a DataLoader": (lambda: Problem.from_dataset(DataLoader(Items())), "give its data set"),
     "a DataLoader of arrays": (lambda: Problem.from_arrays(DataLoader(Items()), CLASSES), "give its data set"),
     "a DataLoader to train on": (lambda: veil.fit(Encoder(), DataLoader(Items())), "give its data set"),  # type: ignore[arg-type]

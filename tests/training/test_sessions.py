@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import veil
@@ -15,8 +16,10 @@ from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.gradients import GradientError
 from veil.plans.plan import OWN_LOOP
+from veil.problem import Problem
 from veil.training import sessions
 from veil.training.fitting import row_losses
+from veil.training.run import Run
 from veil.training.sessions import Session
 
 GROUPS = [GroupSpec("large", 300), GroupSpec("small", 60, angle=1.0)]
@@ -244,3 +247,87 @@ def test_the_certificate_says_what_was_not_tried_in_a_loop_of_ones_own() -> None
     for _ in by_function:
         by_function.step(row_losses)
     assert OWN_LOOP not in by_function.finish().certificate.not_covered
+
+
+def own_loop(model: nn.Module, session: Session, after: Any = None) -> Run:
+    for inputs, targets in session:
+        session.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+        if after is not None:
+            after()
+    return session.finish()
+
+
+def small_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+OWN: dict[str, Any] = {"method": "dp-sgd", "epsilon": 2.0, "steps": 4, "batch_size": 12, "seed": 3, "accountant": "rdp"}
+
+
+def rows_of_three() -> Problem:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(60, 3, generator=generator), torch.randint(0, 2, (60,), generator=generator)
+    return Problem.from_arrays(x, y, ["a", "b", "b"] * 20)
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.allclose(a, b, atol=1e-6) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_an_optimizer_and_a_scheduler_of_ones_own_see_the_released_gradient() -> None:
+    problem, model, wanted = rows_of_three(), small_net(), small_net()
+    veil.fit(wanted, problem, learning_rate=0.3, momentum=0.9, schedule="linear", **OWN)
+    session = veil.session(model, problem, **OWN)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    session.use(optimizer)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 4)
+    run = own_loop(model, session, scheduler.step)
+    assert same_weights(model, wanted)
+    assert run.certificate.epsilon is not None
+
+
+def test_an_optimizer_that_does_not_fit_is_refused_before_a_batch(tmp_path: Path) -> None:
+    problem, model = rows_of_three(), small_net()
+    session = veil.session(model, problem, **OWN)
+    with pytest.raises(InputError, match="none of the model's trained parameters"):
+        session.use(torch.optim.SGD(small_net().parameters(), lr=0.1))
+    with pytest.raises(InputError, match="LBFGS computes a gradient several times"):
+        session.use(torch.optim.LBFGS(model.parameters()))
+    kept = veil.session(small_net(), problem, out=tmp_path / "run", **OWN)
+    with pytest.raises(InputError, match="cannot be resumed: omit out"):
+        kept.use(torch.optim.SGD(model.parameters(), lr=0.1))
+    kept.close()
+    for inputs, targets in session:
+        session.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+        with pytest.raises(InputError, match="call use before the first batch"):
+            session.use(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize("size", [1, 5, 100])
+def test_batches_in_parts_give_one_release_per_batch_and_the_same_weights(size: int) -> None:
+    problem, model, wanted = rows_of_three(), small_net(), small_net()
+    run = veil.fit(wanted, problem, learning_rate=0.3, **OWN)
+    session = veil.session(model, problem, learning_rate=0.3, micro_batch=size, **OWN)
+    updates = most = 0
+    for inputs, targets in session:
+        session.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+        updates, most = updates + session.updated, max(most, len(targets))
+    assert updates == 4
+    assert most <= size
+    assert same_weights(model, wanted)
+    assert session.finish().certificate.epsilon == run.certificate.epsilon
+
+
+def test_weights_may_not_be_changed_between_the_parts_of_a_batch() -> None:
+    model = small_net()
+    session = veil.session(model, rows_of_three(), micro_batch=2, **OWN)
+    with pytest.raises(InputError, match="between the parts of a batch"):
+        own_loop(model, session, lambda: model[0].weight.data.add_(1.0))  # type: ignore[union-attr, operator]
+
+
+def test_a_method_that_orders_the_rows_of_a_batch_has_no_parts() -> None:
+    model = small_net()
+    session = veil.session(model, rows_of_three(), micro_batch=2, **{**OWN, "method": "ino-sgd", "accountant": "pld"})
+    with pytest.raises(InputError, match="weighs a row by the others"):
+        own_loop(model, session)

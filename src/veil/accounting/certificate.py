@@ -168,6 +168,7 @@ def certify(
     Raises:
         AccountingError: The accountant is an approximation.
     """
+    ledger = ledger.standing()
     terms = ledger.terms
     if accountant.approximate:
         raise AccountingError(f"{accountant.name} is an approximation and may underestimate ε: it cannot certify")

@@ -11,12 +11,14 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from veil.accounting.events import (
     AccountingError,
+    Envelope,
     Event,
     Relation,
     Repeated,
@@ -25,9 +27,11 @@ from veil.accounting.events import (
     to_json,
     whole_number,
 )
-from veil.accounting.spending_rules import SpendingRule, rule_from_json
+from veil.accounting.spending_rules import SpendingRule, TokenBucket, rule_from_json
 
 FORMAT = 1
+# Among the facts of terms: the number of steps was chosen from public facts alone.
+STEPS_PUBLIC = "steps_public"
 
 
 class BudgetExceeded(AccountingError):
@@ -57,6 +61,12 @@ class Terms:
     accountant: str
     accounts: tuple[Account, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def steps_alike(self) -> bool:
+        """Whether every account may have one kind of event alone, so that only their number is left to choose."""
+        rules = (account.rule for account in self.accounts)
+        return all(isinstance(rule, TokenBucket) and len(rule.tokens) <= 1 and not _has_rungs(rule) for rule in rules)
 
     def as_json(self) -> dict[str, Any]:
         """The first line; equal rules are written once."""
@@ -94,6 +104,10 @@ class Terms:
             return cls(relation, delta, str(record["accountant"]), accounts, dict(record["facts"]))
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
             raise LedgerDamaged(f"the ledger's first line is not valid: {str(error)[:200]}") from error
+
+
+def _has_rungs(rule: TokenBucket) -> bool:
+    return any(isinstance(token.event, Envelope) for token in rule.tokens)
 
 
 class Ledger:
@@ -164,6 +178,20 @@ class Ledger:
     def spent(self, cell: int) -> tuple[Repeated, ...]:
         """What one cell has been charged so far."""
         return tuple(Repeated(event, times) for event, times in self._spent[cell].items())
+
+    def standing(self) -> Ledger:
+        """The ledger whose rules the guarantee follows from: for certificates, not for spending.
+
+        These are the rules of the plan. Where the number of steps is public and all steps cost the same, the run is one
+        of so many steps, and the rule is what was reserved: nothing about it was chosen by looking at a release.
+        """
+        if self.terms.facts.get(STEPS_PUBLIC) is not True or not self.terms.steps_alike:
+            return self
+        view = copy(self)
+        accounts = enumerate(self.terms.accounts)
+        rules = tuple(replace(account, rule=TokenBucket(self.spent(cell))) for cell, account in accounts)
+        view.terms = replace(self.terms, accounts=rules)
+        return view
 
     def upto(self, entries: int) -> Ledger:
         """The ledger as it stood after its first `entries` reservations: for readings, not for spending."""

@@ -101,6 +101,7 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
     ]
     opinions = []
     known: dict[Any, tuple[float | None, str]] = {}
+    ledger = ledger.standing()
     for account in ledger.terms.accounts:
         if account.rule not in known:
             known[account.rule] = _second_epsilon(account, ledger)

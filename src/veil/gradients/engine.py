@@ -218,6 +218,21 @@ def _totals(parts: dict[str, Contribution], weights: Tensor, parameters: dict[st
     return sums
 
 
+def added(parts: list[GradientSum]) -> GradientSum:
+    """The sum over the rows of several parts of a batch, each weighed by itself.
+
+    >>> one = GradientSum([{"w": torch.ones(2)}], _no_rows({"w": torch.ones(2)}), torch.zeros(0))
+    >>> added([one, one]).sums
+    [{'w': tensor([2., 2.])}]
+    """
+    if len(parts) == 1:
+        return parts[0]
+    sums: list[dict[str, Tensor]] = [{name: value.clone() for name, value in into.items()} for into in parts[0].sums]
+    for part in parts[1:]:
+        _add(sums, part.sums)
+    return GradientSum(sums, _joined([part.per_row for part in parts]), torch.cat([p.weights for p in parts], -1))
+
+
 def _add(sums: list[dict[str, Tensor]], more: list[dict[str, Tensor]]) -> None:
     if not sums:
         sums.extend(more)

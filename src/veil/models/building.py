@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import nn
 from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.models.images import asc_cnn, papernot_cifar, papernot_mnist, resnet9, resnet18
+from veil.models.pretrained import EFFICIENTNET, KINDS, efficientnet, from_disk
 from veil.models.tables import additive, logistic, mlp, wide_and_deep
 from veil.models.text import char_lstm, transformer
 from veil.models.whitened import whitened
@@ -35,18 +37,33 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "char-lstm": char_lstm,
     "transformer": transformer,
+    EFFICIENTNET: efficientnet,
 }
 SEQUENCE_MODELS = frozenset({"char-lstm", "transformer"})
 
 
+def reads_text(name: str) -> bool:
+    """Whether a model of this name takes the codes of one text where rows are a table."""
+    return name in SEQUENCE_MODELS or name.startswith("hf:")
+
+
 def build_model(name: str, facts: PublicFacts, seed: Seed, **options: Any) -> nn.Module:
-    """A built-in model, or `my_module:factory` of the user's own; the starting weights follow from the seed alone.
+    """A built-in model, `hf:FOLDER`, `timm:NAME`, or `my_module:factory` of the user's own.
+
+    Starting weights follow from the seed alone, or are those on disk.
 
     A factory is called with the public facts of the problem (`input_shape`, `outputs`, `classes`, …) and the options.
     """
-    factory = _own_factory(name) if ":" in name else MODELS.get(name)
+    kind, _, where = name.partition(":")
+    factory: Callable[..., nn.Module] | None
+    if kind in KINDS and where:
+        factory = partial(from_disk, kind, where)
+    else:
+        factory = _own_factory(name) if ":" in name else MODELS.get(name)
     if factory is None:
-        raise InputError(f'unknown model "{name}": known are {", ".join(MODELS)}, or my_module:factory')
+        raise InputError(
+            f'unknown model "{name}": known are {", ".join(MODELS)}, hf:FOLDER, timm:NAME, or my_module:factory'
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(seed.generator("model", 0).integers(2**62)))
         try:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from veil.accounting import AccountingError, Event, Relation, Terms
 from veil.accounting.certificate import GROUP_SIZES, PERSON, UNIT_FACT
-from veil.accounting.ledger import Account
+from veil.accounting.ledger import STEPS_PUBLIC, Account
 from veil.accounting.spending_rules import SpendingRule
+from veil.errors import require
 from veil.noise.filters import DiskFilter
 from veil.plans.controllers import Controller
 from veil.plans.controllers.gate import Gate
@@ -55,6 +56,10 @@ ROW_BY_ROW = (
     "The guarantee assumes that every row's numbers were computed from that row alone, by public rules. What was "
     "computed over several rows before (scaling, filling in, selecting columns or rows) is not covered, unless the "
     "ledger records it."
+)
+PUBLIC_STEPS = (
+    "The number of steps was chosen from public facts alone, such as a clock or a calendar: not by looking at the "
+    "model, at figures of it, or at any row."
 )
 FAST_NOISE = (
     "Noise is Gaussian up to the rounding of floating-point numbers: secure_noise protects against attacks on that."
@@ -147,7 +152,15 @@ class Plan:
         facts = {"method": self.method, "steps": self.steps, GROUP_SIZES: self.facts.sizes, **self.details}
         if self.facts.unit == "person":
             facts[UNIT_FACT] = PERSON
-        return Terms(self.relation, self.delta, self.settings.accountant, accounts, facts)
+        made = Terms(self.relation, self.delta, self.settings.accountant, accounts, facts)
+        if not self.settings.public_steps:
+            return made
+        require(
+            made.steps_alike,
+            f"public_steps needs a method whose steps all cost the same, which {self.method} does not promise: omit it "
+            "or use dp-sgd",
+        )
+        return replace(made, facts={**facts, STEPS_PUBLIC: True})
 
     def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
         """Assumptions of the guarantee, in sentences."""
@@ -160,6 +173,8 @@ class Plan:
             found.append(WITHIN_CELL)
         if self.facts.unit == "person":
             found.insert(0, PEOPLE.format(self.facts.rows_per_unit))
+        if self.settings.public_steps:
+            found.append(PUBLIC_STEPS)
         if not self.settings.secure_noise:
             found.append(FAST_NOISE)
         if seed_given:

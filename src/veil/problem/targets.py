@@ -32,8 +32,11 @@ def as_targets(
     missing = np.array([v is None or v != v for v in values.ravel().tolist()])
     require(not missing.any(), f"the target of row {int(missing.argmax())} is missing: fill it in or remove the row")
     known = np.unique(values) if classes is None else np.asarray(list(classes))
-    many = classes is None and values.dtype.kind == "f" and len(known) > max(50, len(values) // 5)
+    real = classes is None and values.dtype.kind == "f"
+    many = real and len(known) > max(50, len(values) // 5)
     require(not many, f"the targets are {len(known):,} different numbers: set task='regression', or give the classes")
+    fractions = real and bool((known != np.round(known)).any())
+    require(not fractions, "the targets are numbers with fractions: set task='regression', or give the classes")
     position = {value: index for index, value in enumerate(known.tolist())}
     try:
         ids = np.array([position[value] for value in values.tolist()], dtype=np.int64)

@@ -56,7 +56,9 @@ class TableRequest(Asked):
         None, description="With --person: rows of a person that count, at most. [default: 10]"
     )
     model: str = Field(
-        "", description="A built-in model, or my_module:factory. [default: what suits the method]", repr=False
+        "",
+        description="A built-in model, hf:FOLDER, timm:NAME, or my_module:factory. [default: what suits the method]",
+        repr=False,
     )
     test: Path | None = Field(None, description="A table of public rows, for evaluation.")
     schema_file: Path | None = Field(

@@ -107,6 +107,11 @@ class Settings(Asked):
     accountant: Literal["pld", "rdp"] = "pld"
     seed: int | None = Option(None, ge=0, description="For tests only; stated on the certificate.")
     secure_noise: bool = Field(False, description="ChaCha20 noise on a fixed grid, safe against floating-point attacks")
+    public_steps: bool = Field(
+        False,
+        description="the number of steps is chosen from public facts alone (a clock), so a run that ends early is "
+        "charged for the steps it made",
+    )
     device: str | None = Field(None, description="where to train: auto, cpu, cuda, …; by default where the model is")
     micro_batch: int | None = Field(None, gt=0, description="rows per forward pass, to limit memory")
     evaluate_every: int = Field(0, ge=0, description="steps between evaluations on public rows; 0: 20 per run")

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from veil.errors import InputError, require
-from veil.tables.text import TextForm, bag_of_tokens, hash_of, text_codes
+from veil.tables.text import TextForm, bag_of_tokens, hash_of, text_codes, tokenizer_codes
 
 Missing = Literal["flag", "middle", "refuse"]
 MISSING_RULES = ("flag", "middle", "refuse")
@@ -126,19 +126,25 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """A text as a row of character or token codes, for models that read sequences."""
+    """A text as a row of character or token codes, for models that read sequences.
+
+    `tokenizer` is the folder of a tokenizer on disk; empty for the public rules of Veil.
+    """
 
     name: str
     form: TextForm = "characters"
     length: int = 32
     buckets: int = 4096
+    tokenizer: str = ""
 
     def width(self) -> int:
         """How many codes."""
         return self.length
 
     def encode(self, column: pd.Series) -> Array:
-        """Whole numbers; 0 fills up on the left."""
+        """Whole numbers; what fills up stands on the left, or where the tokenizer puts it."""
+        if self.tokenizer:
+            return tokenizer_codes(words(column), self.tokenizer, self.length)
         return text_codes(words(column), self.form, self.length, self.buckets)
 
 

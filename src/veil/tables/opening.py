@@ -22,7 +22,9 @@ from veil.errors import about, require
 from veil.foundation.files import cache_folder
 from veil.foundation.randomness import Seed
 from veil.methods import Method, create
-from veil.models import SEQUENCE_MODELS, normalise
+from veil.models import normalise, reads_text
+from veil.models.normalise import Normalisation
+from veil.models.pretrained import takes_pixels
 from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.releases import Allowance
@@ -240,7 +242,8 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
 def _open_images(request: Request, by: Opening) -> Opened:
     """A folder with one folder of images per class: the class is target and group. Rows are normalised one by one."""
     images, labels = read_image_folder(request.data)
-    rows, classes = normalise(torch.from_numpy(images), "per-row"), sorted(set(labels.tolist()))
+    scaling: Normalisation = "none" if takes_pixels(request.model) else "per-row"
+    rows, classes = normalise(torch.from_numpy(images), scaling), sorted(set(labels.tolist()))
     by_place = by.split.relation is Relation.REPLACE_ONE
     identities = np.arange(len(rows), dtype=np.uint64) if by_place else image_identities(images, labels.tolist())
     apart = by.split.holdout.sparing(identities, labels)
@@ -252,7 +255,7 @@ def _open_images(request: Request, by: Opening) -> Opened:
     test = None
     if request.test is not None:
         test_images, test_labels = read_image_folder(request.test)
-        test = problem(normalise(torch.from_numpy(test_images), "per-row"), test_labels)
+        test = problem(normalise(torch.from_numpy(test_images), scaling), test_labels)
     return Opened(request, training, test, held, None, by.method, by.settings)
 
 
@@ -322,7 +325,7 @@ def _privately(
 ) -> private.Preprocessing:
     """Bounds and categories by noisy releases, and the sizes of the named groups where `groups` is given."""
     require(
-        request.model not in SEQUENCE_MODELS,
+        not reads_text(request.model),
         f"{request.model} reads one text column by fixed public rules: omit --private-preprocessing",
     )
     settings, seed, folder = by.settings, by.split.seed, by.folder

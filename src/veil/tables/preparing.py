@@ -20,7 +20,7 @@ from veil.foundation.words import numbers as numbers_typed
 from veil.methods import create
 from veil.methods.auto import crossed_for, knots_for
 from veil.methods.convex.setting import LinearMethod
-from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, train_only
+from veil.models import SEQUENCE_MODELS, build_model, load_public_weights, reads_text, train_only
 from veil.problem import PublicFacts, cross
 from veil.problem.budgets import Levels, quantise, read_budgets
 from veil.problem.people import name_hashes, names_of
@@ -201,10 +201,18 @@ def set_rows_apart(
 
 def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame, rare: int = RARE) -> Encoding:
     """From the schema where there is one, else read off the rows; categories of fewer than `rare` rows are left out."""
-    sequence = request.model in SEQUENCE_MODELS
+    sequence = reads_text(request.model)
     if columns.schema is not None:
-        return columns.schema.encoding(sequence)
-    return fit_encoding(table, columns.left_out() | set(request.ignore), sequence, rare=rare)
+        found = columns.schema.encoding(sequence)
+    else:
+        # Beside a text that is read as such, the words of a group are no second one.
+        unused = columns.left_out() | set(request.ignore) | set(columns.groups if sequence else ())
+        found = fit_encoding(table, unused, sequence, rare=rare)
+    kind, _, folder = request.model.partition(":")
+    if sequence and kind == "hf":
+        # A model from disk comes with the tokens that it was trained on.
+        return replace(found, columns=tuple(replace(column, tokenizer=folder) for column in found.columns))
+    return found
 
 
 def read_off_rows(schema: Schema | None, encoding: Encoding, rare: int = RARE) -> list[str]:

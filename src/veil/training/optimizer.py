@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from veil.errors import require
 from veil.noise.filters import put_weights
 from veil.plans import Plan, Settings
 
@@ -31,11 +32,31 @@ class Optimizer:
         self._rate = plan.settings.learning_rate
         self.average = WeightAverage(model, plan.settings.ema)
         self.filter = plan.noise_filter()
+        self._own = False
 
     @cached_property
     def _torch(self) -> torch.optim.Optimizer:
         """Made at the first update: what it imports takes longer than a whole solution by a method without steps."""
         return torch_optimizer(self._model, self._plan.settings, self._rate)
+
+    def use(self, given: torch.optim.Optimizer) -> None:
+        """Update by an optimizer of the user's, whose learning rates are then the user's too."""
+        trained = {id(parameter) for parameter in self._parameters.values() if parameter.requires_grad}
+        held = {id(parameter) for group in given.param_groups for parameter in group["params"]}
+        require(
+            bool(held & trained),
+            "the optimizer holds none of the model's trained parameters: make it from model.parameters() of this model",
+        )
+        require(
+            not held - {id(parameter) for parameter in self._parameters.values()},
+            "the optimizer holds parameters that are not the model's: give it those of this model alone",
+        )
+        require(
+            not isinstance(given, torch.optim.LBFGS),
+            "LBFGS computes a gradient several times in a step, and each is a release: use SGD, Adam or another that "
+            "takes one gradient",
+        )
+        self.__dict__["_torch"], self._own = given, True
 
     @property
     def _fresh(self) -> bool:
@@ -49,7 +70,7 @@ class Optimizer:
         """One step along a released gradient."""
         settings = self._plan.settings
         rate = self._rate * schedule(settings.schedule, step, self._plan.steps)
-        for group in self._torch.param_groups:
+        for group in () if self._own else self._torch.param_groups:
             group["lr"] = rate
         smooth = self.filter.smooth(gradient) if self.filter else gradient
         for name, parameter in self._parameters.items():

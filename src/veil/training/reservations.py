@@ -29,7 +29,9 @@ class Reservations:
         events = charge(self._plan.facts)
         if step < covered_until and events == covered:
             return
-        count = max(1, min(steady, RESERVED_AT_ONCE, self._plan.steps - step))
+        # Where a run is charged for the steps it made, none is reserved before its time.
+        most = 1 if self._plan.settings.public_steps else RESERVED_AT_ONCE
+        count = max(1, min(steady, most, self._plan.steps - step))
         self.charge(purpose, step, count, events)
         self.reserved[purpose] = (step + count, events)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import CellType
@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from veil import methods
 from veil.errors import require
-from veil.gradients import GradientEngine
+from veil.gradients import GradientEngine, GradientSum
+from veil.gradients.engine import added
 from veil.gradients.loss_trace import LossTrace
 from veil.gradients.open_pass import OpenPass
 from veil.plans import LossFunction
@@ -41,13 +42,23 @@ from veil.training.trials import check_rows_apart, learn
 
 
 @dataclass(frozen=True)
-class _Waiting:
-    """A batch that is waiting for `step`, and the recorder of its pass (None if it is empty)."""
+class _Drawn:
+    """The rows of a step, and what was summed up of those of its parts that are done."""
 
     step: int
     release: GradientRelease
     sampler: Sampler
     rows: NDArray[np.int64]
+    sums: list[GradientSum] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A part of the rows of a step that is waiting for `step`, and the recorder of its pass (None if it is empty)."""
+
+    drawn: _Drawn
+    rows: NDArray[np.int64]
+    last: bool
     watched: OpenPass | None
     trace: LossTrace | None
 
@@ -57,7 +68,12 @@ class Session:
 
     What a forward pass writes into the model (buffers, tensors in attributes) is undone by `step`. Make changes of your
     own to the model after `step` and before the next batch.
+
+    With `micro_batch`, batches come in parts of at most so many rows, which limits memory. `step` is called for each
+    part and updates the weights after the last one of a batch; then `updated` is True.
     """
+
+    updated: bool = False
 
     def __init__(self, preparation: Preparation) -> None:
         self._preparation = preparation
@@ -69,6 +85,26 @@ class Session:
         loop = preparation.loop
         # A pass of one's own cannot be repeated: what the engine learns of a model by a second pass, it learns here.
         learn(loop.engine, loop.problem)
+
+    def use(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update the weights by an optimizer of your own in place of the one that the settings name.
+
+        What it sees are released gradients, so its choice costs no ε. Its learning rates are yours: a scheduler of
+        torch works as usual, called after `step`. Call this before the first batch.
+
+        Args:
+            optimizer: Any that takes one gradient per update, over parameters of this session's model.
+
+        Raises:
+            InputError: If it is over other parameters, or if the session keeps a folder: the state of your optimizer is
+                not in its checkpoints, so a resumed run would be another run.
+        """
+        require(not self._begun, "the session has begun: call use before the first batch")
+        require(
+            self._preparation.folder is None,
+            "a session with an optimizer of your own cannot be resumed: omit out, and save the run with run.save(…)",
+        )
+        self._loop.optimizer.use(optimizer)
 
     def __len__(self) -> int:
         """How many batches are left; an expected epoch has rows / batch_size of them."""
@@ -97,20 +133,45 @@ class Session:
             for step in range(self._done, loop.plan.steps):
                 self._undo_writes()
                 release, sampler = loop.prepare(step)
-                rows = sampler.draw(loop.seed, step)
-                batch = loop.problem.batch(rows)
-                loop.side_effects.note()
-                with ExitStack() as stack:
-                    watched = stack.enter_context(loop.engine.open(len(rows))) if len(rows) else None
-                    trace = LossTrace(loop.model, batch, step - loop.first) if len(rows) and loop.plan.private else None
-                    self._waiting = _Waiting(step, release, sampler, rows, watched, trace)
-                    stack.callback(self._undo_writes)
-                    if trace is not None:
-                        stack.enter_context(trace)
-                    yield batch
-                require(
-                    self._waiting is None, f"Batch {step} has no matching `session.step()`: call it for each batch."
-                )
+                drawn = _Drawn(step, release, sampler, sampler.draw(loop.seed, step))
+                for start in range(0, max(1, len(drawn.rows)), size := self._part_size(drawn)):
+                    yield from self._part(drawn, slice(start, start + size))
+
+    def _part_size(self, drawn: _Drawn) -> int:
+        """How many rows of a batch are handed out at once."""
+        size, rows = self._loop.plan.settings.micro_batch, max(1, len(drawn.rows))
+        if size is None or size >= rows:
+            return rows
+        local = drawn.release.bound.row_local or not drawn.release.bound.needs_norms
+        require(
+            local,
+            "this method weighs a row by the others of its batch, so batches cannot come in parts: omit micro_batch or "
+            "use veil.fit",
+        )
+        return size
+
+    def _part(self, drawn: _Drawn, which: slice) -> Iterator[tuple[Any, Tensor]]:
+        """Hand out some rows of a batch and watch what is made of them."""
+        loop, rows = self._loop, drawn.rows[which]
+        batch = loop.problem.batch(rows)
+        if which.start == 0:
+            loop.side_effects.note()
+        else:
+            # Between two parts nothing is released: what was made of the losses of one must not reach the next.
+            require(
+                not loop.side_effects.undo_weights(),
+                "the weights were changed between the parts of a batch: change them when session.updated is True",
+            )
+        with ExitStack() as stack:
+            watched = stack.enter_context(loop.engine.open(len(rows))) if len(rows) else None
+            shown = len(rows) > 0 and loop.plan.private
+            trace = LossTrace(loop.model, batch, drawn.step - loop.first) if shown else None
+            self._waiting = _Waiting(drawn, rows, which.stop >= len(drawn.rows), watched, trace)
+            stack.callback(self._undo_writes)
+            if trace is not None:
+                stack.enter_context(trace)
+            yield batch
+        require(self._waiting is None, f"Batch {drawn.step} has no matching `session.step()`: call it for each batch.")
 
     def step(self, losses: Tensor | LossFunction) -> None:
         """One update from the losses of the rows of the batch: bounded, noisy, and paid for.
@@ -128,8 +189,8 @@ class Session:
     def _step(self, losses: Tensor | LossFunction) -> None:
         require(self._waiting is not None, "no batch is waiting for a step: call step once for each batch")
         assert self._waiting is not None
-        now, loop = self._waiting, self._loop
-        weigh = now.release.weigh(loop.problem, now.rows)
+        now, loop, drawn = self._waiting, self._loop, self._waiting.drawn
+        weigh = drawn.release.weigh(loop.problem, now.rows)
         if now.trace is not None:
             now.trace.__exit__(None, None, None)
         if isinstance(losses, Tensor) and now.watched is not None:
@@ -144,14 +205,25 @@ class Session:
             batch = loop.problem.batch(now.rows)
             result = GradientEngine(loop.model, given).weighted_sum(batch, weigh, rows=len(now.rows))
         refuse_written(loop.side_effects.undo_weights())
-        self._preparation.hold_to_step(now.step, result)
-        released = now.release.complete(result, loop.problem, now.rows, now.sampler, loop.seed, now.step, loop.noise)
+        drawn.sums.append(result)
+        self.updated = now.last
+        if now.last:
+            self._update(drawn)
+        else:
+            self._undo_writes()
+            self._waiting = None
+
+    def _update(self, drawn: _Drawn) -> None:
+        """Noise on the sum of all parts, once, and the update by it."""
+        loop, result, step = self._loop, added(drawn.sums), drawn.step
+        self._preparation.hold_to_step(step, result)
+        released = drawn.release.complete(result, loop.problem, drawn.rows, drawn.sampler, loop.seed, step, loop.noise)
         self._undo_writes()
         loop.side_effects.carry_on()
         self._waiting = None
-        self._done = now.step + 1
+        self._done = step + 1
         with torch.no_grad():
-            loop.absorb(now.step, released)
+            loop.absorb(step, released)
 
     def _try(self, loss: LossFunction) -> LossFunction:
         """The loss of each row; one that was not seen before is tested on synthetic rows."""
@@ -181,7 +253,10 @@ class Session:
         self._preparation.__exit__()
 
     def finish(self) -> Run:
-        """The run with its certificate. A session that ended early keeps the guarantee of the whole plan."""
+        """The run with its certificate.
+
+        A session that ended early keeps the guarantee of the whole plan; with `public_steps`, that of the steps made.
+        """
         self._undo_writes()
         if self._done < self._loop.plan.steps and self._loop.stopped is None:
             self._loop.stopped = f"ended by the user after {self._done} of {self._loop.plan.steps} steps"

@@ -1,0 +1,94 @@
+"""Features: CIFAR-10 as pixels or as features of a public pretrained network, with few rows of some class.
+
+Features are computed once and kept in the cache folder: the network is fixed and public, and each row is taken by
+itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from veil.datasets import load_cifar10
+from veil.datasets.cifar10 import JPEG
+from veil.datasets.split import Split, shuffled
+from veil.errors import require
+from veil.foundation.files import cache_folder
+from veil.models.embedding import embed
+from veil.models.pretrained import EFFICIENTNET, UnitLength, efficientnet_lite0, with_head
+from veil.problem import Problem, PublicFacts
+
+SIZE = 128
+
+
+def features_of(split: Split) -> tuple[Problem, Problem]:
+    """Training and test rows as 1,280 features each, scaled to length 1: maps of a single place, as images are."""
+    parts = []
+    for name, problem in (("train", split.train), ("test", split.test)):
+        path = cache_folder() / f"cifar10-{EFFICIENTNET}-{SIZE}-{name}-{str(JPEG.sha256)[:16]}.npy"
+        if not path.exists():
+            found = embed(efficientnet_lite0(SIZE), problem).inputs.numpy().astype(np.float16)
+            fresh = path.with_suffix(".part.npy")
+            np.save(fresh, found)
+            fresh.replace(path)
+        parts.append(_with_features(problem, torch.from_numpy(np.load(path).astype(np.float32))))
+    return parts[0], parts[1]
+
+
+def fresh_features(split: Split) -> tuple[Problem, Problem]:
+    """The same for a few rows, computed now and not kept."""
+    network = efficientnet_lite0(SIZE)
+    train, test = (_with_features(part, embed(network, part).inputs) for part in (split.train, split.test))
+    return train, test
+
+
+def _with_features(problem: Problem, features: Tensor) -> Problem:
+    maps = UnitLength()(features)[:, :, None, None]
+    return replace(problem, inputs=maps, public=replace(problem.public, input_shape=tuple(maps.shape[1:])))
+
+
+def unbalanced_cifar10(
+    rare: str = "cat", share: float = 0.1, features: bool = False, first: int | None = None
+) -> Split:
+    """CIFAR-10 with a share of the training rows of one class, as pixels or as features.
+
+    With `first`, only so many rows in a public random order: their features are computed anew and not kept.
+    """
+    split = load_cifar10(normalisation="none" if features else "published")
+    if first is not None:
+        split = Split(_first(split.train, first), _first(split.test, first))
+    train, test = split.train, split.test
+    if features and first is None:
+        train, test = features_of(split)
+    elif features:
+        train, test = fresh_features(split)
+    require(rare in train.public.classes, f'rare is "{rare}": it must be one of {", ".join(train.public.classes)}')
+    labels, order = train.targets.numpy(), shuffled(len(train), 0, "cifar10/unbalanced")
+    own = order[labels[order] == train.public.classes.index(rare)]
+    kept = np.setdiff1d(np.arange(len(labels)), own[round(share * len(own)) :])
+    return Split(of_rows(train, kept), test)
+
+
+def _first(problem: Problem, count: int) -> Problem:
+    return of_rows(problem, np.sort(shuffled(len(problem), 0, "reproduction/rows")[:count]))
+
+
+def with_validation(train: Problem, seed: int) -> tuple[Problem, Problem]:
+    """Four fifths of the training rows, and the fifth that the seed sets apart."""
+    order = shuffled(len(train), seed, "reproduction/validation")
+    return of_rows(train, np.sort(order[len(order) // 5 :])), of_rows(train, np.sort(order[: len(order) // 5]))
+
+
+def of_rows(problem: Problem, rows: NDArray[np.int64]) -> Problem:
+    """Some rows of a problem in which every class is a group."""
+    names = np.array(problem.public.classes)[problem.targets.numpy()[rows]]
+    return Problem.from_arrays(problem.inputs[torch.from_numpy(rows)], names, names, classes=problem.public.classes)
+
+
+def head(facts: PublicFacts) -> nn.Module:
+    """A linear layer over features, starting at zero."""
+    return nn.Sequential(nn.Flatten(), with_head(nn.Identity(), facts.input_shape[0], facts.outputs).head)  # type: ignore[arg-type]

@@ -1,0 +1,70 @@
+"""A run that ends early by public facts is charged for the steps it made; any other keeps the ε of its plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import veil
+from veil.accounting import Pld
+from veil.accounting.events import PoissonGaussian, Relation, Repeated
+from veil.accounting.ledger import Ledger
+from veil.accounting.verify import verify
+from veil.errors import InputError
+from veil.plans.plan import PUBLIC_STEPS
+from veil.problem import Problem
+from veil.training.run import Run
+
+PLANNED, MADE = 30, 4
+SETTINGS: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "steps": PLANNED, "batch_size": 10, "seed": 3}
+
+
+def ended(made: int, out: Path | None = None, method: str = "dp-sgd", **settings: Any) -> Run:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(100, 3, generator=generator), torch.randint(0, 2, (100,), generator=generator)
+    model = nn.Linear(3, 2)
+    problem = Problem.from_arrays(x, y, ["a", "b"] * 50)
+    session = veil.session(model, problem, method=method, out=out, **{**SETTINGS, **settings})
+    for number, (inputs, targets) in enumerate(session, start=1):
+        session.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+        if number == made:
+            break
+    return session.finish()
+
+
+def test_so_many_steps_cost_what_a_run_of_so_many_steps_costs() -> None:
+    run = ended(MADE, public_steps=True)
+    noise = run.plan.details["noise_multiplier"]
+    steps = Repeated(PoissonGaussian(noise, 0.1, Relation.ADD_REMOVE), MADE)
+    assert run.certificate.epsilon == pytest.approx(Pld().epsilon([steps], 1e-5), rel=1e-6)
+    assert run.certificate.epsilon < 1.0 < ended(PLANNED, public_steps=True).certificate.epsilon
+    assert PUBLIC_STEPS in run.certificate.assumptions
+
+
+def test_a_run_whose_end_may_have_looked_at_releases_keeps_the_epsilon_of_its_plan() -> None:
+    run = ended(MADE)
+    assert run.certificate.epsilon == pytest.approx(2.0, rel=0.01)
+    assert PUBLIC_STEPS not in run.certificate.assumptions
+
+
+def test_the_certificate_is_verified_and_no_other_ledger_gives_it(tmp_path: Path) -> None:
+    run = ended(MADE, tmp_path / "public", public_steps=True)
+    assert verify(tmp_path / "public" / "certificate.json").holds
+    ledger = Ledger.open(tmp_path / "public" / "ledger.jsonl")
+    assert [entry["count"] for entry in ledger.entries] == [1] * MADE, "a step is reserved when it is made"
+    ended(MADE, tmp_path / "plain")
+    forged = (tmp_path / "plain" / "certificate.json").read_text(encoding="utf-8")
+    whole = max(run.certificate.by_group.values())
+    kept = ended(MADE).certificate.epsilon
+    (tmp_path / "plain" / "certificate.json").write_text(forged.replace(str(kept), str(whole)), encoding="utf-8")
+    assert not verify(tmp_path / "plain" / "certificate.json").holds
+
+
+def test_a_method_that_chooses_what_its_steps_cost_is_refused() -> None:
+    with pytest.raises(InputError, match="steps all cost the same"):
+        ended(MADE, method="asc", public_steps=True)
