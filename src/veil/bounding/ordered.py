@@ -239,11 +239,12 @@ class Ordered:
         limits = np.array(self.limits)[cells.numpy()]
         inner = self.inner.weights(per_row, cells).cpu().numpy().astype(np.float64)
         inner = np.minimum(inner, limits / np.maximum(norms, 1e-300))
-        line = self._line(per_row.losses.detach().cpu().numpy().astype(np.float64), norms, cells.numpy())
+        line = self.line(per_row.losses.detach().cpu().numpy().astype(np.float64), norms, cells.numpy())
         weights = inner * importance(limits, line, self.tail) * (1.0 - self.room(dtype))
         return torch.from_numpy(weights).to(per_row.norms.device, dtype)
 
-    def _line(self, losses: Floats, norms: Floats, cells: NDArray[np.int64]) -> NDArray[np.intp]:
+    def line(self, losses: Floats, norms: Floats, cells: NDArray[np.int64]) -> NDArray[np.intp]:
+        """The rows from the front of the line to its end."""
         if self.order == "random":
             return descending(_hash(np.floor(losses * 16.0), np.floor(norms * 16.0)))
         scores = np.floor(losses * 4096.0)
