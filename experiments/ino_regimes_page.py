@@ -45,8 +45,8 @@ def write_page(found: Mapping[str, Runs], made_by: str, out: Path) -> None:
         "",
         "MNIST, the tanh CNN of Papernot et al., digits 0–4 at ε = 0.1 and digits 5–9 at ε = 1 (δ = 1e-5, add-remove, "
         "PLD, variant `sample`, 256 expected rows per step, plain SGD). The reach η is learning rate × clip: what a "
-        "step moves if every gradient is clipped. Accuracies in percent; changes are paired by seed, with a 95 % interval "
-        "(Student). Figures at the end are on the 10,000 test rows, figures along the run on 2,000 of them.",
+        "step moves if every gradient is clipped. Accuracies in percent; changes are paired by seed, with a 95 % "
+        "interval (Student). Figures at the end are on the 10,000 test rows, along the run on 2,000 of them.",
         "",
         "## Best against best",
         "",

@@ -12,7 +12,6 @@ from veil.accounting import Pld, Repeated
 from veil.bounding import Ordered
 from veil.errors import InputError
 from veil.gradients import GradientEngine, PerRow
-from veil.methods import create
 from veil.plans.controllers import first_release
 from veil.plans.controllers.following_tail import FollowingTail
 from veil.training.fitting import row_losses
@@ -95,8 +94,3 @@ def test_a_tail_that_follows_a_moving_threshold_is_rejected() -> None:
         plan_for("ino-sgd", {"tail": "auto", "bound": "adaptive-clip"}, two_owners())
     with pytest.raises(InputError, match="or auto"):
         plan_for("ino-sgd", {"tail": -1.0}, two_owners())
-
-
-def test_the_option_can_be_given_as_text() -> None:
-    assert create("ino-sgd", {"tail": "auto"}).tail == "auto"  # type: ignore[attr-defined]
-    assert create("ino-sgd", {"tail": "45"}).tail == 45.0  # type: ignore[attr-defined]
