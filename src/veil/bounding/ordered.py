@@ -136,6 +136,26 @@ class LinearTail:
         return np.asarray(areas[index] + width * part * (taken[index] + 0.5 * part * slope))
 
 
+@dataclass(frozen=True, slots=True)
+class StretchedTail:
+    """Another tail of the same shape, as long as wanted.
+
+    >>> StretchedTail(BetaTail(2.0), 4.0).lost(np.array([2.0, 4.0]))
+    array([1.5, 2. ])
+    """
+
+    shape: Tail
+    length: float
+
+    def __post_init__(self) -> None:
+        check_length(self.length)
+
+    def lost(self, distance: Floats) -> Floats:
+        """As in the other tail, distances and areas in the same proportion."""
+        factor = self.length / self.shape.length
+        return np.asarray(factor * self.shape.lost(distance / factor))
+
+
 def tail_from(function: Callable[[float], float], length: float, points: int = 1025) -> LinearTail:
     """A tail from a function of the place in it, 0 (front) to 1 (end), that must not increase and must stay in [0, 1].
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from veil.bounding import Ordered
 from veil.bounding.ordered import importance
-from veil.errors import require
+from veil.errors import InputError, require
 from veil.gradients import GradientEngine
 from veil.gradients.records import LossFn
 from veil.metrics.owners import OwnerPull
@@ -79,8 +79,7 @@ def tail_activity(
         InputError: The plan has no rates by owner, or the rows have an owner that the plan does not have.
     """
     release = first_release(plan.controller) if release is None else release
-    require(isinstance(release.draw, Poisson), f"{plan.method} has no rates by owner: use idp-sgd or ino-sgd")
-    by_cell, limits = np.asarray(release.draw.rates), np.asarray(release.bound.limits, dtype=np.float64)
+    by_cell, limits = np.asarray(_rates(release, plan)), np.asarray(release.bound.limits, dtype=np.float64)
     rows = np.flatnonzero(public.present)
     cells = _cells_of(public, plan)[rows]
     rates = by_cell[cells]
@@ -112,12 +111,17 @@ def tail_activity(
 def owner_pulls(plan: Plan, release: GradientRelease | None = None) -> dict[str, OwnerPull]:
     """Rate, rows and threshold of every owner of a plan with rates by owner: what Cond. (2) weighs."""
     release = first_release(plan.controller) if release is None else release
-    require(isinstance(release.draw, Poisson), f"{plan.method} has no rates by owner: use idp-sgd or ino-sgd")
     found: dict[str, OwnerPull] = {}
-    for cell, rate, limit in zip(plan.facts.cells, release.draw.rates, release.bound.limits, strict=True):
+    for cell, rate, limit in zip(plan.facts.cells, _rates(release, plan), release.bound.limits, strict=True):
         name = plan.facts.owners[cell.owner]
         found[name] = OwnerPull(rate, cell.rows + (found[name].rows if name in found else 0), limit)
     return found
+
+
+def _rates(release: GradientRelease, plan: Plan) -> tuple[float, ...]:
+    if not isinstance(release.draw, Poisson):
+        raise InputError(f"{plan.method} has no rates by owner: use idp-sgd or ino-sgd")
+    return release.draw.rates
 
 
 def _cells_of(public: Problem, plan: Plan) -> NDArray[np.int64]:

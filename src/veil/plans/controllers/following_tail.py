@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veil.bounding import Bound, Ordered, by_row
-from veil.bounding.ordered import Order, Tail
+from veil.bounding.ordered import Order, StretchedTail, Tail
 from veil.gradients import PerRow
 from veil.plans.controllers.protocol import Counting, State
 from veil.releases import GradientRelease, Statistic
@@ -40,7 +40,7 @@ class FollowingTail(Counting):
 
     def release(self, state: State, step: int) -> GradientRelease:
         """The order with the present tail, and the count."""
-        bound = Ordered(self.inner, replace(self.tail, length=self.length(state)), self.order, self.ranks)
+        bound = Ordered(self.inner, StretchedTail(self.tail, self.length(state)), self.order, self.ranks)
         count = Statistic("active", self._measure, 0.5, self.count_sigma)
         return GradientRelease(self.draw, bound, self.kappa, self.batch, self.relation, (count,))
 
