@@ -18,7 +18,7 @@ import torch
 from experiments.ino_regimes_page import best, write_page
 from experiments.runner import Asked
 from experiments.runner.findings import Findings, open_findings, read_findings
-from experiments.runner.problems import cut_down, load_pair
+from experiments.runner.problems import cut_down, load_pair, taken
 from veil import methods
 from veil.datasets.owner_scenarios import Owner, disjoint
 from veil.datasets.split import set_apart
@@ -55,27 +55,10 @@ def _rows(validation: bool, rows: int | None, test_rows: int | None) -> tuple[Pr
     train, test = disjoint(train, OWNERS), disjoint(test, OWNERS)
     if validation:
         stay, apart = set_apart(len(train), 1 / 12, 0, "ino-regimes/validation")
-        train, test = _taken(train, stay), _taken(train, apart)
+        train, test = taken(train, stay), taken(train, apart)
     return (
         train if rows is None else cut_down(train, rows),
         test if test_rows is None else cut_down(test, test_rows),
-    )
-
-
-def _taken(problem: Problem, rows: Any) -> Problem:
-    """These rows of a problem."""
-    cells = tuple(
-        replace(cell, rows=int((problem.cell_of[rows] == index).sum()))
-        for index, cell in enumerate(problem.public.cells)
-    )
-    index = torch.from_numpy(rows)
-    return replace(
-        problem,
-        inputs=problem.inputs[index],
-        targets=problem.targets[index],
-        cell_of=problem.cell_of[rows],
-        present=problem.present[rows],
-        public=replace(problem.public, cells=cells),
     )
 
 
