@@ -17,7 +17,7 @@ from veil.training.reporting import spent_by_group
 
 
 def many(levels: int) -> Problem:
-    budgets = np.exp(np.random.default_rng(0).normal(0.0, 0.7, 4000))
+    budgets = np.exp(np.random.default_rng(0).normal(0.7, 0.3, 4000))
     rows = torch.zeros(4000, 1)
     groups = ["a", "b"] * 2000
     return Problem.from_arrays(rows, [0, 1] * 2000, groups, budgets=quantise(budgets, levels))

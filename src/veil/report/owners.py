@@ -67,7 +67,7 @@ def _activity(steps: Sequence[int], activity: Sequence[Mapping[str, Any]], sente
             series=(clipped,),
             span=(0.0, 1.0),
         )
-    idle = Series("Tail without gradients", tuple(steps), tuple(one["idle"] for one in activity), "summary")
+    idle = Series("Tail without gradients", tuple(steps), tuple(one["idle"] for one in activity))
     removed = {owner: [one["removed_by_owner"][owner] for one in activity] for owner in activity[0]["removed_by_owner"]}
     named = {f"Removed of {owner}": values for owner, values in removed.items()}
     return Lines(
