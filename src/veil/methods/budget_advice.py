@@ -127,7 +127,7 @@ def _sentences(now: BudgetPlan, lowered: BudgetPlan, lower: float) -> tuple[str,
         f"the pull, at {noise:.2f} times the noise of a step: worth it where this owner's rows differ from the others'."
     )
     found.append(
-        "Before ino-sgd, try a larger clip with a learning rate that is smaller by as much: on MNIST (ino-regimes) it helps "
-        "the most private owner more than ino-sgd does at a small clip, and it costs no privacy."
+        "Before ino-sgd, try a larger clip with a learning rate that is smaller by as much: on MNIST (ino-regimes) it "
+        "helps the most private owner more than ino-sgd does at a small clip, and it costs no privacy."
     )
     return tuple(found)
