@@ -15,7 +15,19 @@ ROWS = "\n".join(["owner,x,y", *(f"{'shy' if i % 2 else 'open'},{i % 7},{i % 3 =
 def dry_run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     (folder / "people.csv").write_text(ROWS)
     (folder / "budgets.csv").write_text("owner,epsilon\nshy,0.01\nopen,8\n")
-    asked = ["people.csv", "--target", "y", "--owner", "owner", "--budgets", "budgets.csv", "--method", "idp-sgd"]
+    asked = [
+        "people.csv",
+        "--target",
+        "y",
+        "--group",
+        "owner",
+        "--owner",
+        "owner",
+        "--budgets",
+        "budgets.csv",
+        "--method",
+        "idp-sgd",
+    ]
     settings = ["--epochs", "2", "--batch-size", "8", "--delta", "1e-5", "--dry-run"]
     return subprocess.run(
         [sys.executable, "-m", "veil.cli", "train", *asked, *settings, *more],
