@@ -11,7 +11,7 @@ from veil.errors import InputError
 
 Record = Mapping[str, Any]
 TWIN = "privacy_cost_gap"
-GROUP, OWNER = "group:", "owner:"
+GROUP, OWNER, MOMENT = "group:", "owner:", "@"
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ _FIXED = (
     Column("average_group_accuracy", "average of groups"),
     Column("accuracy", "overall"),
     Column("disparity", "best − worst group"),
+    Column("group_spread", "standard deviation across groups"),
     Column(TWIN, "privacy-cost gap π"),
     Column("train_test_gap", "train − test accuracy", reads_training_rows=True),
     Column("worst_group_gap", "train − test of the worst group", reads_training_rows=True),
@@ -64,18 +65,41 @@ COLUMNS = {column.name: column for column in _FIXED}
 def column(name: str) -> Column:
     """A column by name; `group:NAME` is one group's accuracy, `owner:NAME` that of one owner's rows.
 
-    >>> column("group:8").heading
-    'group 8'
+    `NAME@25%` is the figure after a quarter of the run's steps.
+
+    >>> column("group:8").heading, column("owner:a@25%").heading
+    ('group 8', 'owner a at 25 % of the run')
     """
     if name in COLUMNS:
         return COLUMNS[name]
+    base, at, share = name.partition(MOMENT)
+    if at:
+        known = base.startswith((GROUP, OWNER)) or base in ("accuracy", "group_spread", "disparity")
+        if not (known and 0 < moment_of(name) < 1):
+            raise InputError(f'unknown figure "{name}": along a run there are accuracies, as in owner:NAME@25%')
+        return Column(name, f"{column(base).heading} at {share.removesuffix('%')} % of the run")
     if name.startswith((GROUP, OWNER)) and not name.endswith(":"):
         return Column(name, name.replace(":", " ", 1))
     raise InputError(f'unknown figure "{name}": known are {", ".join(COLUMNS)}, group:NAME and owner:NAME')
 
 
+def moment_of(name: str) -> float:
+    """The share of the run at which a figure is taken: 1 is its end, NaN is no share.
+
+    >>> moment_of("accuracy@25%"), moment_of("accuracy")
+    (0.25, 1.0)
+    """
+    _, at, share = name.partition(MOMENT)
+    try:
+        return float(share.removesuffix("%")) / 100 if at else 1.0
+    except ValueError:
+        return math.nan
+
+
 def value_of(record: Record, name: str) -> float | None:
     """The figure of one run; None where it was not measured. π is a figure of several runs: see `Results.figure`."""
+    if MOMENT in name:
+        return _finite(record["figures"].get(name))
     if name.startswith(GROUP):
         return _finite(record["by_group"].get(name.removeprefix(GROUP), {}).get("accuracy"))
     if name == "epsilon_worst":

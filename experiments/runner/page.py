@@ -12,6 +12,7 @@ from experiments.runner.columns import TWIN, Column, column
 from experiments.runner.figure import Line, Panel, bar_chart, line_chart
 from experiments.runner.results import Results
 from experiments.runner.spec import Arm, Plot, Spec, X
+from veil.metrics.ordered_objective import change_against_budget
 
 # A mean that is further from the paper's than this gets a sentence.
 FAR = 2.0
@@ -24,6 +25,7 @@ def page_of(spec: Spec, stored: Mapping[str, Any]) -> str:
     parts = [
         [f"# {spec.title}", "", f"{spec.shows}. {spec.about.strip()}", ""],
         _claims(results),
+        _trend(results),
         _table(results),
         _why(results),
         drawn,
@@ -41,6 +43,28 @@ def _claims(results: Results) -> list[str]:
     counts = f"{failed} fail{'s' if failed == 1 else ''}, {kept} hold{'s' if kept == 1 else ''}"
     heading = f"## What {results.spec.claimed_by} claims: {counts}{f', {left} not run' if left else ''}"
     return [heading, "", *(verdict.line() for verdict in verdicts), ""]
+
+
+def _trend(results: Results) -> list[str]:
+    """The line through mean changes, with its p-value; nothing where an arm has not been run."""
+    trend = results.spec.trend
+    if trend is None:
+        return []
+    points = {}
+    for name, place in trend.against.items():
+        above, below = (results.figure(arm, None, name) for arm in (trend.above, trend.below))
+        seeds = set(above) & set(below)
+        if seeds:
+            points[name] = (place, statistics.mean(column(name).scaled(above[s] - below[s]) for s in seeds))
+    if len(points) < 3:
+        return []
+    line = change_against_budget(*zip(*points.values(), strict=True))
+    word = "Holds" if line.slope < 0 and line.p_value < 0.05 else "Not shown"
+    found = (
+        f"- **{word}:** {trend.text}. {line.slope:+.1f} points per unit of ε, Pearson's r = {line.correlation:.2f}, "
+        f"p = {line.p_value:.2g}, {len(points)} owners, changes averaged over seeds."
+    )
+    return ["## Change against the budget", "", found, ""]
 
 
 def _table(results: Results) -> list[str]:

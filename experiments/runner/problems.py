@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from experiments.runner.features import features_of, fresh_features, unbalanced_cifar10, with_validation
 from veil.datasets import (
@@ -266,21 +267,26 @@ def _budgets(problem: Problem, option: str, percent: float) -> tuple[float, ...]
 def _thinned(problem: Problem, shares: Sequence[float]) -> Problem:
     """The given share of every cell's rows, in a public random order."""
     order = shuffled(len(problem.cell_of), 0, "reproduction/rows")
-    cells, kept = [], []
-    for number, (cell, share) in enumerate(zip(problem.public.cells, shares, strict=True)):
+    kept = []
+    for number, share in enumerate(shares):
         members = order[problem.cell_of[order] == number]
-        stay = max(min(LEAST, len(members)), round(share * len(members)))
-        kept.append(members[:stay])
-        cells.append(replace(cell, rows=len(kept[-1])))
-    chosen = np.sort(np.concatenate(kept))
-    index = torch.from_numpy(chosen)
+        kept.append(members[: max(min(LEAST, len(members)), round(share * len(members)))])
+    return taken(problem, np.sort(np.concatenate(kept)))
+
+
+def taken(problem: Problem, rows: NDArray[np.int64]) -> Problem:
+    """These rows of a problem in memory, in this order; the sizes of cells are theirs."""
+    cell_of = problem.cell_of[rows]
+    sizes = np.bincount(cell_of, minlength=len(problem.public.cells)).tolist()
+    cells = tuple(replace(cell, rows=size) for cell, size in zip(problem.public.cells, sizes, strict=True))
+    index = torch.from_numpy(rows)
     return replace(
         problem,
         inputs=problem.inputs[index],
         targets=problem.targets[index],
-        cell_of=problem.cell_of[chosen],
-        public=replace(problem.public, cells=tuple(cells)),
-        present=problem.present[chosen],
+        cell_of=cell_of,
+        public=replace(problem.public, cells=cells),
+        present=problem.present[rows],
     )
 
 

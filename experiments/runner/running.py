@@ -11,10 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from experiments.runner.asking import Asked
-from experiments.runner.columns import COLUMNS, OWNER
+from experiments.runner.columns import COLUMNS, GROUP, MOMENT, OWNER, moment_of
 from experiments.runner.page import page_of, svg_of
 from experiments.runner.problems import load_pair
 from experiments.runner.spec import Spec, Study, Task, tasks
@@ -100,10 +101,11 @@ def runner_of(study: Study) -> Any:
 
 
 def measured(spec: Spec) -> list[str]:
-    """The figures that must have been measured during a run: those on training rows, and of owners."""
+    """The figures that must have been measured during a run: on training rows, of owners, and along the run."""
     claimed = [*spec.figures, *(claim.figure for claim in spec.claims)]
     shown = [*claimed, *(spec.plot.figures if spec.plot is not None and spec.plot.kind != "curve" else ())]
-    return [name for name in dict.fromkeys(shown) if name.startswith(OWNER) or _reads_training_rows(name)]
+    kept = (name for name in dict.fromkeys(shown))
+    return [name for name in kept if name.startswith(OWNER) or MOMENT in name or _reads_training_rows(name)]
 
 
 def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
     )
     seconds = time.perf_counter() - started
     assert run.metrics is not None
-    found = _figures(run.metrics, train) | _on_training_rows(run, train, figures)
+    found = _figures(run.metrics, train) | _on_training_rows(run, train, figures) | _along(run, train, figures)
     return {
         "arm": task.arm,
         "x": task.x,
@@ -162,14 +164,38 @@ def _figures(metrics: GroupMetrics, train: Problem) -> dict[str, float | None]:
     """Every figure on test rows that a column can have."""
     said = metrics.as_json()
     found = {name: said[name] for name in COLUMNS if name in said}
-    facts = train.public
+    accuracies = [score.accuracy for score in metrics.by_group.values()]
+    return found | _of_owners(accuracies, metrics, train)
+
+
+def _of_owners(accuracies: Sequence[float], metrics: GroupMetrics, train: Problem) -> dict[str, float | None]:
+    """The spread of the groups and the accuracy of each owner, from those of the groups and their numbers of rows."""
+    facts, sizes = train.public, [score.n for score in metrics.by_group.values()]
+    found = {"group_spread": _number(float(np.nanstd(accuracies)))} if accuracies else {}
     owner_of = {facts.groups[cell.group]: facts.owners[cell.owner] for cell in facts.cells}
     if len(facts.owners) > 1 and len(facts.cells) == len(facts.groups):
         for owner in facts.owners:
-            scores = [score for name, score in metrics.by_group.items() if owner_of.get(name) == owner]
-            rows = sum(score.n for score in scores)
-            mean = sum(score.n * score.accuracy for score in scores) / rows if rows else math.nan
-            found[f"{OWNER}{owner}"] = _number(mean)
+            own = [owner_of.get(name) == owner for name in metrics.by_group]
+            rows = sum(size for size, its in zip(sizes, own, strict=True) if its)
+            right = sum(n * a for n, a, its in zip(sizes, accuracies, own, strict=True) if its)
+            found[f"{OWNER}{owner}"] = _number(right / rows if rows else math.nan)
+    return found
+
+
+def _along(run: Run, train: Problem, figures: Sequence[str]) -> dict[str, float | None]:
+    """Figures at moments of the run: those of the first evaluation at or after each moment."""
+    wanted = [name for name in figures if MOMENT in name]
+    if not wanted or run.metrics is None:
+        return {}
+    seen = run.history.dropna(subset=["accuracy"])
+    found: dict[str, float | None] = {}
+    for name in wanted:
+        base, due = name.partition(MOMENT)[0], moment_of(name) * run.plan.steps
+        record = seen[seen["step"] + 1 >= due - 1e-9].iloc[0]
+        accuracies = record["group_accuracy"]
+        known = {"accuracy": _number(record["accuracy"]), "disparity": _number(max(accuracies) - min(accuracies))}
+        known |= {f"{GROUP}{group}": _number(a) for group, a in zip(run.metrics.by_group, accuracies, strict=True)}
+        found[name] = (known | _of_owners(accuracies, run.metrics, train))[base]
     return found
 
 

@@ -80,6 +80,15 @@ class Claim(_Strict):
     at: list[X] = Field(default_factory=list)
 
 
+class Trend(_Strict):
+    """A line through the changes from `below` to `above`, one for each figure, against a number such as a budget."""
+
+    above: str
+    below: str
+    against: dict[str, float] = Field(min_length=3)
+    text: str
+
+
 class Scale(_Strict):
     """What a scale changes: how many seeds, further options and settings, and which arms and values."""
 
@@ -110,6 +119,7 @@ class Spec(_Strict):
     vary: Vary | None = None
     plot: Plot | None = None
     claims: list[Claim] = Field(default_factory=list)
+    trend: Trend | None = None
     claimed_by: str = "the paper"
     small: Scale
     full: Scale
@@ -275,6 +285,8 @@ def _named_arms(spec: Spec) -> Iterator[tuple[str, str]]:
     for number, claim in enumerate(spec.claims, start=1):
         yield f"claim {number}", claim.above
         yield f"claim {number}", claim.below
+    if spec.trend is not None:
+        yield from (("trend", label) for label in (spec.trend.above, spec.trend.below))
     for where, chosen in (("small.arms", spec.small.arms), ("full.arms", spec.full.arms)):
         yield from ((where, label) for label in chosen or ())
     if spec.plot is not None:
@@ -284,6 +296,8 @@ def _named_arms(spec: Spec) -> Iterator[tuple[str, str]]:
 def _named_figures(spec: Spec) -> Iterator[tuple[str, str]]:
     yield from (("figures", name) for name in spec.figures)
     yield from ((f"claim {number}", claim.figure) for number, claim in enumerate(spec.claims, start=1))
+    if spec.trend is not None:
+        yield from (("trend", name) for name in spec.trend.against)
     if spec.plot is not None:
         yield from (("plot", name) for name in spec.plot.figures)
 

@@ -30,3 +30,7 @@ def require_above_zero(options: object, *names: str) -> None:
     for name in names:
         value = getattr(options, name)
         require(value is None or value > 0, f"{name} is {value}: it must be above 0")
+
+
+class Caution(UserWarning):
+    """A warning about what was asked for: one sentence for a person. The command line prints it as a plain line."""

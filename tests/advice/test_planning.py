@@ -70,6 +70,8 @@ def test_owners_and_numbers_and_other_methods_have_a_plan_too(tmp_path: Path) ->
     ).record
     assert record["owners"]["tightest"] == "north"
     assert "ε = 0.5" in record["owners"]["sentence"]
+    assert record["owners"]["advice"][0].startswith('Owner "north" (ε = 0.5) has')
+    assert "% of the way down" in record["owners"]["advice"][1]
     table["y"] = np.arange(len(table)) / 10
     numbers = advise(asked(tmp_path / "n.csv", table.drop(columns="clinic"), target_bounds="0,60")).record
     assert numbers["forecast"]["made"] is False

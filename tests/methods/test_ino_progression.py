@@ -15,10 +15,10 @@ from veil.foundation.randomness import Seed
 from veil.plans import Plan
 from veil.problem import Problem
 from veil.training.fitting import Job, execute, row_losses
+from veil.training.owner_curves import OwnerCurves
 from veil.training.progression import (
     LATER_IS_GONE,
     CheckpointEvery,
-    OwnerCurves,
     raise_budgets,
     raised_plan,
     roll_back,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.methods.method_cases import plan_for
 from veil.bounding import BetaTail, StepTail
 from veil.bounding.ordered import Tail
 from veil.errors import InputError
@@ -16,10 +17,12 @@ from veil.metrics.ordered_objective import (
     cvar_levels,
     objective_weights,
     owner_conditions,
+    plan_objective,
     psi_terms,
     sigma_terms,
 )
 from veil.metrics.owners import OwnerPull, condition_two
+from veil.problem import Problem
 
 
 @pytest.mark.parametrize("tail", [BetaTail(3.0), BetaTail(4.5, 2.0, 3.0), StepTail(6.0)], ids=str)
@@ -107,3 +110,26 @@ def test_private_owners_that_gain_more_give_a_falling_line_with_a_small_p_value(
     assert change_against_budget(budgets, jitter).p_value > 0.05
     with pytest.raises(InputError, match="three owners"):
         change_against_budget([1.0, 2.0], [0.1, 0.2])
+
+
+def test_the_objective_of_a_plan_is_that_of_its_mean_rate_and_threshold() -> None:
+    """With one owner the plan's weights are the theorem's own; read at every row, both mixtures are the same."""
+    problem = Problem.from_arrays([[0.0]] * 60, [0, 1] * 30, owners=["one"] * 60, budgets={"one": 1.0})
+    plan = plan_for("ino-sgd", {"tail": 60.0, "clip": 0.5}, problem)
+    rate = plan.details["owner_rates"]["one"]
+    wanted = cvar_levels(objective_weights(60, rate, BetaTail(plan.details["tail_length"]), 0.5))
+    found = plan_objective(plan, places=60)
+    assert np.allclose(found.shares, wanted.shares)
+    assert found.scale == pytest.approx(wanted.scale)
+    assert found.shares.sum() == pytest.approx(1.0)
+
+
+def test_a_longer_tail_puts_more_on_the_worst_rows_and_idp_sgd_has_no_objective() -> None:
+    problem = Problem.from_arrays([[0.0]] * 200, [0, 1] * 100, owners=["one"] * 200, budgets={"one": 1.0})
+    means = []
+    for tail in (30.0, 60.0, 90.0):
+        found = plan_objective(plan_for("ino-sgd", {"tail": tail}, problem), places=50)
+        means.append(float(found.levels @ found.shares))
+    assert means == sorted(means, reverse=True)
+    with pytest.raises(InputError, match="does not order"):
+        plan_objective(plan_for("idp-sgd", {}, problem))

@@ -52,9 +52,25 @@ def test_the_owner_whose_rows_are_learnt_loses_and_the_other_does_not() -> None:
     assert '"open", the most affected' in found.sentence
 
 
-def test_plans_without_a_tail_and_strange_owners_are_rejected() -> None:
+def test_a_plan_without_a_tail_removes_nothing() -> None:
     problem = two_owners()
-    with pytest.raises(InputError, match="needs a plan of ino-sgd"):
-        tail_activity(linear(0.0, 0.0), problem, row_losses, plan_for("idp-sgd", {}, problem))
+    found = tail_activity(linear(0.0, 0.0), problem, row_losses, plan_for("idp-sgd", {"clip": 0.001}, problem))
+    assert (found.removed, found.idle, found.clipped) == (0.0, 1.0, pytest.approx(1.0))
+
+
+def test_normalised_gradients_fill_their_thresholds_where_clipped_ones_do_not() -> None:
+    """Rows that are learnt well have short gradients: clipping leaves the tail idle, normalising does not."""
+    problem, learnt = two_owners(), linear(4.0, 4.0)
+    clipped = tail_activity(learnt, problem, row_losses, plan_for("ino-sgd", {}, problem))
+    normalised = tail_activity(
+        learnt, problem, row_losses, plan_for("ino-sgd", {"bound": "normalise", "gamma": 1e-4}, problem)
+    )
+    assert clipped.idle > 0.9 > 0.1 > normalised.idle
+
+
+def test_strange_owners_and_plans_without_rates_are_rejected() -> None:
+    problem = two_owners()
+    with pytest.raises(InputError, match="no rates by owner"):
+        tail_activity(linear(0.0, 0.0), problem, row_losses, plan_for("dp-sgd", {"sampling": "wor"}, problem))
     with pytest.raises(InputError, match="no owner strange"):
         tail_activity(linear(0.0, 0.0), two_owners(("strange", "open")), row_losses, plan_for("ino-sgd", {}, problem))

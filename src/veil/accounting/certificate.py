@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from veil.accounting.events import AccountingError, Relation
 from veil.accounting.generalisation import gap_bounds, gap_sentence
 from veil.accounting.ledger import Account, Ledger, Terms
 from veil.accounting.people import epsilons_shown
+from veil.accounting.spending_rules import TokenBucket
 from veil.foundation.files import FOR_ALL, write_whole
 
 GROUP_SIZES = "group_sizes"
@@ -173,7 +174,7 @@ def certify(
     if accountant.approximate:
         raise AccountingError(f"{accountant.name} is an approximation and may underestimate ε: it cannot certify")
     guarantees = guarantees_by_account(ledger, accountant)
-    readings = _readings(ledger, accountant)
+    readings = _readings(ledger, accountant, guarantees)
     worst = max(guarantees, default=0.0)
     if not math.isfinite(worst):
         raise AccountingError("no finite ε holds for this ledger at its δ")
@@ -242,14 +243,16 @@ def check_budgets(ledger: Ledger, accountant: Accountant) -> None:
             )
 
 
-def _readings(ledger: Ledger, accountant: Accountant) -> list[float]:
+def _readings(ledger: Ledger, accountant: Accountant, guarantees: Sequence[float]) -> list[float]:
     known: dict[Any, float] = {}
     readings = []
     for cell, account in enumerate(ledger.terms.accounts):
         spent = ledger.spent(cell)
         key = (account.rule, frozenset(spent))
         if key not in known:
-            known[key] = account.rule.reading(spent, ledger.terms.delta, accountant)
+            # A bucket without a token left has spent its guarantee.
+            whole = isinstance(account.rule, TokenBucket) and frozenset(account.rule.tokens) == key[1]
+            known[key] = guarantees[cell] if whole else account.rule.reading(spent, ledger.terms.delta, accountant)
         readings.append(known[key])
     return readings
 

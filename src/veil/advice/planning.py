@@ -147,7 +147,7 @@ def advise(request: Request) -> Advice:
         "people": _people(own, facts, settings, budgets),
         "cost": _cost(opened, own, seconds),
         "method_noise": None if opened.method.name == AUTO else _method_noise(opened, settings),
-        "owners": owner_budgets(opened.problem.public),
+        "owners": owner_budgets(opened.problem.public, settings),
         "settings": {"epochs": settings.epochs, "batch_size": min(settings.batch_size, facts.rows)},
     }
     return Advice(record, facts, settings)

@@ -136,6 +136,26 @@ class LinearTail:
         return np.asarray(areas[index] + width * part * (taken[index] + 0.5 * part * slope))
 
 
+@dataclass(frozen=True, slots=True)
+class StretchedTail:
+    """Another tail of the same shape, as long as wanted.
+
+    >>> StretchedTail(BetaTail(2.0), 4.0).lost(np.array([2.0, 4.0]))
+    array([1.5, 2. ])
+    """
+
+    shape: Tail
+    length: float
+
+    def __post_init__(self) -> None:
+        check_length(self.length)
+
+    def lost(self, distance: Floats) -> Floats:
+        """As in the other tail, distances and areas in the same proportion."""
+        factor = self.length / self.shape.length
+        return np.asarray(factor * self.shape.lost(distance / factor))
+
+
 def tail_from(function: Callable[[float], float], length: float, points: int = 1025) -> LinearTail:
     """A tail from a function of the place in it, 0 (front) to 1 (end), that must not increase and must stay in [0, 1].
 
@@ -239,11 +259,12 @@ class Ordered:
         limits = np.array(self.limits)[cells.numpy()]
         inner = self.inner.weights(per_row, cells).cpu().numpy().astype(np.float64)
         inner = np.minimum(inner, limits / np.maximum(norms, 1e-300))
-        line = self._line(per_row.losses.detach().cpu().numpy().astype(np.float64), norms, cells.numpy())
+        line = self.line(per_row.losses.detach().cpu().numpy().astype(np.float64), norms, cells.numpy())
         weights = inner * importance(limits, line, self.tail) * (1.0 - self.room(dtype))
         return torch.from_numpy(weights).to(per_row.norms.device, dtype)
 
-    def _line(self, losses: Floats, norms: Floats, cells: NDArray[np.int64]) -> NDArray[np.intp]:
+    def line(self, losses: Floats, norms: Floats, cells: NDArray[np.int64]) -> NDArray[np.intp]:
+        """The rows from the front of the line to its end."""
         if self.order == "random":
             return descending(_hash(np.floor(losses * 16.0), np.floor(norms * 16.0)))
         scores = np.floor(losses * 4096.0)

@@ -7,7 +7,11 @@ import os
 import signal
 import sys
 import threading
+import warnings
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
+from typing import Any
 
 import typer
 
@@ -17,7 +21,7 @@ from veil.cli.account import account_app
 from veil.cli.audit import audit
 from veil.cli.budget import budget_app
 from veil.cli.compare import compare
-from veil.cli.console import say_error
+from veil.cli.console import say_error, say_warning
 from veil.cli.data import data_app
 from veil.cli.demo import demo
 from veil.cli.methods import methods
@@ -27,7 +31,7 @@ from veil.cli.report import report
 from veil.cli.reproduce import reproduce
 from veil.cli.train import train
 from veil.cli.verify import verify
-from veil.errors import InputError
+from veil.errors import Caution, InputError
 
 app = typer.Typer(
     name="veil",
@@ -93,11 +97,21 @@ def _end_in_group(code: str | int | None) -> None:
         os._exit(0)
 
 
+def _plainly(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """A caution as one plain line; any other warning as Python shows it."""
+    if issubclass(category, Caution):
+        say_warning(str(message))
+    else:
+        otherwise(message, category, *place)
+
+
 def main() -> None:
     """Run the program. Exit code 0: done; 1: a check failed; 2: wrong input, with a one-sentence error."""
     if threading.current_thread() is threading.main_thread():  # elsewhere Python lets nobody set a handler
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _stop)
+    shown = warnings.showwarning
+    warnings.showwarning = partial(_plainly, shown)
     try:
         app()
     except SystemExit as end:

@@ -25,6 +25,11 @@ def say_error(sentence: str) -> None:
     stderr.print(f"[bold red]error:[/] {_escape(short)}", soft_wrap=True, highlight=False)
 
 
+def say_warning(sentence: str) -> None:
+    """Print one sentence on standard error that does not end the command."""
+    stderr.print(f"[bold yellow]warning:[/] {_escape(sentence)}", soft_wrap=True, highlight=False)
+
+
 def print_json(value: Any) -> None:
     """Exactly one JSON object on standard output."""
     typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))

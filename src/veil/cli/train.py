@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,13 +149,17 @@ def _command() -> str:
 
 def _show_plan(request: Request, json: bool) -> None:
     from veil.cli.plan_table import plan_json, plan_table
+    from veil.methods.budget_advice import advice_on
     from veil.tables.table_run import plan_of
 
     plan = plan_of(request)
+    advice = advice_on(plan)
     if json:
-        print_json(plan_json(plan))
+        print_json(plan_json(plan) | ({} if advice is None else {"budget_advice": asdict(advice)}))
     else:
         stdout.print(plan_table(plan))
+        for sentence in () if advice is None else advice.sentences:
+            stdout.print(sentence, soft_wrap=True, highlight=False)
 
 
 def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:

@@ -24,8 +24,9 @@ import numpy as np
 from veil.accounting import AccountingError, Relation
 from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import SMALLEST_NOISE, noises_for, rates_for
+from veil.accounting.events import Gaussian, PoissonGaussian, Repeated
 from veil.bounding import Clip
-from veil.errors import InputError, require, require_above_zero
+from veil.errors import Caution, InputError, require, require_above_zero
 from veil.methods.calibrating import batch_of, relation_for, rules_for
 from veil.methods.families import Individualised
 from veil.methods.registry import known_as
@@ -38,7 +39,8 @@ from veil.sampling.draws import Poisson
 Variant = Literal["sample", "scale", "both"]
 
 _CLOSE = 5e-4  # how far above the batch a search for noise may end, relatively
-_CURVE = 12  # budgets whose rates are exact while noise is searched for many
+_CURVE = 16  # budgets whose rates are solved for where there are many; a curve through them proposes the others
+_CHECKED = 2e-4  # by how much a proposed rate is lowered before it is checked
 _SELDOM = 0.01  # below this share of the common rate an owner hardly takes part
 
 
@@ -131,36 +133,56 @@ class _Cost:
     def noises(self, budgets: Sequence[float], rate: float) -> tuple[float, ...]:
         return noises_for(budgets, self.delta, rate, self.steps, self.relation, self.accountant)
 
+    def epsilon(self, rate: float, kappa: float) -> float:
+        event = PoissonGaussian(kappa, rate, self.relation) if rate < 1 else Gaussian(kappa, self.relation)
+        return self.accountant.epsilon([Repeated(event, self.steps)], self.delta)
+
     def batch(self, rates: Sequence[float]) -> float:
         return sum(rows * rate for rows, rate in zip(self.sizes, rates, strict=True))
 
 
 def _by_sample(budgets: tuple[float, ...], batch: int, cost: _Cost) -> tuple[float, tuple[float, ...]]:
     """One noise multiplier κ for all; rates fall with the budget and draw `batch` rows."""
-    rows, distinct = sum(cost.sizes), sorted(set(budgets))
+    rows, many = sum(cost.sizes), len(set(budgets)) > 2 * _CURVE
 
-    def exact(kappa: float) -> float:
-        return cost.batch(cost.rates(budgets, kappa, batch / rows))
+    def expected(kappa: float) -> float:
+        found = _along_curve(budgets, kappa, batch / rows, cost) if many else cost.rates(budgets, kappa, batch / rows)
+        return cost.batch(found)
 
-    def between(kappa: float) -> float:
-        """Rates of a few budgets, those of all others read off a smooth curve through them."""
-        from scipy.interpolate import PchipInterpolator
-
-        few = [distinct[round(i)] for i in np.linspace(0, len(distinct) - 1, _CURVE)]
-        curve = PchipInterpolator(np.log(few), np.log(cost.rates(few, kappa, batch / rows)))
-        return cost.batch(np.exp(curve(np.log(budgets))).tolist())
-
-    kappa, step = 1.0, 2.0
-    if len(distinct) > 2 * _CURVE:
-        kappa, step = _noise_that_draws(batch, rows, between, kappa, step), 1.002
-    kappa = _noise_that_draws(batch, rows, exact, kappa, step)
-    rates = cost.rates(budgets, kappa, batch / rows)
+    # Rates read off a curve are lowered a little where they are checked: the search aims as much higher.
+    kappa = _noise_that_draws(batch * (1 + 5 * _CHECKED if many else 1), rows, expected, 1.0, 2.0)
+    rates = _checked(budgets, kappa, batch / rows, cost) if many else cost.rates(budgets, kappa, batch / rows)
     # What is left of the search: rates a little lower draw the batch exactly, on the private side.
     shrink = min(1.0, batch / cost.batch(rates))
     return kappa, tuple(rate * shrink for rate in rates)
 
 
-def _noise_that_draws(batch: int, rows: int, expected: Callable[[float], float], near: float, step: float) -> float:
+def _along_curve(budgets: Sequence[float], kappa: float, near: float, cost: _Cost) -> tuple[float, ...]:
+    """Exact rates of a few budgets, those of all others read off a smooth curve through them."""
+    from scipy.interpolate import PchipInterpolator
+
+    distinct = sorted(set(budgets))
+    few = sorted({distinct[round(i)] for i in np.linspace(0, len(distinct) - 1, _CURVE)})
+    curve = PchipInterpolator(np.log(few), np.log(cost.rates(few, kappa, near)))
+    return tuple(np.exp(np.minimum(curve(np.log(budgets)), 0.0)).tolist())
+
+
+def _checked(budgets: Sequence[float], kappa: float, near: float, cost: _Cost) -> tuple[float, ...]:
+    """Rates off the curve, each lowered until the accountant itself says that its cost is within its budget.
+
+    One look at the accountant for each budget instead of a search: the curve only proposes, so nothing rests on it.
+    """
+    proposed = dict(zip(budgets, _along_curve(budgets, kappa, near, cost), strict=True))
+    found: dict[float, float] = {}
+    for budget, rate in proposed.items():
+        at, less = rate * (1 - _CHECKED), _CHECKED
+        while cost.epsilon(at, kappa) > budget:
+            at, less = at * (1 - less), 2 * less
+        found[budget] = at
+    return tuple(found[budget] for budget in budgets)
+
+
+def _noise_that_draws(batch: float, rows: int, expected: Callable[[float], float], near: float, step: float) -> float:
     """The noise multiplier at which `expected` rows are the batch, or up to 0.05 % more; more noise draws more rows."""
 
     def excess(log_kappa: float) -> float:
@@ -183,7 +205,7 @@ def _noise_that_draws(batch: int, rows: int, expected: Callable[[float], float],
         if drawn or high <= smallest or high - low < 1e-5:
             break
         if low >= largest:
-            raise InputError(f"no noise draws {batch} rows per step within these budgets: lower --batch-size")
+            raise InputError(f"no noise draws {batch:g} rows per step within these budgets: lower --batch-size")
         if not (math.isfinite(low) and math.isfinite(high)):
             at = min(at + reach, largest) if value < 0 else max(at - reach, smallest)
             reach *= 1.5
@@ -240,5 +262,6 @@ def _warn_of_owners_left_out(
         f'Owner "{facts.owners[owner]}"{others} with ε = {budgets[owner]:g} is drawn '
         f"{shares.rates[owner] * facts.owner_sizes[owner]:.2g} times per step, where equal rates would draw "
         f"{usual * facts.owner_sizes[owner]:.3g}: the model learns next to nothing from it; use {ways}.",
+        Caution,
         stacklevel=2,
     )

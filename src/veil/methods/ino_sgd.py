@@ -14,8 +14,8 @@ computed from the model of the step before, which was paid for already. The tail
 
 Defaults by the paper's guide: α = β = 1 and γ = 30 % of the expected Σ of thresholds. Corrections: integrals in closed
 form, because a table lookup inflates the sensitivity; exact accounting instead of 2αq²C²/σ²; no batch is rejected,
-and a line shorter than the tail lies wholly in it. An adaptive clip needs a count from the same sample: it is charged
-jointly, and the thresholds make room for it.
+and a line shorter than the tail lies wholly in it. An adaptive clip needs a count from the same sample, and so does
+a tail that follows the gradients (`tail="auto"`): it is charged jointly, and the thresholds make room for it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from veil.methods.idp_sgd import OwnerShares, Variant, owner_shares
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import AdaptiveClip, Constant, Controller, State, first_release
+from veil.plans.controllers.following_tail import FollowingTail
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 
@@ -42,6 +43,7 @@ SAME_LOSS = (
     "The loss of a row, cut to multiples of 1/4096, does not depend on which other rows are in the batch: the order of "
     "rows rests on it."
 )
+FIRST_TAIL = 30.0  # percent of the line, by the paper's guide
 Underneath = Literal["clip", "adaptive-clip", "normalise"]
 
 
@@ -66,7 +68,7 @@ class InoSgd(Individualised):
 
     variant: Variant = "sample"
     clip: float = 1.0
-    tail: float = 30.0
+    tail: float | Literal["auto"] = 30.0
     importance: str | tuple[float, ...] | Callable[[float], float] = "beta"
     alpha: float = 1.0
     beta: float = 1.0
@@ -83,24 +85,28 @@ class InoSgd(Individualised):
         steps, shares = settings.steps_for(facts), owner_shares(self.variant, self.clip, facts, settings)
         draw = shares.draw(facts)
         batch = draw.expected_batch(facts)
-        adaptive = self.bound == "adaptive-clip"
+        adaptive, follows = self.bound == "adaptive-clip", self.tail == "auto"
         quietest = max(shares.sigma / clip for clip in shares.clips)
-        if adaptive:
+        if adaptive or follows:
+            # The moving threshold is released in units of itself.
+            unit = self.clip if adaptive else 1.0
             beside = (_beside_count(shares.sigma, clip, self.count_noise * quietest) for clip in shares.clips)
-            shares = OwnerShares(shares.rates, tuple(clip / self.clip for clip in beside), shares.sigma / self.clip)
-        limits = shares.limits(facts)
+            shares = OwnerShares(shares.rates, tuple(clip / unit for clip in beside), shares.sigma / unit)
+        limits, count_sigma = shares.limits(facts), 0.5 * self.count_noise * quietest
         line = sum(cell.rows * rate * c for cell, rate, c in zip(facts.cells, draw.rates, limits, strict=True))
         tail, ranks = self._tail(line), _ranks(facts, settings)
         controller: Controller
+        joint = (draw, shares.sigma, count_sigma, batch, Relation.ADD_REMOVE)
         if adaptive:
-            count_sigma = 0.5 * self.count_noise * quietest
-            joint = (draw, shares.sigma, count_sigma, batch, Relation.ADD_REMOVE)
             moving = (len(facts.cells), self.clip, self.quantile, self.rate)
             controller = OrderedAdaptiveClip(*joint, *moving, limits, tail, self.order, ranks)
         else:
             inner = Clip(limits) if self.bound == "clip" else Normalise(limits, self.gamma)
-            bound = _ordered(inner, tail, self.order, ranks)
-            controller = Constant(GradientRelease(draw, bound, shares.sigma, batch, Relation.ADD_REMOVE))
+            if follows and tail is not None:
+                controller = FollowingTail(*joint, inner, tail, line, self.order, ranks)
+            else:
+                bound = _ordered(inner, tail, self.order, ranks)
+                controller = Constant(GradientRelease(draw, bound, shares.sigma, batch, Relation.ADD_REMOVE))
         release = first_release(controller)
         details: dict[str, Any] = {
             "variant": self.variant,
@@ -117,7 +123,10 @@ class InoSgd(Individualised):
 
     def _check(self) -> None:
         require_above_zero(self, "clip")
-        require(0 <= self.tail <= 1000, f"tail is {self.tail}: it is a percentage, 0 (no tail) to 1000")
+        known = self.tail == "auto" or (isinstance(self.tail, int | float) and 0 <= self.tail <= 1000)
+        require(known, f"tail is {self.tail}: it is a percentage, 0 (no tail) to 1000, or auto")
+        fits = self.tail != "auto" or self.bound != "adaptive-clip"
+        require(fits, "tail auto counts gradients that fill a fixed threshold: use bound clip or normalise")
         require(
             self.bound in ("clip", "adaptive-clip", "normalise"),
             f'bound is "{self.bound}": it must be clip, adaptive-clip or normalise',
@@ -127,7 +136,7 @@ class InoSgd(Individualised):
 
     def _tail(self, line: float) -> Tail | None:
         """The tail as long as `tail` percent of the expected line; None where it is 0."""
-        length = self.tail / 100.0 * line
+        length = (FIRST_TAIL if self.tail == "auto" else float(self.tail)) / 100.0 * line
         if length == 0:
             return None
         if isinstance(self.importance, str):

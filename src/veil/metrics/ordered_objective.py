@@ -17,9 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from veil.bounding.ordered import Tail
-from veil.errors import require
+from veil.bounding.ordered import Ordered, Tail
+from veil.errors import InputError, require
 from veil.metrics.owners import OwnerPull
+from veil.plans import Plan
+from veil.plans.controllers import first_release
+from veil.sampling.draws import Poisson
 
 Floats = NDArray[np.float64]
 
@@ -36,15 +39,22 @@ def objective_weights(rows: int, rate: float, tail: Tail, clip: float = 1.0) -> 
     require(rows >= 1, f"rows is {rows}: at least one is needed")
     require(0 < rate <= 1, f"rate is {rate}: it must be above 0 and at most 1")
     require(clip > 0, f"clip is {clip}: it must be above 0")
+    kept = _kept(rows, tail, clip)
+    return np.array([_expected(behind, rate, kept) for behind in range(rows - 1, -1, -1)])
+
+
+def _kept(rows: int, tail: Tail, clip: float) -> Floats:
+    """ρ of a row by the number of drawn rows behind it."""
     edges = clip * np.arange(rows + 1, dtype=np.float64)
-    kept = 1.0 - np.diff(tail.lost(edges)) / clip  # by the number of drawn rows behind
-    weights = np.empty(rows)
-    for behind in range(rows):
-        low, high = (int(end) for end in stats.binom.interval(1 - 1e-14, behind, rate)) if behind else (0, 0)
-        counts = np.arange(max(low, 0), min(high, behind) + 1)
-        chances = stats.binom.pmf(counts, behind, rate)
-        weights[rows - 1 - behind] = float(chances @ kept[counts] / chances.sum())
-    return weights
+    return np.asarray(1.0 - np.diff(tail.lost(edges)) / clip)
+
+
+def _expected(behind: int, rate: float, kept: Floats) -> float:
+    """The mean of ρ over Bin(`behind`, `rate`) drawn rows."""
+    low, high = (int(end) for end in stats.binom.interval(1 - 1e-14, behind, rate)) if behind else (0, 0)
+    counts = np.arange(max(low, 0), min(high, behind) + 1)
+    chances = stats.binom.pmf(counts, behind, rate)
+    return float(chances @ kept[counts] / chances.sum())
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,25 @@ def cvar_levels(weights: ArrayLike) -> MixedCvar:
     require(bool(np.all(steps >= -1e-9)), "weights must not rise from one loss to the next smaller one")
     places = np.arange(1, len(falling) + 1)
     return MixedCvar(places / len(falling), places * steps.clip(min=0.0) / falling.sum(), float(falling.mean()))
+
+
+def plan_objective(plan: Plan, places: int = 200) -> MixedCvar:
+    """The worst-case losses that a plan of `ino-sgd` stands for, at `places` equal distances along its rows.
+
+    The theorem is for one rate and one threshold: the plan's means over the rows that it expects to draw are taken.
+
+    Raises:
+        InputError: The plan has no order.
+    """
+    release = first_release(plan.controller)
+    if not isinstance(release.bound, Ordered) or not isinstance(release.draw, Poisson):
+        raise InputError(f"{plan.method} does not order its rows: plan ino-sgd with a tail above 0")
+    rows, drawn = plan.facts.rows, release.draw.expected_batch(plan.facts)
+    limits = zip(plan.facts.cells, release.draw.rates, release.bound.limits, strict=True)
+    clip = sum(cell.rows * rate * limit for cell, rate, limit in limits) / drawn
+    kept = _kept(rows, release.bound.tail, clip)
+    behind = np.linspace(rows - 1, 0, places).round().astype(int).tolist()
+    return cvar_levels([_expected(count, drawn / rows, kept) for count in behind])
 
 
 def owner_conditions(cosines: ArrayLike, pulls: Sequence[OwnerPull]) -> Floats:

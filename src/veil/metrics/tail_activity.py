@@ -10,16 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from veil.bounding import Clip, Ordered
+from veil.bounding import Ordered
 from veil.bounding.ordered import importance
 from veil.errors import InputError, require
 from veil.gradients import GradientEngine
 from veil.gradients.records import LossFn
+from veil.metrics.owners import OwnerPull
 from veil.plans import Plan
 from veil.plans.controllers import first_release
 from veil.problem import Problem
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
 
 _IDLE = 0.9
 
@@ -29,8 +34,9 @@ class TailActivity:
     """What the tail does to a batch that is drawn from public rows at the plan's rates, on average.
 
     `removed` is the share of the clipped gradients' total length that the tail takes away, `removed_by_owner` the same
-    within each owner; `clipped` is the share of drawn rows whose gradient is longer than its threshold; `idle` is the
-    share of the tail that is not filled by gradients, because they are shorter than their thresholds.
+    within each owner; `clipped` is the share of drawn rows whose bounded gradient is as long as its threshold (to 1 %);
+    `idle` is the share of the tail that no gradients fill, because they are shorter than their thresholds (1 without a
+    tail).
     """
 
     removed: float
@@ -54,44 +60,76 @@ class TailActivity:
         return f"INO removes {100 * self.removed:.0f} % of the clipped gradients{owner}."
 
 
-def tail_activity(model: nn.Module, public: Problem, loss: LossFn, plan: Plan) -> TailActivity:
-    """Measure the tail of a plan of `ino-sgd` (bound `clip`, order `loss`) on public rows, at the model as it is.
+def tail_activity(
+    model: nn.Module, public: Problem, loss: LossFn, plan: Plan, release: GradientRelease | None = None
+) -> TailActivity:
+    """Measure on public rows what the bound and the tail of `idp-sgd` or `ino-sgd` do, at the model as it is.
 
     A public row stands for its owner's rows: it takes q·C of the line, and the line is as long as the plan expects.
-    Owners are matched by name; rows of owners that the plan does not have are rejected.
+    Owners are matched by name.
+
+    Args:
+        model: The model whose gradients are taken.
+        public: Rows that were declared public, with owners that the plan has too.
+        loss: The loss of each row, as in training.
+        plan: A plan with rates by owner.
+        release: The release of the present step where the bound moves; the plan's first one otherwise.
+
+    Raises:
+        InputError: The plan has no rates by owner, or the rows have an owner that the plan does not have.
     """
-    release = first_release(plan.controller)
-    ordered = release.bound
-    if not (isinstance(ordered, Ordered) and isinstance(ordered.inner, Clip) and ordered.order == "loss"):
-        raise InputError("tail activity needs a plan of ino-sgd with a tail, bound clip and order loss")
-    names = public.public.owners
-    rate_of, clip_of = plan.details["owner_rates"], plan.details["owner_clips"]
-    unknown = [name for name in names if name not in rate_of]
-    require(not unknown, f"the plan has no owner {', '.join(unknown)}: use public rows of the plan's owners")
+    release = first_release(plan.controller) if release is None else release
+    by_cell, limits = np.asarray(_rates(release, plan)), np.asarray(release.bound.limits, dtype=np.float64)
     rows = np.flatnonzero(public.present)
-    owner = public.owner_of[rows]
-    rates, clips = (np.array([by_name[name] for name in names])[owner] for by_name in (rate_of, clip_of))
+    cells = _cells_of(public, plan)[rows]
+    rates = by_cell[cells]
     per_row = GradientEngine(model, loss).norms_and_losses(public.batch(rows))
-    norms, losses = (values.detach().double().numpy() for values in (per_row.norms, per_row.losses))
-    line = sum(
-        cell.rows * rate_of[plan.facts.owners[cell.owner]] * clip_of[plan.facts.owners[cell.owner]]
-        for cell in plan.facts.cells
-    )
-    stretch = rates * clips * (line / float(rates @ clips))
-    kept = importance(stretch, np.argsort(-losses, kind="stable"), ordered.tail)
-    length = rates * np.minimum(norms, clips)
-    lost = length * (1.0 - kept)
-    tail_room = float((rates * clips) @ (1.0 - kept))
-    by_owner = {
-        name: _share(float(lost[owner == index].sum()), float(length[owner == index].sum()))
-        for index, name in enumerate(names)
-    }
+    norms, losses = (values.detach().cpu().double().numpy() for values in (per_row.norms, per_row.losses))
+    bound = release.bound
+    inner = bound.inner if isinstance(bound, Ordered) else bound
+    weights = inner.weights(per_row, torch.from_numpy(cells)).detach().cpu().double().numpy()
+    filled = np.minimum(norms * weights, limits[cells])
+    stretch = rates * limits[cells]
+    kept = np.ones(len(rows))
+    if isinstance(bound, Ordered):
+        expected = float(np.array([cell.rows for cell in plan.facts.cells]) @ (by_cell * limits))
+        scale = expected / float(stretch.sum())
+        kept = importance(stretch * scale, bound.line(losses, norms, cells), bound.tail)
+    length, owner = rates * filled, public.owner_of[rows]
+    lost, room = length * (1.0 - kept), float(stretch @ (1.0 - kept))
     return TailActivity(
         removed=_share(float(lost.sum()), float(length.sum())),
-        removed_by_owner=by_owner,
-        clipped=_share(float(rates @ (norms > clips)), float(rates.sum())),
-        idle=1.0 - _share(float(lost.sum()), tail_room),
+        removed_by_owner={
+            name: _share(float(lost[owner == index].sum()), float(length[owner == index].sum()))
+            for index, name in enumerate(public.public.owners)
+        },
+        clipped=_share(float(rates @ (filled >= 0.99 * limits[cells])), float(rates.sum())),
+        idle=1.0 - _share(float(lost.sum()), room),
     )
+
+
+def owner_pulls(plan: Plan, release: GradientRelease | None = None) -> dict[str, OwnerPull]:
+    """Rate, rows and threshold of every owner of a plan with rates by owner: what Cond. (2) weighs."""
+    release = first_release(plan.controller) if release is None else release
+    found: dict[str, OwnerPull] = {}
+    for cell, rate, limit in zip(plan.facts.cells, _rates(release, plan), release.bound.limits, strict=True):
+        name = plan.facts.owners[cell.owner]
+        found[name] = OwnerPull(rate, cell.rows + (found[name].rows if name in found else 0), limit)
+    return found
+
+
+def _rates(release: GradientRelease, plan: Plan) -> tuple[float, ...]:
+    if not isinstance(release.draw, Poisson):
+        raise InputError(f"{plan.method} has no rates by owner: use idp-sgd or ino-sgd")
+    return release.draw.rates
+
+
+def _cells_of(public: Problem, plan: Plan) -> NDArray[np.int64]:
+    """For every public row a cell of the plan that has its owner: rate and threshold are those of the owner."""
+    cell_of = {plan.facts.owners[cell.owner]: index for index, cell in reversed(list(enumerate(plan.facts.cells)))}
+    unknown = [name for name in public.public.owners if name not in cell_of]
+    require(not unknown, f"the plan has no owner {', '.join(unknown)}: use public rows of the plan's owners")
+    return np.array([cell_of[name] for name in public.public.owners], dtype=np.int64)[public.owner_of]
 
 
 def _share(part: float, whole: float) -> float:

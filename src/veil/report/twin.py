@@ -12,6 +12,7 @@ from veil.report.figures import Figure, Table, as_json
 from veil.report.generalisation import generalisation, generalisation_table
 from veil.report.intervals import CONFIDENCE
 from veil.report.learned import effect_figures, learned, learned_table
+from veil.report.owners import owner_figures
 from veil.report.panels import (
     forest_figure,
     gap_figure,
@@ -124,7 +125,7 @@ def _own_figures(runs: Sequence[Record], detailed: Sequence[int]) -> dict[str, F
     """The figures of each detailed run; names end with the run's position."""
     found: dict[str, Figure] = {}
     for index in detailed:
-        for make in (privacy_figures, effect_figures, training_figures, quality_figures):
+        for make in (privacy_figures, effect_figures, training_figures, owner_figures, quality_figures):
             found.update({f"{name}-run{index}": figure for name, figure in make(runs[index]).items()})
     return found
 
@@ -144,7 +145,7 @@ def _sections(several: bool, audited: bool, run: int, tables: Mapping[str, Table
     """What the navigation lists: the sections that the page has."""
     measured = any(name.startswith(("parity", "calibration", "roc", "confusion", "scores")) for name in tables)
     drawn = any(name.startswith("learned-") for name in tables)
-    trained = any(name.startswith(("curves", "state-")) for name in tables)
+    trained = any(name.startswith(("curves", "state-", "owners-")) for name in tables)
     wanted = [
         (several, "comparison", "Comparison"),
         (True, "groups", "Groups"),

@@ -288,7 +288,7 @@ def _declared(columns: Columns, found: private.Preprocessing | None) -> Mapping[
 def _tested(public: pd.DataFrame | None, encoding: Encoding, columns: Columns, problem: Problem) -> Problem | None:
     """The rows of the test table, if there is one."""
     with about("--test"):
-        return None if public is None else table_problem(public, encoding, columns, problem.public)
+        return None if public is None else table_problem(public, encoding, columns, problem.public, owners=True)
 
 
 # δ where the number of rows is itself released with noise: 1 / (2 × rows) would tell it.

@@ -81,12 +81,17 @@ def table_problem(
     budgets: Mapping[str, float] | None = None,
     group_sizes: Mapping[str, int] | None = None,
     classes: Sequence[str] | None = None,
+    owners: bool = False,
 ) -> Problem:
     """Rows of a table as a problem; `like` gives the classes of an earlier one: for rows to measure on, of no owner.
 
-    `classes` are those of the whole table, where some of its rows are set apart: a class may have no row here.
+    `classes` are those of the whole table, where some of its rows are set apart: a class may have no row here. With
+    `owners`, rows to measure on keep their owners where the earlier problem has all of them.
     """
     target, groups, owner = columns.target, columns.groups, columns.owner if like is None else None
+    if owners and like is not None and columns.owner in table:
+        known_owners = set(table[columns.owner].astype(str)) <= set(like.owners)
+        owner = columns.owner if known_owners else None
     require_columns(table, (target, *groups, *([owner] if owner else [])))
     make = partial(
         Problem.from_arrays,

@@ -32,6 +32,7 @@ from veil.training.identity import Identity, agree, digester, run_identity, sett
 from veil.training.learning_rate import with_learning_rate
 from veil.training.loop import Loop
 from veil.training.losses import as_row_losses, check_loss, label_losses, row_losses
+from veil.training.owner_curves import owner_curves
 from veil.training.person_losses import by_person, transformed
 from veil.training.process_group import ProcessGroup
 from veil.training.run import Run, note_trained, trained_before, weights_check
@@ -153,6 +154,7 @@ def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, res
     job = _made_ready(job, plan)
     asked, plan = plan.settings, with_learning_rate(plan, job.model)
     job = replace(job, not_covered=(*job.not_covered, *_tried(job, plan)))
+    job = replace(job, callbacks=(*job.callbacks, *owner_curves(job.callbacks, job.evaluation, job.loss, plan)))
     given = {"method": plan.method, **job.config, "settings": plan.settings.model_dump(exclude_none=True)}
     folder = out if isinstance(out, RunFolder) or out is None else RunFolder.open(out, plan.settings, resume, given)
     own = folder is not None and folder is not out

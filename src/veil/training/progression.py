@@ -30,7 +30,6 @@ from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.randomness import Seed
 from veil.metrics import evaluate
 from veil.metrics.noisy_confusion import MEASURED
-from veil.metrics.owners import evaluate_owners
 from veil.plans import Earlier, LossFunction, Plan
 from veil.plans.controllers import Constant
 from veil.plans.plan import METRICS
@@ -80,28 +79,6 @@ class CheckpointEvery(Callback):
         """Copy the weights when it is time."""
         if (report.step + 1) % self.steps == 0:
             self.kept.append(Checkpoint(report.step + 1, _weights(report.model), report.plan))
-
-
-class OwnerCurves(Callback):
-    """Learning curves per owner, on rows that were declared public."""
-
-    def __init__(self, evaluation: Problem, every: int) -> None:
-        require(every >= 1, f"every is {every}: it must be at least 1")
-        self.evaluation, self.every = evaluation, every
-        self.curves: dict[str, list[float]] = {owner: [] for owner in evaluation.public.owners}
-        self.steps: list[int] = []
-
-    def on_step(self, report: StepReport) -> None:
-        """Measure when it is time, after the first step and after the last."""
-        if report.step and (report.step + 1) % self.every and report.step + 1 != report.plan.steps:
-            return
-        self.steps.append(report.step + 1)
-        for owner, score in evaluate_owners(report.model, self.evaluation).by_group.items():
-            self.curves[owner].append(score.accuracy)
-
-    def findings(self) -> Mapping[str, Any]:
-        """The curves by owner."""
-        return {"steps": self.steps, "accuracy": self.curves}
 
 
 def raised_plan(plan: Plan, budgets: Mapping[str, float], steps: int) -> Plan:

@@ -11,6 +11,8 @@ import numpy as np
 from torch import nn
 
 from veil.accounting import Ledger
+from veil.accounting.events import PoissonGaussian
+from veil.accounting.spending_rules import TokenBucket
 from veil.metrics import GroupMetrics, evaluate
 from veil.plans import Plan
 from veil.problem import Problem
@@ -99,9 +101,24 @@ def spent_by_group(ledger: Ledger, plan: Plan) -> dict[str, float]:
     accountant = plan.settings.accountant_for()
     known: dict[Any, float] = {}
     largest: dict[str, float] = {}
-    for cell, account in enumerate(ledger.terms.accounts):
+    for cell in _costliest(ledger):
+        account = ledger.terms.accounts[cell]
         key = (account.rule, frozenset(ledger.spent(cell)))
         if key not in known:
             known[key] = account.rule.reading(ledger.spent(cell), ledger.terms.delta, accountant)
         largest[account.group] = max(largest.get(account.group, 0.0), known[key])
     return largest
+
+
+def _costliest(ledger: Ledger) -> list[int]:
+    """The cells that a group's largest ε can come from: of those that differ in their rate alone, the most drawn."""
+    best: dict[Any, tuple[float, int]] = {}
+    for cell, account in enumerate(ledger.terms.accounts):
+        spent = ledger.spent(cell)
+        event = spent[0].event if len(spent) == 1 else None
+        if isinstance(account.rule, TokenBucket) and isinstance(event, PoissonGaussian):
+            key = (account.group, event.noise_multiplier, event.relation, spent[0].times)
+            best[key] = max(best.get(key, (0.0, cell)), (event.rate, cell))
+        else:
+            best[cell] = (0.0, cell)
+    return sorted(cell for _, cell in best.values())

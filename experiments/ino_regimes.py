@@ -1,0 +1,190 @@
+"""Where INO-SGD gains over IDP-SGD: clip × tail × steps on MNIST, the runner of `veil reproduce ino-regimes`.
+
+Three parts, each resumed from what is stored: `tuning` (both methods on validation rows, with seeds of its own), `map`
+(test rows, five seeds) and `long` (one run of each method over as many steps as the paper's).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.ino_regimes_page import best, write_page
+from experiments.runner import Asked
+from experiments.runner.findings import Findings, open_findings, read_findings
+from experiments.runner.problems import cut_down, load_pair, taken
+from veil import methods
+from veil.datasets.owner_scenarios import Owner, disjoint
+from veil.datasets.split import set_apart
+from veil.foundation.randomness import Seed
+from veil.metrics.owners import evaluate_owners
+from veil.models import build_model
+from veil.plans import Plan, Settings
+from veil.problem import Problem, PublicFacts
+from veil.training.fitting import Job, execute, row_losses
+from veil.training.owner_curves import OwnerCurves, looks
+
+OWNERS = (Owner("0–4", tuple("01234"), 0.1), Owner("5–9", tuple("56789"), 1.0))
+VALIDATION_SEED = 100
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting: steps T, clip C, reach η = learning rate × C, and the tail in percent (0 is IDP-SGD)."""
+
+    steps: int
+    clip: float
+    reach: float
+    tail: float
+
+    @property
+    def label(self) -> str:
+        """As a key of the stored runs."""
+        return f"steps {self.steps}, clip {self.clip:g}, reach {self.reach:g}, tail {self.tail:g}"
+
+
+@lru_cache(maxsize=1)
+def _rows(validation: bool, rows: int | None, test_rows: int | None) -> tuple[Problem, Problem]:
+    train, test = load_pair("mnist", {}, 0)
+    train, test = disjoint(train, OWNERS), disjoint(test, OWNERS)
+    if validation:
+        stay, apart = set_apart(len(train), 1 / 12, 0, "ino-regimes/validation")
+        train, test = taken(train, stay), taken(train, apart)
+    return (
+        train if rows is None else cut_down(train, rows),
+        test if test_rows is None else cut_down(test, test_rows),
+    )
+
+
+@lru_cache(maxsize=128)
+def _plan(choice: Choice, batch: int, facts: PublicFacts) -> Plan:
+    settings = Settings.checked(
+        seed=0, momentum=0.0, delta=1e-5, steps=choice.steps, batch_size=batch, learning_rate=choice.reach / choice.clip
+    )
+    name, tail = ("ino-sgd", {"tail": choice.tail}) if choice.tail else ("idp-sgd", {})
+    return methods.create(name, {"clip": choice.clip, **tail}).plan(facts, settings)
+
+
+def run_one(choice: Choice, seed: int, rows: Problem, test: Problem, options: Mapping[str, Any]) -> dict[str, Any]:
+    """One run: figures of every owner at the end on all rows, and along the run on fewer."""
+    plan = _plan(choice, options["batch_size"], rows.public)
+    plan = replace(plan, settings=plan.settings.model_copy(update={"seed": seed}))
+    model = build_model("papernot-mnist", rows.public, Seed.from_int(seed))
+    few = cut_down(test, options["curve_rows"])
+    along = looks(choice.steps) if choice.steps >= 1000 else _few_looks(choice.steps)
+    curves = OwnerCurves(few, at=along, activity_rows=options["activity_rows"])
+    run = execute(Job(model, rows, None, row_losses, (curves,)), plan, None)
+    end = evaluate_owners(run.model, test)
+    found = {
+        "end": {owner: score.accuracy for owner, score in end.by_group.items()} | {"all": end.accuracy},
+        "epsilon": dict(run.certificate.by_owner),
+        "batch": plan.details["batch"],
+        "noise": plan.details["sigma"] / choice.clip,
+        "seconds": round(run.seconds, 1),
+        **curves.findings(),
+    }
+    return _rounded(found)
+
+
+def _few_looks(steps: int) -> tuple[int, ...]:
+    """Eight places: an eighth of the run each, and its first steps."""
+    return tuple(
+        sorted({max(1, round(steps * part)) for part in (1 / 30, 1 / 12, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1)})
+    )
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(part) for key, part in value.items()}
+    return [_rounded(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _choices(length: Mapping[str, Any], tails: Sequence[float]) -> Iterator[Choice]:
+    for clip in length["clips"]:
+        for reach in length["reaches"]:
+            for tail in (0.0, *tails):
+                yield Choice(length["steps"], clip, reach, tail)
+
+
+def reproduce(asked: Asked) -> None:
+    """Run what is asked for and not stored yet, one length of run after the other, and write the page."""
+    torch.set_num_threads(1)
+    findings, options = open_findings(asked), dict(asked.options)
+    shared = {key: value for key, value in options.items() if key not in ("lengths", "seeds", "long_steps")}
+    parts = {part: findings.part(part, shared, {})["found"] for part in ("tuning", "map", "long")}
+    sizes = options.get("rows"), options.get("test_rows")
+    for length in options["lengths"]:
+        rows, apart = _rows(True, *sizes)
+        for choice in _choices(length, length["tuned"]):
+            _keep(
+                asked, findings, parts["tuning"], choice, VALIDATION_SEED, (rows, apart), shared | {"activity_rows": 0}
+            )
+        rows, test = _rows(False, *sizes)
+        for seed in range(asked.seeds or options["seeds"]):
+            for choice in chosen(parts["tuning"], length):
+                _keep(asked, findings, parts["map"], choice, seed, (rows, test), shared)
+        if length is options["lengths"][0]:
+            for choice in long_choices(options, rows.public):
+                _keep(asked, findings, parts["long"], choice, 0, (rows, test), shared)
+    rewrite(asked.name, asked.folder)
+
+
+def chosen(tuning: Mapping[str, Any], length: Mapping[str, Any]) -> list[Choice]:
+    """The settings on test rows: clip × tail at one reach, and the best of either method on validation rows."""
+    found = [
+        Choice(length["steps"], clip, length["reach"], tail)
+        for clip in length["clips"]
+        for tail in (0.0, *length["tails"])
+    ]
+    tuned = list(_choices(length, length["tuned"]))
+    bests = [best(tuning, [choice for choice in tuned if bool(choice.tail) is ordered]) for ordered in (False, True)]
+    return list(dict.fromkeys([*found, *bests]))
+
+
+def long_choices(options: Mapping[str, Any], facts: PublicFacts) -> list[Choice]:
+    """One run of either method at the smallest clip: η is scaled so that the noise moves the weights as far as before.
+
+    The noise of all steps together moves every weight by η·κ·√T/b: what the reach of the shortest map gives is kept.
+    """
+    length = options["lengths"][0]
+    own = Choice(length["steps"], min(length["clips"]), length["reach"], 0.0)
+
+    def spread(choice: Choice) -> float:
+        plan = _plan(choice, options["batch_size"], facts)
+        return float(plan.details["sigma"]) / choice.clip * math.sqrt(choice.steps)
+
+    long = replace(own, steps=options["long_steps"])
+    reach = float(f"{own.reach * spread(own) / spread(long):.2g}")
+    return [replace(long, reach=reach, tail=tail) for tail in (0.0, max(length["tails"]))]
+
+
+def _keep(
+    asked: Asked,
+    findings: Findings,
+    found: dict[str, Any],
+    choice: Choice,
+    seed: int,
+    rows: tuple[Problem, Problem],
+    options: Mapping[str, Any],
+) -> None:
+    """Run one choice with one seed unless it is stored, and store it."""
+    by_seed = found.setdefault(choice.label, {})
+    if str(seed) in by_seed:
+        return
+    by_seed[str(seed)] = run_one(choice, seed, *rows, options)
+    findings.keep(asked)
+    print(f"{choice.label}, seed {seed}: {by_seed[str(seed)]['end']} ({by_seed[str(seed)]['seconds']} s)", flush=True)
+
+
+def rewrite(name: str, folder: Path) -> None:
+    """The page from the JSON file alone."""
+    findings = read_findings(folder / f"{name}.json")
+    write_page({part: found["found"] for part, found in findings.found.items()}, findings.made_by(), folder)

@@ -1,0 +1,95 @@
+"""Owners: what training did for every owner with a budget of its own, on rows that were declared public."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from veil.report.cleaning import Record
+from veil.report.figures import Figure, Lines, Series
+from veil.report.wording import percent
+
+FINDINGS = "OwnerCurves"
+_CONDITION = (
+    "1 + Σ cos ∠ · (q·rows·C of the other owner) / (its own), over the other owners. At or below 0, the owner's loss "
+    "may rise while the others learn. Thresholds and rates are those of the plan."
+)
+
+
+def owner_figures(run: Record) -> dict[str, Figure]:
+    """Accuracy and loss of every owner, the pull between owners and the tail's activity; none without owner curves."""
+    found = (run.get("findings") or {}).get(FINDINGS) or {}
+    steps, accuracy, loss = found.get("steps") or [], found.get("accuracy") or {}, found.get("loss") or {}
+    if len(steps) < 2 or not accuracy:
+        return {}
+    figures: dict[str, Figure] = {
+        "owners-accuracy": Lines(
+            title="Accuracy of each owner over the steps",
+            x_label="Step",
+            y_label="Accuracy on evaluation rows",
+            series=_by_owner(steps, accuracy),
+            span=(0.0, 1.0),
+            note=_drops(found.get("drop") or {}),
+        ),
+        "owners-loss": Lines(
+            title="Loss of each owner over the steps",
+            x_label="Step",
+            y_label="Cross-entropy on evaluation rows",
+            series=_by_owner(steps, loss),
+            format="number",
+        ),
+    }
+    activity = found.get("activity") or []
+    if len(activity) == len(steps):
+        figures["owners-pull"] = Lines(
+            title="Pull between owners: Condition (2)",
+            x_label="Step",
+            y_label="Condition (2)",
+            series=_by_owner(steps, found.get("condition") or {}),
+            format="number",
+            references=(("the loss may rise", 0.0),),
+            note=_CONDITION,
+        )
+        figures["owners-tail"] = _activity(steps, activity, found.get("sentence") or "")
+    return figures
+
+
+def _activity(steps: Sequence[int], activity: Sequence[Mapping[str, Any]], sentence: str) -> Lines:
+    """What the bound clips and, where there is a tail, what it removes of whom."""
+    clipped = Series(
+        "Rows as long as their threshold", tuple(steps), tuple(one["clipped"] for one in activity), "summary"
+    )
+    if not sentence:
+        return Lines(
+            title="Rows whose gradients fill their thresholds",
+            x_label="Step",
+            y_label="Share of drawn rows",
+            series=(clipped,),
+            span=(0.0, 1.0),
+        )
+    idle = Series("Tail without gradients", tuple(steps), tuple(one["idle"] for one in activity))
+    removed = {owner: [one["removed_by_owner"][owner] for one in activity] for owner in activity[0]["removed_by_owner"]}
+    named = {f"Removed of {owner}": values for owner, values in removed.items()}
+    return Lines(
+        title="What the tail removes of each owner",
+        x_label="Step",
+        y_label="Share of the clipped gradients",
+        series=(*_by_owner(steps, named), clipped, idle),
+        span=(0.0, 1.0),
+        note=sentence,
+    )
+
+
+def _by_owner(steps: Sequence[int], values: Mapping[str, Sequence[float | None]]) -> tuple[Series, ...]:
+    return tuple(Series(owner, tuple(steps), tuple(own)) for owner, own in values.items() if len(own) == len(steps))
+
+
+def _drops(drops: Mapping[str, Mapping[str, Any]]) -> str:
+    """Which owners fell below their own early peak, how far, and until when."""
+    said = [
+        f"{owner}: {percent(drop['depth'])} below its early peak from step {drop['start']} "
+        + ("to the end" if drop["end"] is None else f"to step {drop['end']}")
+        for owner, drop in drops.items()
+        if drop.get("start") is not None
+    ]
+    return f"Initial drop. {'; '.join(said)}." if said else "No owner fell below its own early peak."
