@@ -37,7 +37,7 @@ def plan_rows(plan: Plan) -> list[dict[str, Any]]:
                 "clip_range": list(ranges[cell]) if ranges else None,
                 "noise_multiplier": release.noise_multiplier(cell) if event else None,
                 "epsilon_of_one_step": Rdp().epsilon([Repeated(event)], plan.delta) if event else None,
-                "epsilon": rule.guarantee(plan.delta, plan.settings.accountant_for()) if rule else None,
+                "epsilon": rule.guarantee(plan.delta, plan.settings.accountant_for(plan.facts)) if rule else None,
             }
         )
     return records

@@ -202,7 +202,7 @@ def crossed_for(facts: PublicFacts, settings: Settings) -> int:
 def _standing_out(facts: PublicFacts, settings: Settings) -> float:
     """Rows for each unit of noise of a single release."""
     budget = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
-    return facts.rows / noise_multiplier(_single, budget, settings.delta_for(facts), settings.accountant_for())
+    return facts.rows / noise_multiplier(_single, budget, settings.delta_for(facts), settings.accountant_for(facts))
 
 
 def _single(kappa: float) -> list[Repeated]:

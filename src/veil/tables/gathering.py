@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from veil.errors import InputError, about, require
 from veil.problem import Problem, cross
-from veil.problem.people import ROWS_PER_PERSON, Counted, Several, check_owners, count_rows, least_of_person, names_of
+from veil.problem.people import (
+    ROWS_PER_PERSON,
+    Counted,
+    Counting,
+    Several,
+    check_owners,
+    count_rows,
+    least_of_person,
+    names_of,
+)
 from veil.request import Request
 from veil.tables.encoding import Encoding
 from veil.tables.preparing import budget_levels
@@ -28,15 +37,28 @@ class Gathered:
 
     whole: pd.DataFrame
     counted: Counted
+    person_rows: Counting = "mean"
 
     @property
     def people(self) -> pd.DataFrame:
         """One row of each person."""
         return self.whole.iloc[self.counted.drawn]
 
+    @property
+    def by_row(self) -> bool:
+        """Whether every row that counts is an entry by itself."""
+        return self.person_rows == "each"
+
+    def entries(self, which: NDArray[np.bool_]) -> pd.DataFrame:
+        """What is trained on of these people: one row of each, or all that count."""
+        counted = self.counted.of(which)
+        return self.whole.iloc[counted.rows if self.by_row else counted.drawn]
+
     def added_to(self, problem: Problem, which: NDArray[np.bool_], encoding: Encoding, columns: Columns) -> Problem:
-        """A problem of one row of each of these people, with all rows of theirs that count."""
+        """A problem of the entries of these people, with all rows of theirs that count."""
         several, counted = None, self.counted.of(which)
+        if self.by_row:
+            return problem.with_each_row(counted.person_of, counted.most)
         if counted.most > 1:
             rows = table_problem(self.whole.iloc[counted.rows], encoding, columns, problem.public)
             several = Several(rows.inputs, rows.targets, counted.first)
@@ -48,10 +70,7 @@ def gather(request: Request, columns: Columns, table: pd.DataFrame, public: pd.D
     person = columns.person
     assert person is not None, "asked for"
     people = names_of(labels_of(table, person, "person"))
-    if public is not None and person in public.columns:
-        with about("--test"):
-            others = names_of(labels_of(public, person, "person"))
-            _require_others(others, public.index, set(people.tolist()), person)
+    require_other_people(public, person, people)
     if columns.owner is not None and request.row_budgets is None:
         check_owners(people, labels_of(table, columns.owner, "owner"), table.index)
     if request.row_budgets is not None:
@@ -60,13 +79,14 @@ def gather(request: Request, columns: Columns, table: pd.DataFrame, public: pd.D
         table = table.assign(**{request.row_budgets: least})
     groups, _ = cross({name: labels_of(table, name, "group") for name in columns.groups}, len(table))
     most = ROWS_PER_PERSON if request.rows_per_person is None else request.rows_per_person
-    return Gathered(table, count_rows(people, groups, most))
+    return Gathered(table, count_rows(people, groups, most), request.person_rows or "mean")
 
 
 def check_person(request: Request, columns: Columns, table: pd.DataFrame) -> None:
     """The column of people is there and has no other role."""
     if columns.person is None:
-        require(request.rows_per_person is None, "--rows-per-person needs --person, the column that names people")
+        for option, given in (("--rows-per-person", request.rows_per_person), ("--person-rows", request.person_rows)):
+            require(given is None, f"{option} needs --person, the column that names people")
         return
     require(
         columns.person in table.columns or "," not in columns.person,
@@ -80,10 +100,15 @@ def check_person(request: Request, columns: Columns, table: pd.DataFrame) -> Non
             raise InputError(f'column "{columns.person}" is the {role} and cannot name people: give another --person')
 
 
-def _require_others(people: NDArray[np.object_], rows: pd.Index, training: set[str], person: str) -> None:
-    both = [row for row, name in zip(rows, people.tolist(), strict=True) if name in training]
-    require(
-        not both,
-        f'the "{person}" of row {both[0] if both else 0} is in the training table too: public rows must be of other '
-        "people",
-    )
+def require_other_people(public: pd.DataFrame | None, person: str, training: NDArray[np.object_]) -> None:
+    """Nobody may be in the training table and among the public rows."""
+    if public is None or person not in public.columns:
+        return
+    with about("--test"):
+        others = names_of(labels_of(public, person, "person"))
+        both = public.index[np.isin(others, np.unique(training))]
+        require(
+            len(both) == 0,
+            f'the "{person}" of row {both[0] if len(both) else 0} is in the training table too: public rows must be of '
+            "other people",
+        )
