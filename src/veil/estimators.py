@@ -43,6 +43,7 @@ from veil.problem.people import (
     count_rows,
     name_hashes,
     names_of,
+    own_budgets,
 )
 from veil.request import Request
 from veil.tables.callers import SELECTION, callers, in_worker
@@ -142,7 +143,8 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
     def _measures(self, held_out: Problem, seed: Seed) -> list[Measure]:
         """What is measured on held-out rows."""
         relation = relation_asked(self._method())
-        return [] if relation is None else [HeldOutFigures(held_out, seed, relation)]
+        allowed = min(held_out.public.budgets or (math.inf,))
+        return [] if relation is None else [HeldOutFigures(held_out, seed, relation, allowed=allowed)]
 
     def _train(
         self, table: pd.DataFrame, targets: NDArray[Any], groups: Any, owners: Any, people: Any, **facts: Any
@@ -151,10 +153,12 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         crossed = _attributes(groups, len(table), "sensitive_features")
         owned = None if owners is None else _labels(owners, len(table), "owners")
         besides = {"target": targets, **{f"group {k}": v for k, v in (crossed or {}).items()}, "owner": owned}
-        counted, drawn = None, np.arange(len(table))
+        counted, drawn, own = None, np.arange(len(table)), None
         if people is not None:
             named = besides["person"] = names_of(_labels(people, len(table), "people"))
             counted = self._counted(named, crossed, owned)
+            if owned is not None and self.budgets is not None and np.array_equal(names_of(owned), named):
+                owned, own = None, own_budgets(named, self.budgets, range(len(table)))
             drawn = counted.drawn
         seed, given = self._seed()
         apart = self._held_out(table, besides, drawn, holdout_key(seed))
@@ -170,7 +174,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
                 targets[rows],
                 None if crossed is None else {name: labels[rows] for name, labels in crossed.items()},
                 owners=None if owned is None else owned[rows],
-                budgets=self.budgets,
+                budgets=self.budgets if own is None else own[rows],
                 **facts,
             )
             return made.with_classes_read() if bounds is None else made.with_target_range(*bounds)

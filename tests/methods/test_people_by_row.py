@@ -12,18 +12,24 @@ import torch
 import veil
 from tests.methods.method_cases import CASES, SOLVED, plan_for, small_problem
 from tests.methods.test_neighbour_replay import distance, neighbours, released
+from tests.problem.people_cases import in_people
 from veil import methods
 from veil.accounting import AccountingError, Ledger, Pld, Rdp, Relation, RenyiFilter
 from veil.accounting.certificate import ROWS_FACT, certify, check_budgets
 from veil.accounting.verify import verify
 from veil.auditing.attacks import AuditSettings, canary_audit
 from veil.auditing.canaries import play
+from veil.auditing.replay import Scene, random_scene, replay_checks, tied_scene
 from veil.auditing.self_test import self_test
 from veil.budget_store import BudgetStore, DataSet, reserve_for
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
+from veil.gradients import GradientEngine
 from veil.plans import Plan, Settings
 from veil.problem import Problem
+from veil.problem.people import Several
+from veil.training.losses import row_losses
+from veil.training.person_losses import by_person
 
 ROWS = 3
 # A ladder of rates takes seconds to price.
@@ -197,3 +203,35 @@ def test_wrong_ways_are_one_sentence() -> None:
         Problem.from_arrays([[0.0], [1.0]], [0, 1], people=["a", "b"], person_rows="both")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="by pld alone: use accountant pld"):
         veil.plan(people(), "dp-sgd", accountant="rdp")
+
+
+def test_the_replay_of_a_plan_for_people_removes_whole_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = veil.plan(in_people(small_problem()), "dp-sgd", epsilon=1.0, delta=1e-4, steps=4, batch_size=24)
+    assert all(check.passed for scene in (tied_scene(plan), random_scene(plan)) for check in replay_checks(plan, scene))
+    assert tied_scene(plan).problem.several is not None
+    # The mutant: every row of a person is bounded by itself, and all count.
+    several = random_scene(plan)
+    apart = several.problem.apart()[0]
+    person_of = several.problem.several.person_of  # type: ignore[union-attr]
+    mutant = Scene("rows", replace(apart, person_of=person_of), GradientEngine(several.engine.model, row_losses))
+    assert not all(check.passed for check in replay_checks(plan, mutant))
+
+
+def test_batches_of_people_by_size_are_the_same_sum() -> None:
+    sizes = np.array([1, 7, 2, 40, 3, 1, 12, 5])
+    generator = torch.Generator().manual_seed(0)
+    rows, first = int(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)])
+    x, y = torch.randn(rows, 4, generator=generator), torch.randint(0, 2, (rows,), generator=generator)
+    one = Problem.from_arrays(x[torch.from_numpy(first[:-1])], y[torch.from_numpy(first[:-1])], classes=[0, 1])
+    people, loss = by_person(one.with_people(Several(x, y, first), 40), row_losses)
+    torch.manual_seed(0)
+    engine = GradientEngine(torch.nn.Linear(4, 2), loss)
+    release = veil.plan(one, "dp-sgd", epsilon=1.0, steps=1, batch_size=4).controller.release({}, 0)
+    everybody = np.random.default_rng(0).permutation(len(sizes))
+    places = people.alike(everybody)
+    assert max(np.ptp(np.log2(sizes[everybody[some]])) for some in places) < 1, "a batch is mostly empty places"
+    parts, whole = release.bounded_sum(engine, people, everybody), release._bounded(engine, people, everybody)
+    for name, value in whole.sums[0].items():
+        torch.testing.assert_close(parts.sums[0][name], value)
+    torch.testing.assert_close(parts.per_row.norms, whole.per_row.norms)
+    torch.testing.assert_close(parts.weights, whole.weights)

@@ -89,3 +89,49 @@ def test_estimators_count_each_row() -> None:
 def test_the_option_needs_people(data: Path) -> None:
     with pytest.raises(InputError, match="--person-rows needs --person"):
         opened(asked(data, person=None, person_rows="each"))
+
+
+def test_people_who_are_their_own_owners_have_levels_and_no_plan_of_their_own(data: Path, tmp_path: Path) -> None:
+    names = pd.read_csv(data)["patient"].unique()
+    of = dict(zip(names, np.geomspace(0.3, 3.0, len(names)).tolist(), strict=True))
+    pd.DataFrame({"owner": list(of), "epsilon": list(of.values())}).to_csv(tmp_path / "budgets.csv", index=False)
+    found = opened(asked(data, owner="patient", budgets=tmp_path / "budgets.csv", method="idp-sgd"))
+    facts = found.problem.public
+    assert facts.budgets is not None
+    assert 1 < len(facts.owners) < 130
+    assert not set(facts.owners) & set(names), "the certificate would list people"
+    assert found.allowed >= 0.29
+    # Nobody is charged more than their own ε.
+    level = np.array(facts.budgets)[found.problem.owner_of]
+    table = pd.read_csv(data)
+    assert sorted(level.round(6)) <= sorted(of.values())
+    assert found.held_out is not None
+    assert len(level) + len(found.held_out) == table["patient"].nunique()
+    (tmp_path / "few.csv").write_text(f"owner,epsilon\n{names[0]},1\n")
+    with pytest.raises(InputError, match="has no budget: add a line for it"):
+        opened(asked(data, owner="patient", budgets=tmp_path / "few.csv"))
+    everybody = opened(asked(data, owner="patient"))
+    assert everybody.problem.public.owners == ("everybody",)
+
+
+def test_many_people_who_are_their_own_owners_make_one_plan_of_levels() -> None:
+    from veil import Problem, plan
+
+    people = np.arange(200_000)
+    budgets = dict(zip(map(str, people), np.geomspace(0.5, 4.0, len(people)).tolist(), strict=True))
+    rows = np.zeros((len(people), 1), np.float32)
+    problem = Problem.from_arrays(rows, people % 2, people=people, owners=people, budgets=budgets)
+    assert len(problem.public.cells) < 130
+    facts = plan(problem, "idp-sgd", epsilon=1.0, delta=1e-6, steps=10, batch_size=1_000).facts
+    assert min(facts.budgets or ()) >= 0.49
+
+
+def test_what_people_share_is_reported(data: Path) -> None:
+    table = pd.read_csv(data)
+    numbers = pd.factorize(table["patient"])[0]
+    table["household_id"] = [f"H{number // 3:05}" for number in numbers]
+    table["record_id"] = [f"R{number:05}" for number in numbers]
+    table.to_csv(data, index=False)
+    said = opened(asked(data)).not_covered
+    assert any('people share "household_id"' in sentence for sentence in said)
+    assert not any("record_id" in sentence for sentence in said), "one record of each person is no other person"

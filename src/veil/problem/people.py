@@ -16,7 +16,7 @@ in one cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Literal, get_args
@@ -144,6 +144,23 @@ def least_of_person(values: ArrayLike, people: Sequence[Any] | NDArray[Any]) -> 
     least = np.full(len(names), np.inf)
     np.minimum.at(least, codes, given)
     return np.asarray(least[codes])
+
+
+def own_budgets(
+    people: NDArray[np.object_], budgets: Mapping[str, float], named: Sequence[Any] | pd.Index
+) -> NDArray[np.float64]:
+    """The ε of each row where people are their own owners; `named` are names of rows.
+
+    >>> own_budgets(names_of(["ann", "bob", "ann"]), {"ann": 0.5, "bob": 2}, range(3))
+    array([0.5, 2. , 0.5])
+    """
+    known = dict(zip(names_of(list(budgets)).tolist(), budgets.values(), strict=True))
+    codes, names = pd.factorize(people)
+    of_person = np.array([known.get(name, np.nan) for name in names.tolist()], dtype=np.float64)
+    found = np.asarray(of_person[codes])
+    missing = np.isnan(found)
+    require(not missing.any(), f"the person of row {named[int(missing.argmax())]} has no budget: add a line for it")
+    return found
 
 
 def names_of(people: Any) -> NDArray[np.object_]:

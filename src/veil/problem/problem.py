@@ -31,8 +31,10 @@ from veil.problem.people import (
     checked_counting,
     count_rows,
     least_of_person,
+    names_of,
     of_people,
     of_rows,
+    own_budgets,
 )
 from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, row_size
 from veil.problem.strata import Strata
@@ -185,6 +187,10 @@ class Problem:
             group_ids, names = cross(groups, rows) if groups is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
             if group_sizes is not None:
                 group_ids, names = with_declared(group_ids, names, group_sizes)
+        if people is not None and owners is not None and isinstance(budgets, Mapping):
+            named = names_of(people)
+            if np.array_equal(named, names_of(owners)):  # their own owners: levels are planned for, not people
+                owners, budgets = None, own_budgets(named, budgets, range(rows))
         if budgets is not None and not isinstance(budgets, Mapping):
             require(owners is None, "per-row budgets define the owners: omit owners, or give each owner's ε")
             if people is not None and not isinstance(budgets, Levels):

@@ -7,7 +7,7 @@ rows of a person as if they were two people's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from veil.errors import InputError, about, require
 from veil.problem import Problem, cross
+from veil.problem.budgets import read_budgets
 from veil.problem.people import (
     ROWS_PER_PERSON,
     Counted,
@@ -24,6 +25,7 @@ from veil.problem.people import (
     count_rows,
     least_of_person,
     names_of,
+    own_budgets,
 )
 from veil.request import Request
 from veil.tables.encoding import Encoding
@@ -82,6 +84,25 @@ def gather(request: Request, columns: Columns, table: pd.DataFrame, public: pd.D
     return Gathered(table, count_rows(people, groups, most), request.person_rows or "mean")
 
 
+# Stands for a column of the table that nobody can have given.
+OWN_BUDGET = "\0ε of the person"
+
+
+def with_own_budgets(request: Request, columns: Columns, table: pd.DataFrame) -> tuple[Request, Columns, pd.DataFrame]:
+    """Where people are their own owners, the ε of each as per-row budgets: levels of these are planned for, not names.
+
+    So a plan for a million people has as many owners as levels, and no certificate lists people.
+    """
+    if columns.person is None or columns.owner != columns.person:
+        return request, columns, table
+    if request.budgets is None:
+        return request.model_copy(update={"owner": None}), replace(columns, owner=None), table
+    names = names_of(labels_of(table, columns.person, "person"))
+    table = table.assign(**{OWN_BUDGET: own_budgets(names, read_budgets(request.budgets), table.index)})
+    asked = {"owner": None, "budgets": None, "row_budgets": OWN_BUDGET}
+    return request.model_copy(update=asked), replace(columns, owner=OWN_BUDGET), table
+
+
 def check_person(request: Request, columns: Columns, table: pd.DataFrame) -> None:
     """The column of people is there and has no other role."""
     if columns.person is None:
@@ -94,7 +115,7 @@ def check_person(request: Request, columns: Columns, table: pd.DataFrame) -> Non
         "table whose rows are about one person each",
     )
     require_columns(table, (columns.person,))
-    roles = {"target": (columns.target,), "group": columns.groups, "owner": (columns.owner,)}
+    roles = {"target": (columns.target,), "group": columns.groups}
     for role, names in roles.items():
         if columns.person in names:
             raise InputError(f'column "{columns.person}" is the {role} and cannot name people: give another --person')

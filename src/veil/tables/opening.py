@@ -31,7 +31,7 @@ from veil.request import NETWORK, SUITED, Request, Settings
 from veil.tables import private
 from veil.tables.charging import Charge
 from veil.tables.encoding import Category, Encoding
-from veil.tables.gathering import check_person, gather, require_other_people
+from veil.tables.gathering import check_person, gather, require_other_people, with_own_budgets
 from veil.tables.guessing import DIFFERENT, RARE, why_not_learned
 from veil.tables.identity import table_identity
 from veil.tables.images import read_image_folder
@@ -166,6 +166,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     columns = with_number(request, columns, table)
     check_tables(request, columns, table, public)
     check_person(request, columns, table)
+    request, columns, table = with_own_budgets(request, columns, table)
     whole, gathered = table, None if columns.person is None else gather(request, columns, table, public)
     table = table if gathered is None else gathered.people
     names, _ = group_names(table, columns)
