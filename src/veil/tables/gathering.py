@@ -80,8 +80,12 @@ def gather(request: Request, columns: Columns, table: pd.DataFrame, public: pd.D
         least = least_of_person(table[request.row_budgets].to_numpy(dtype=np.float64), people)
         table = table.assign(**{request.row_budgets: least})
     groups, _ = cross({name: labels_of(table, name, "group") for name in columns.groups}, len(table))
-    most = ROWS_PER_PERSON if request.rows_per_person is None else request.rows_per_person
-    return Gathered(table, count_rows(people, groups, most), request.person_rows or "mean")
+    return Gathered(table, count_rows(people, groups, most_rows(request)), request.person_rows or "mean")
+
+
+def most_rows(request: Request) -> int:
+    """How many rows of a person count at most."""
+    return ROWS_PER_PERSON if request.rows_per_person is None else request.rows_per_person
 
 
 # Stands for a column of the table that nobody can have given.

@@ -25,13 +25,12 @@ from veil.methods import Method, create
 from veil.models import SEQUENCE_MODELS, normalise
 from veil.noise import GaussianNoise
 from veil.problem import Problem
-from veil.problem.people import ROWS_PER_PERSON
 from veil.releases import Allowance
 from veil.request import NETWORK, SUITED, Request, Settings
 from veil.tables import private
 from veil.tables.charging import Charge
 from veil.tables.encoding import Category, Encoding
-from veil.tables.gathering import check_person, gather, require_other_people, with_own_budgets
+from veil.tables.gathering import check_person, gather, most_rows, require_other_people, with_own_budgets
 from veil.tables.guessing import DIFFERENT, RARE, why_not_learned
 from veil.tables.identity import table_identity
 from veil.tables.images import read_image_folder
@@ -234,8 +233,7 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
         holdout = replace(holdout, share=min(holdout.share, MEASURED_ROWS / table_rows(request.data)))
     people = None
     if columns.person is not None:
-        most = request.rows_per_person or ROWS_PER_PERSON
-        people = MappedPeople(columns.person, most, request.person_rows or "mean")
+        people = MappedPeople(columns.person, most_rows(request), request.person_rows or "mean")
     made = parquet_problem(
         request.data, encoding, columns.target, columns.groups, cache_folder(), holdout, by.split.relation, people
     )
@@ -329,7 +327,7 @@ def _declares_sizes(columns: Columns) -> bool:
 
 def _rows_together(request: Request) -> int:
     """How many rows of a person count, each by itself."""
-    return (request.rows_per_person or ROWS_PER_PERSON) if request.person_rows == "each" else 1
+    return most_rows(request) if request.person_rows == "each" else 1
 
 
 def _privately(
