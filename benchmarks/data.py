@@ -22,12 +22,13 @@ from torch import nn
 FEATURES = 10
 FILE_ROWS = 1_000_000
 BATCH = 4096
+ROWS_EACH = 20
 
 
 def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
     """One epoch from a memory map, and one epoch beside opacus' loader; `repeats` rounds of the second."""
     rows, peer_rows = (2_000_000, 100_000) if quick else (20_000_000, 1_000_000)
-    results = [_large(rows)]
+    results = large(rows)
     ours, theirs = [], []
     _epoch_ours(10_000), _epoch_opacus(10_000)  # imports and caches, for both
     for _ in range(min(repeats, 3)):
@@ -53,32 +54,37 @@ def generate(folder: Path, rows: int) -> None:
         table = pd.DataFrame(values, columns=[f"x{i}" for i in range(FEATURES)])
         table["group"] = (generator.random(count) < 0.1).astype(np.int8)
         table["label"] = (values[:, 0] + values[:, 1] > 0).astype(np.int8)
+        table["person"] = generator.integers(0, max(rows // ROWS_EACH, 1), count)
         table.to_parquet(folder / f"part-{part:03d}.parquet", index=False)
 
 
-def _large(rows: int) -> dict[str, Any]:
-    """Conversion and one epoch in a process of its own, with its largest resident memory."""
+def large(rows: int) -> list[dict[str, Any]]:
+    """Conversion and one epoch, of rows and of people, each in a process of its own with its largest memory."""
+    found = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "table"
         folder.mkdir()
         generate(folder, rows)
-        words = [sys.executable, "-m", "benchmarks.data", str(folder), str(Path(place) / "cache")]
-        answer = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    found: dict[str, Any] = json.loads(answer.splitlines()[-1])
-    return {"name": f"veil, {rows:,} Parquet rows from a memory map, one epoch", **found}
+        for unit in ("rows", "people"):
+            words = [sys.executable, "-m", "benchmarks.data", str(folder), str(Path(place) / f"cache-{unit}"), unit]
+            answer = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+            of = f"{rows:,} Parquet rows" + ("" if unit == "rows" else f" of {rows // ROWS_EACH:,} people")
+            found.append({"name": f"veil, {of} from a memory map, one epoch", **json.loads(answer.splitlines()[-1])})
+    return found
 
 
-def _train_mapped(folder: Path, cache: Path) -> dict[str, Any]:
+def _train_mapped(folder: Path, cache: Path, unit: str) -> dict[str, Any]:
     import resource
 
     import veil
     from veil.tables.encoding import Encoding, Numeric
-    from veil.tables.mapped import parquet_problem
+    from veil.tables.mapped import MappedPeople, parquet_problem
 
     torch.set_num_threads(1)
     encoding = Encoding(tuple(Numeric(f"x{i}", -4.0, 4.0, "middle") for i in range(FEATURES)), from_rows=False)
     start = time.perf_counter()
-    problem = parquet_problem(folder, encoding, "label", ["group"], cache).train
+    people = MappedPeople("person", 10) if unit == "people" else None
+    problem = parquet_problem(folder, encoding, "label", ["group"], cache, people=people).train
     converted = time.perf_counter() - start
     model = nn.Linear(FEATURES, 2)
     start = time.perf_counter()
@@ -88,6 +94,7 @@ def _train_mapped(folder: Path, cache: Path) -> dict[str, Any]:
         "convert_seconds": converted,
         "seconds": seconds,
         "rows_per_second": len(problem) / seconds,
+        "processor_seconds": time.process_time(),
         "largest_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
     }
 
@@ -140,4 +147,4 @@ def _epoch_opacus(rows: int) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_train_mapped(Path(sys.argv[1]), Path(sys.argv[2]))))
+    print(json.dumps(_train_mapped(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])))

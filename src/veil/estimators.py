@@ -33,7 +33,18 @@ from veil.metrics.errors import ErrorMetrics
 from veil.models.applying import apply
 from veil.plans import Settings
 from veil.problem import Problem, PublicFacts, cross
-from veil.problem.people import ROWS_PER_PERSON, Counted, Several, check_owners, count_rows, name_hashes, names_of
+from veil.problem.people import (
+    ROWS_PER_PERSON,
+    Counted,
+    Counting,
+    Several,
+    check_owners,
+    checked_counting,
+    count_rows,
+    name_hashes,
+    names_of,
+    own_budgets,
+)
 from veil.request import Request
 from veil.tables.callers import SELECTION, callers, in_worker
 from veil.tables.fitted_rows import Fitted, added_up, fitted_before, mark_of, remember, rows_of
@@ -76,6 +87,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         holdout: float = 0.2,
         rows_per_person: int = ROWS_PER_PERSON,
+        person_rows: Counting = "mean",
         schema: Schema | None = None,
         budgets: Mapping[str, float] | None = None,
         accountant: str = "pld",
@@ -93,6 +105,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         self.learning_rate = learning_rate
         self.holdout = holdout
         self.rows_per_person = rows_per_person
+        self.person_rows = person_rows
         self.schema = schema
         self.budgets = budgets
         self.accountant = accountant
@@ -130,7 +143,8 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
     def _measures(self, held_out: Problem, seed: Seed) -> list[Measure]:
         """What is measured on held-out rows."""
         relation = relation_asked(self._method())
-        return [] if relation is None else [HeldOutFigures(held_out, seed, relation)]
+        allowed = min(held_out.public.budgets or (math.inf,))
+        return [] if relation is None else [HeldOutFigures(held_out, seed, relation, allowed=allowed)]
 
     def _train(
         self, table: pd.DataFrame, targets: NDArray[Any], groups: Any, owners: Any, people: Any, **facts: Any
@@ -138,40 +152,43 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         """Set rows apart, encode, train and measure. Of people, one row each decides what is set apart."""
         crossed = _attributes(groups, len(table), "sensitive_features")
         owned = None if owners is None else _labels(owners, len(table), "owners")
-        whole, of_whole, counted, named = table, targets, None, None
-        besides = {"target": targets, "owner": owned, **{f"group {k}": v for k, v in (crossed or {}).items()}}
+        besides = {"target": targets, **{f"group {k}": v for k, v in (crossed or {}).items()}, "owner": owned}
+        counted, drawn, own = None, np.arange(len(table)), None
         if people is not None:
-            named = names_of(_labels(people, len(table), "people"))
+            named = besides["person"] = names_of(_labels(people, len(table), "people"))
             counted = self._counted(named, crossed, owned)
-            besides["person"], named = named, named[counted.drawn]
-            table, targets = table.iloc[counted.drawn].reset_index(drop=True), targets[counted.drawn]
-            crossed = None if crossed is None else {name: labels[counted.drawn] for name, labels in crossed.items()}
-            owned = None if owned is None else owned[counted.drawn]
+            if owned is not None and self.budgets is not None and np.array_equal(names_of(owned), named):
+                owned, own = None, own_budgets(named, self.budgets, range(len(table)))
+            drawn = counted.drawn
         seed, given = self._seed()
-        apart = self._held_out(table, targets, crossed, owned, named, holdout_key(seed))
-        self.encoding_ = fit_encoding(table[~apart], set()) if self.schema is None else self.schema.encoding()
-        rows, bounds = self.encoding_.encode(table), getattr(self, "target_bounds_", None)
+        apart = self._held_out(table, besides, drawn, holdout_key(seed))
+        some = None if counted is None else counted.of(~apart)
+        by_row = some is not None and checked_counting(self.person_rows) == "each"
+        entries = some.rows if some is not None and by_row else drawn[~apart]
+        self.encoding_ = fit_encoding(table.iloc[entries], set()) if self.schema is None else self.schema.encoding()
+        bounds = getattr(self, "target_bounds_", None)
 
-        def problem(which: NDArray[np.bool_]) -> Problem:
+        def problem(rows: NDArray[np.int64]) -> Problem:
             made = Problem.from_arrays(
-                rows[which],
-                targets[which],
-                None if crossed is None else {name: labels[which] for name, labels in crossed.items()},
-                owners=None if owned is None else owned[which],
-                budgets=self.budgets,
+                self.encoding_.encode(table.iloc[rows]),
+                targets[rows],
+                None if crossed is None else {name: labels[rows] for name, labels in crossed.items()},
+                owners=None if owned is None else owned[rows],
+                budgets=self.budgets if own is None else own[rows],
                 **facts,
             )
             return made.with_classes_read() if bounds is None else made.with_target_range(*bounds)
 
-        training, measured = parted(problem, apart)
-        if counted is not None:
-            some = counted.of(~apart)
-            more = torch.from_numpy(self.encoding_.encode(whole.iloc[some.rows]))
-            of_more = torch.as_tensor(of_whole[some.rows]).to(training.targets.dtype)
+        training, measured = parted(problem, entries, drawn[apart])
+        if some is not None and by_row:
+            training = training.with_each_row(some.person_of, some.most)
+        elif some is not None:
+            more = torch.from_numpy(self.encoding_.encode(table.iloc[some.rows]))
+            of_more = torch.as_tensor(targets[some.rows]).to(training.targets.dtype)
             training = training.with_people(Several(more, of_more, some.first), some.most)
         if crossed is not None:
             check_groups(len(training.public.groups), len(training), list(crossed))
-        fitting = self._fitting(whole, besides, given, training.public)
+        fitting = self._fitting(table, besides, given, training.public)
         settings = Settings.checked(
             epsilon=self.epsilon,
             delta=self.delta,
@@ -217,21 +234,17 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         return count_rows(people, of, self.rows_per_person)
 
     def _held_out(
-        self,
-        table: pd.DataFrame,
-        targets: NDArray[Any],
-        groups: Mapping[str, NDArray[Any]] | None,
-        owners: NDArray[Any] | None,
-        people: NDArray[Any] | None,
-        key: Seed,
+        self, table: pd.DataFrame, besides: Mapping[str, NDArray[Any] | None], drawn: NDArray[np.int64], key: Seed
     ) -> NDArray[np.bool_]:
-        """Which rows are held out: all that was given of a row is what it says, and a person is known by the name."""
-        relation = relation_asked(self._method())
-        besides = {"\0target": targets, **{f"\0group {name}": labels for name, labels in (groups or {}).items()}}
-        if owners is not None:
-            besides["\0owner"] = owners
-        rows = identities_for(relation, table.assign(**besides)) if people is None else name_hashes(people)
-        of = np.zeros(len(table)) if groups is None else cross(groups, len(table))[0]
+        """Which of the drawn rows are held out: all that was given of a row is what it says; people have names."""
+        labels = {name: column[drawn] for name, column in besides.items() if column is not None}
+        groups = {name: column for name, column in labels.items() if name.startswith("group ")}
+        of = cross(groups, len(drawn))[0] if groups else np.zeros(len(drawn))
+        if "person" in labels:
+            rows = name_hashes(labels["person"])
+        else:
+            said = table.iloc[drawn].reset_index(drop=True).assign(**{f"\0{name}": labels[name] for name in labels})
+            rows = identities_for(relation_asked(self._method()), said)
         return Holdout(self.holdout, key).sparing(rows, of)
 
     def _seed(self) -> tuple[Seed, int | None]:
@@ -347,6 +360,7 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
         learning_rate: float | None = None,
         holdout: float = 0.2,
         rows_per_person: int = ROWS_PER_PERSON,
+        person_rows: Counting = "mean",
         schema: Schema | None = None,
         budgets: Mapping[str, float] | None = None,
         accountant: str = "pld",
@@ -365,6 +379,7 @@ class FairPrivateRegressor(RegressorMixin, _FairPrivate):  # type: ignore[misc]
             learning_rate=learning_rate,
             holdout=holdout,
             rows_per_person=rows_per_person,
+            person_rows=person_rows,
             schema=schema,
             budgets=budgets,
             accountant=accountant,

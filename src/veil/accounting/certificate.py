@@ -20,6 +20,8 @@ from veil.foundation.files import FOR_ALL, write_whole
 
 GROUP_SIZES = "group_sizes"
 UNIT_FACT = "unit"
+ROWS_FACT = "rows_of_person"
+"""How many rows of a person are accounted for together, where each counts by itself."""
 UNIT, PERSON = "one row", "one person"
 ADDED = ("by_rows", "generalisation")
 """What certificates of earlier versions do not have."""
@@ -43,27 +45,32 @@ _REPLACED = (
     "what any one row says, as against any other row of the same group and owner",
     f"Public, and the same when a row is replaced: {_NAMES}, and how many rows each has.",
 )
-# The same for people: all rows of a person are there or not, or are others.
+# The same for people: all rows of a person are there or not, or are others. Sizes count people or, where each row
+# counts by itself, rows.
 _PEOPLE_REMOVED = {
     "counted": (
         "whether any one person was in the data or their place was empty",
-        f"Public, and the same when a person is removed: {_NAMES}, and how many people each group has, which was "
+        f"Public, and the same when a person is removed: {_NAMES}, and how many {{counted}} each group has, which was "
         "counted in the rows.",
     ),
     "declared": (
         "whether any one person was in the data",
-        f"Public, and the same when a person is removed: {_NAMES}, and how many people each group has, which was "
+        f"Public, and the same when a person is removed: {_NAMES}, and how many {{counted}} each group has, which was "
         "declared.",
     ),
     "released": (
         "whether any one person was in the data",
-        f"Public, and the same when a person is removed: {_NAMES}. How many people each group has is noisy: this ε "
-        "pays for it.",
+        f"Public, and the same when a person is removed: {_NAMES}. How many {{counted}} each group has is noisy: this "
+        "ε pays for it.",
     ),
 }
 _PEOPLE_REPLACED = (
     "what the rows of any one person say, as against any others of the same group and owner under that name",
     f"Public, and the same when a person is replaced: {_NAMES}, and how many people each has.",
+)
+_ROWS_OF_PERSON_REPLACED = (
+    "what the rows of any one person say, as against as many others of the same group and owner under that name",
+    f"Public, and the same when a person is replaced: {_NAMES}, and how many rows each of them has, and each person.",
 )
 
 
@@ -173,6 +180,7 @@ def certify(
     terms = ledger.terms
     if accountant.approximate:
         raise AccountingError(f"{accountant.name} is an approximation and may underestimate ε: it cannot certify")
+    check_together(terms, accountant)
     guarantees = guarantees_by_account(ledger, accountant)
     readings = _readings(ledger, accountant, guarantees)
     worst = max(guarantees, default=0.0)
@@ -235,6 +243,7 @@ def guarantees_by_account(ledger: Ledger, accountant: Accountant) -> list[float]
 
 def check_budgets(ledger: Ledger, accountant: Accountant) -> None:
     """Reject terms whose rules would let an account exceed its budget; called before anything is released."""
+    check_together(ledger.terms, accountant)
     for account, epsilon in zip(ledger.terms.accounts, guarantees_by_account(ledger, accountant), strict=True):
         if not epsilon <= account.budget * (1 + 1e-6):
             raise AccountingError(
@@ -271,19 +280,46 @@ def unit_of(terms: Terms) -> str:
     return PERSON if terms.facts.get(UNIT_FACT) == PERSON else UNIT
 
 
-def neighbours_in_words(relation: Relation, sizes: object, unit: str = UNIT) -> tuple[str, str]:
+def rows_together(terms: Terms) -> int:
+    """How many rows of a person the ledger's events are accounted for together; 1 where an entry is the unit.
+
+    Raises:
+        AccountingError: What the ledger has there is no number of rows of a person.
+    """
+    found = terms.facts.get(ROWS_FACT, 1)
+    whole = isinstance(found, int) and not isinstance(found, bool) and found >= 1
+    if not whole or (found > 1 and unit_of(terms) == UNIT):
+        raise AccountingError(f"the ledger has {found!r} as {ROWS_FACT}: it must be a number of rows of one person")
+    return int(found)
+
+
+def check_together(terms: Terms, accountant: Accountant) -> None:
+    """Reject an accountant, or a spending rule, that does not count all rows of a person where these are the unit."""
+    rows = rows_together(terms)
+    counted = getattr(accountant, "rows", 1)
+    if counted != rows:
+        raise AccountingError(f"{accountant.name} counts {counted} rows of a person and the ledger is for {rows}")
+    tokens = (account.rule for account in terms.accounts)
+    if rows > 1 and not all(isinstance(rule, TokenBucket) for rule in tokens):
+        raise AccountingError("only releases that are fixed beforehand are accounted for several rows of a person")
+
+
+def _neighbours_in_words(terms: Terms) -> tuple[str, str]:
     """What nobody can tell, and what is public and stays fixed. Sizes of unknown origin count as counted."""
-    if relation is Relation.REPLACE_ONE:
-        return _REPLACED if unit == UNIT else _PEOPLE_REPLACED
+    unit, together = unit_of(terms), rows_together(terms)
+    if terms.relation is Relation.REPLACE_ONE:
+        people = _PEOPLE_REPLACED if together == 1 else _ROWS_OF_PERSON_REPLACED
+        return _REPLACED if unit == UNIT else people
     removed = _REMOVED if unit == UNIT else _PEOPLE_REMOVED
-    return removed.get(str(sizes), removed["counted"])
+    hidden, fixed = removed.get(str(terms.facts.get(GROUP_SIZES)), removed["counted"])
+    return hidden, fixed.format(counted="people" if together == 1 else "rows")
 
 
 def _statement(epsilon: float, terms: Terms, by_owner: Mapping[str, float]) -> str:
     odds = math.exp(min(epsilon, 700.0))
     factor = f"by more than a factor of {odds:.2f}" if odds < 1000 else "by more than a very large factor"
     unit = unit_of(terms)
-    hidden, fixed = neighbours_in_words(terms.relation, terms.facts.get(GROUP_SIZES), unit)
+    hidden, fixed = _neighbours_in_words(terms)
     text = (
         f"Seeing the model, nobody can tell {hidden} {factor} (ε = {epsilon:.3g}) in the odds, except with a "
         f"probability of at most δ = {terms.delta:.2g}. {fixed}"

@@ -6,6 +6,9 @@ accountant reads noise relative to 2C and its PLD accountant relative to C.
 Two kinds of event it cannot compose as tightly as Veil does: subsets without replacement (it has a Rényi bound only)
 and envelopes. Where Veil claims a PLD for those, the check is a *lower* bound on the true ε: the ε of one pair
 of tables that can occur, and of single rungs repeated throughout. A claim below it would be false.
+
+Where the ledger is for all rows of a person together, each release is the mixture of Gaussians that as many rows of
+one direction make: j of them are drawn with the binomial or hypergeometric chance.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ from typing import Any
 import dp_accounting
 from dp_accounting import pld as peer_pld
 from dp_accounting import rdp as peer_rdp
+from scipy import stats
 
 from veil.accounting import events as kinds
 from veil.accounting.accountant import Accountant
-from veil.accounting.certificate import ADDED, UNIT, Certificate, certify, check_budgets
+from veil.accounting.certificate import ADDED, UNIT, Certificate, certify, check_budgets, rows_together
 from veil.accounting.events import AccountingError, Event, Relation, Repeated
 from veil.accounting.ledger import Account, Ledger, LedgerDamaged, Terms
 from veil.accounting.pld import Pld
@@ -33,7 +37,9 @@ from veil.accounting.spending_rules import RenyiFilter, TokenBucket
 
 TOLERANCE = 0.01
 GRID = 1e-4
-ACCOUNTANTS: Mapping[str, Callable[[], Accountant]] = {"pld": Pld, "rdp": Rdp}
+# Mixtures of many Gaussians take ten times as long as one; on this grid they are right to a part in a thousand.
+GRID_OF_ROWS = 1e-3
+ACCOUNTANTS = ("pld", "rdp")
 # What follows from the ledger alone; δ, relation and the ledger's state are compared apart.
 REMADE = (
     "method",
@@ -147,7 +153,7 @@ def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
     if terms.accountant not in ACCOUNTANTS:
         yield f"the ledger's accountant is {terms.accountant!r}, which certifies nothing"
         return
-    found, remade = certificate.as_json(), certify(ledger, ACCOUNTANTS[terms.accountant]()).as_json()
+    found, remade = certificate.as_json(), certify(ledger, accountant_of(terms)).as_json()
     for name in REMADE:
         if name.startswith(ADDED) and not found[name]:
             continue  # certificates of earlier versions have none
@@ -204,7 +210,7 @@ def _faults_after(certificate: Certificate, path: Path) -> Iterable[str]:
     try:
         after = _opened(path)
         terms = after.terms
-        check_budgets(after, ACCOUNTANTS.get(terms.accountant, Rdp)())
+        check_budgets(after, accountant_of(terms))
     except AccountingError as error:
         yield str(error) if isinstance(error, LedgerDamaged) else f"{path.name}: {error}"
         return
@@ -240,6 +246,12 @@ def _short(value: Any) -> str:
     return text if len(text) <= 200 else text[:200] + " …"
 
 
+def accountant_of(terms: Terms) -> Accountant:
+    """The accountant that a ledger names, for as many rows of a person as it says."""
+    rows = rows_together(terms)
+    return Pld(rows=rows) if terms.accountant == "pld" or rows > 1 else Rdp()
+
+
 def _second_epsilon(account: Account, ledger: Ledger) -> tuple[float | None, str]:
     rule, terms = account.rule, ledger.terms
     try:
@@ -273,9 +285,14 @@ def _by_tokens(tokens: tuple[Repeated, ...], terms: Terms) -> tuple[float, str]:
 
 def _compose(tokens: Sequence[Repeated], terms: Terms) -> tuple[float, str]:
     translate: Callable[[Event], Any]
+    rows = rows_together(terms)
     subsets = any(isinstance(token.event, kinds.SubsetGaussian) for token in tokens)
-    if terms.accountant == "rdp" and subsets:
-        peer: Any = peer_rdp.RdpAccountant(neighboring_relation=_relation(terms.relation))
+    if rows > 1:
+        peer: Any = peer_pld.PLDAccountant(_relation(Relation.ADD_REMOVE), value_discretization_interval=GRID_OF_ROWS)
+        how = f"PLD of {rows} rows of a person" + (", of one pair of tables: a lower bound" if subsets else "")
+        translate = partial(_several_rows, rows=rows)
+    elif terms.accountant == "rdp" and subsets:
+        peer = peer_rdp.RdpAccountant(neighboring_relation=_relation(terms.relation))
         how, translate = "RDP", partial(_translate, rdp=True)
     elif subsets:
         # All other rows equal the new row: then drawing the old one is all that tells the two tables apart.
@@ -296,6 +313,27 @@ def _as_seen_alone(event: Event) -> Any:
     if isinstance(event, kinds.Gaussian):
         return dp_accounting.GaussianDpEvent(event.noise_multiplier / event.reach)
     raise _NoTranslationError(type(event).__name__)
+
+
+def _several_rows(event: Event, rows: int) -> Any:
+    """A release when all rows of a person point in one direction, and the others in a subset are like what replaces."""
+    if isinstance(event, kinds.Tree):
+        return _several_rows(event.as_gaussian(), rows)
+    if isinstance(event, kinds.Gaussian | kinds.Laplace):
+        kind = dp_accounting.GaussianDpEvent if isinstance(event, kinds.Gaussian) else dp_accounting.LaplaceDpEvent
+        return kind(event.noise_multiplier / (event.reach * rows))
+    if isinstance(event, kinds.PoissonGaussian) and event.relation is Relation.ADD_REMOVE:
+        if event.rate == 1:
+            return dp_accounting.GaussianDpEvent(event.noise_multiplier / rows)
+        noise, chances = event.noise_multiplier, stats.binom(rows, event.rate).pmf(range(rows + 1))
+    elif isinstance(event, kinds.SubsetGaussian):
+        noise = event.noise_multiplier / event.reach
+        chances = stats.hypergeom(event.size, min(rows, event.size), event.batch).pmf(range(rows + 1))
+    else:
+        raise _NoTranslationError(f"several rows of a {type(event).__name__}")
+    return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
+        noise, list(range(rows + 1)), (chances / chances.sum()).tolist()
+    )
 
 
 class _NoTranslationError(Exception):

@@ -76,7 +76,7 @@ def _measured(world: World, model: torch.nn.Module, seed: Seed) -> tuple[float, 
 
 def _scaled(settings: Settings, facts: PublicFacts, share: float) -> Settings:
     """Settings at which a share of the rows has that share of the noise."""
-    delta, accountant = settings.delta_for(facts), settings.accountant_for()
+    delta, accountant = settings.delta_for(facts), settings.accountant_for(facts)
     epsilon = settings.epsilon
     if share < 1.0:
         epsilon = accountant.epsilon([Gaussian(share * noise_of_one(facts, settings))], delta)

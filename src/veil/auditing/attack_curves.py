@@ -78,7 +78,9 @@ def ceiling(rule: SpendingRule, accountant: Accountant) -> Ceiling:
     0.575
     """
     if isinstance(rule, TokenBucket):
-        tpr = 1.0 - Pld(1e-3).tradeoff(rule.tokens, GRID) if rule.tokens else GRID.copy()
+        tpr = (
+            1.0 - Pld(1e-3, getattr(accountant, "rows", 1)).tradeoff(rule.tokens, GRID) if rule.tokens else GRID.copy()
+        )
         return Ceiling(np.maximum(tpr, GRID))
     return ceiling_from_pairs([(rule.guarantee(delta, accountant), delta) for delta in np.logspace(-9, -0.05, 60)])
 

@@ -189,7 +189,7 @@ def canary_bounds(scores: Scores, chosen: Sequence[int], delta: float, confidenc
     fits = []
     for events, members in alike.items():
         mask = np.isin(cells, members)
-        fits.append(fdp_fit(values[mask], coins[mask], tuple(events), delta, each))
+        fits.append(fdp_fit(values[mask], coins[mask], tuple(events), delta, each, scores.canaries.rows))
     best = max(fits, key=lambda bound: bound.epsilon)
     mask = np.isin(cells, list(chosen))
     mine, sides = values[mask], coins[mask]
@@ -235,9 +235,9 @@ def lira_audit(training: ShadowTraining, settings: AuditSettings = DEFAULTS, wor
     started, confidence = time.perf_counter(), settings.confidence
     plan, problem = training.plan, training.problem
     found = train_shadows(training, settings.shadows, workers)
-    there = problem.present
-    scores, inside = lira(found.scores, found.inside, settings.mode)[:, there], found.inside[:, there]
-    by_loss = attack_curve(-found.losses[:, there], inside, None, confidence)
+    found, there = found.by_unit(problem)
+    scores, inside = lira(found.scores, found.inside, settings.mode), found.inside
+    by_loss = attack_curve(-found.losses, inside, None, confidence)
     details = {"shadows": settings.shadows, "mode": settings.mode, "auroc_of_the_loss_threshold": by_loss.auroc}
     return _curve_audit("lira", plan, scores, inside, problem.cell_of[there], confidence, started, details)
 
@@ -322,7 +322,7 @@ def promises(plan: Plan) -> list[float]:
     """The ε of every cell's rule; infinite where nothing is promised."""
     if plan.rules is None:
         return [float("inf")] * len(plan.facts.cells)
-    accountant, known = plan.settings.accountant_for(), {}
+    accountant, known = plan.settings.accountant_for(plan.facts), {}
     for rule in plan.rules:
         if rule not in known:
             known[rule] = rule.guarantee(plan.delta, accountant)
@@ -333,7 +333,7 @@ def ceilings(plan: Plan) -> list[Ceiling]:
     """The highest curve that every cell's rule allows; no limit where nothing is promised."""
     if plan.rules is None:
         return [ceiling_from_pairs([])] * len(plan.facts.cells)
-    accountant, known = plan.settings.accountant_for(), dict[Any, Ceiling]()
+    accountant, known = plan.settings.accountant_for(plan.facts), dict[Any, Ceiling]()
     for rule in plan.rules:
         if rule not in known:
             known[rule] = ceiling(rule, accountant)

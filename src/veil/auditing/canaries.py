@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor, nn
 
 from veil.accounting import Ledger, Relation, Repeated
@@ -65,21 +66,23 @@ def canary_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Canaries:
-    """The canaries: cell and coin flip of each, and their rows."""
+    """The canaries: cell and coin flip of each, their rows, and how many of these are entries of each canary."""
 
     cells: NDArray[np.int64]
     coins: NDArray[np.bool_]
     problem: Problem
+    rows: int = 1
 
     def __len__(self) -> int:
         return len(self.cells)
 
 
-def make_canaries(plan: Plan, per_group: int, seed: Seed) -> Canaries:
+def make_canaries(plan: Plan, per_group: int, seed: Seed, rows: int | None = None) -> Canaries:
     """At least `per_group` canaries in every group of the plan's facts, in and out by fair coins.
 
     Where rows are drawn independently there may be as many canaries as one likes, as every row plays alone. Batches
     without replacement need exactly the declared rows: there some are canaries and the others have a gradient of 0.
+    Where a person's rows count each by itself, a canary is a person with `rows` of them, by default as many as count.
     """
     require(plan.relation is not None, f"{plan.method} is not private: there is no guarantee to audit")
     require(plan.solver is None, f"{plan.method} does not train in steps, so canaries cannot be added")
@@ -88,26 +91,27 @@ def make_canaries(plan: Plan, per_group: int, seed: Seed) -> Canaries:
     free = drawn_alone(first_release(plan.controller))
     in_group = [sum(1 for other in cells if other.group == cell.group) for cell in cells]
     wanted = [-(-per_group // count) for count in in_group]
-    rows = wanted if free else [cell.rows for cell in cells]
-    playing = [min(own, total) for own, total in zip(wanted, rows, strict=True)]
-    cell_of = np.repeat(np.arange(len(cells)), rows)
-    plays = np.concatenate([np.arange(total) < own for own, total in zip(playing, rows, strict=True)])
-    count = int(plays.sum())
+    each = plan.facts.rows_together if rows is None else rows
+    totals = [each * own for own in wanted] if free else [cell.rows for cell in cells]
+    playing = [min(own, total // each) for own, total in zip(wanted, totals, strict=True)]
+    cell_of = np.repeat(np.arange(len(cells)), totals)
+    plays = np.concatenate([np.arange(total) < each * own for own, total in zip(playing, totals, strict=True)])
+    count = sum(playing)
     ids = np.full(len(cell_of), count, dtype=np.int64)
-    ids[plays] = np.arange(count)
+    ids[plays] = np.repeat(np.arange(count), each)
     coins = seed.generator("canary coins", 0).random(count) < 0.5
     signs, present = plays.astype(np.float32), np.ones(len(cell_of), dtype=bool)
     if plan.relation is Relation.ADD_REMOVE:
-        present[plays] = coins
+        present[plays] = np.repeat(coins, each)
     else:
-        signs[plays] = np.where(coins, 1.0, -1.0)
+        signs[plays] = np.where(np.repeat(coins, each), 1.0, -1.0)
     problem = Problem(torch.from_numpy(ids)[:, None], torch.from_numpy(signs), cell_of, plan.facts, present)
-    return Canaries(cell_of[plays], coins, of_unit(problem))
+    return Canaries(cell_of[plays][::each], coins, of_unit(problem), each)
 
 
 def of_unit(problem: Problem) -> Problem:
-    """The same, where people are protected: every canary is a person who has the row several times."""
-    if problem.public.unit == "row":
+    """The same, where people are protected by their mean: every canary is a person who has the row several times."""
+    if problem.public.unit == "row" or problem.public.person_rows == "each":
         return problem
     rows = np.repeat(np.arange(len(problem.cell_of)), CANARY_ROWS)
     first = CANARY_ROWS * np.arange(len(problem.cell_of) + 1)
@@ -218,21 +222,21 @@ class Likelihood:
     """Sums the log-likelihood ratio of "in" against "out" over steps: the most powerful score."""
 
     def __init__(self, canaries: Canaries, relation: Relation) -> None:
-        self._relation = relation
+        self._relation, self._rows = relation, canaries.rows
         self.values = np.zeros(len(canaries))
 
     def add(self, step: CanaryStep) -> None:
-        """log(1−q+q·e^(xμ−μ²/2)), minus the same for the other direction where rows are replaced."""
+        """log Σ_j P(j of its rows are drawn)·e^(jxμ−j²μ²/2), minus the same for the other direction if replaced."""
         seen = step.values.sum(axis=0) / math.sqrt(2.0)
-        self.values += _log_ratio(seen, step.shift, step.rate)
+        self.values += _log_ratio(seen, step.shift, step.rate, self._rows)
         if self._relation is Relation.REPLACE_ONE:
-            self.values -= _log_ratio(seen, -step.shift, step.rate)
+            self.values -= _log_ratio(seen, -step.shift, step.rate, self._rows)
 
 
-def _log_ratio(seen: Floats, shift: Floats, rate: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        log_rate, log_rest = np.log(rate), np.log1p(-rate)
-    ratio: Floats = np.logaddexp(log_rest, log_rate + seen * shift - shift**2 / 2)
+def _log_ratio(seen: Floats, shift: Floats, rate: Floats, rows: int) -> Floats:
+    drawn = np.arange(rows + 1)[:, None]
+    chances = stats.binom.logpmf(drawn, rows, rate)
+    ratio: Floats = np.logaddexp.reduce(chances + drawn * seen * shift - (drawn * shift) ** 2 / 2, axis=0)
     return ratio
 
 

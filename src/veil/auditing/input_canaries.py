@@ -42,23 +42,22 @@ def put_among(problem: Problem, per_group: int, seed: Seed) -> tuple[Problem, ND
     """
     classes = len(problem.public.classes)
     require(classes >= 2, "input canaries need classes: the task must be classification")
-    generator = seed.generator("input canaries", 0)
+    generator, unit_of = seed.generator("input canaries", 0), problem.by_unit()
     chosen = []
     for group in range(len(problem.public.groups)):
-        rows = np.flatnonzero((problem.group_of == group) & problem.present)
+        rows = np.flatnonzero((problem.group_of == group) & problem.present & (unit_of == np.arange(len(unit_of))))
         chosen.append(generator.permutation(rows)[: min(per_group, len(rows) // 2)])
     rows = np.sort(np.concatenate(chosen))
     require(len(rows) >= 2, "there are too few rows to add canaries")
-    targets = problem.targets.clone()
-    shift = torch.from_numpy(generator.integers(1, classes, len(rows)))
-    targets[torch.from_numpy(rows)] = (targets[torch.from_numpy(rows)] + shift) % classes
+    moved = torch.zeros(len(problem.targets), dtype=problem.targets.dtype)
+    moved[torch.from_numpy(rows)] = torch.from_numpy(generator.integers(1, classes, len(rows))).to(moved.dtype)
     coins = generator.random(len(rows)) < 0.5
-    present = problem.present.copy()
-    present[rows] = coins
-    several = problem.several
-    if several is not None:  # all rows of a canary
-        moved = torch.zeros(len(targets), dtype=targets.dtype)
-        moved[torch.from_numpy(rows)] = shift
+    out = np.zeros(len(unit_of), dtype=bool)
+    out[rows] = ~coins
+    # All rows of a canary, where it has several.
+    targets = (problem.targets + moved[torch.from_numpy(unit_of)]) % classes
+    present, several = problem.present & ~out[unit_of], problem.several
+    if several is not None:
         several = replace(several, targets=(several.targets + moved[several.person_of]) % classes)
     return replace(problem, targets=targets, present=present, several=several), rows, coins
 

@@ -111,9 +111,16 @@ def gdp_fit(scores: Floats, coins: Coins, delta: float, confidence: float = 0.95
 
 
 def fdp_fit(
-    scores: Floats, coins: Coins, events: Sequence[Repeated], delta: float, confidence: float = 0.95
+    scores: Floats,
+    coins: Coins,
+    events: Sequence[Repeated],
+    delta: float,
+    confidence: float = 0.95,
+    rows: int = 1,
 ) -> LowerBound:
     """The ε of the ledger's releases with as much noise as makes their TV the least one that the guesses allow.
+
+    `rows` is how many rows of a person each guess is about.
 
     If the noise were larger than that, so many right guesses would be rarer than 1 − `confidence`. TV is taken from
     above and ε from below (`Pld`), so numerical error is on the safe side.
@@ -121,13 +128,13 @@ def fdp_fit(
     variation = least_variation(scores, coins, confidence)
     if variation <= 0 or not events:
         return _bound("fdp-fit", 0.0, confidence)
-    judge = Pld(1e-3)
+    judge = Pld(1e-3, rows)
 
     def excess(log_scale: float) -> float:
         return judge.total_variation(scaled(events, math.exp(log_scale))) - variation
 
     scale = math.exp(_falling_root(excess))
-    return _bound("fdp-fit", _epsilon_below(scaled(events, scale), delta), confidence)
+    return _bound("fdp-fit", _epsilon_below(scaled(events, scale), delta, Pld(rows=rows)), confidence)
 
 
 def _falling_root(function: Callable[[float], float], tolerance: float = 2e-4) -> float:
@@ -147,10 +154,10 @@ def _falling_root(function: Callable[[float], float], tolerance: float = 2e-4) -
     return root
 
 
-def _epsilon_below(events: Sequence[Repeated], delta: float) -> float:
-    epsilon = Pld().lower_epsilon(events, delta)
+def _epsilon_below(events: Sequence[Repeated], delta: float, judge: Pld) -> float:
+    epsilon = judge.lower_epsilon(events, delta)
     # The proved lower bound has no window where ε is tiny; the upper one is within a part in ten thousand there.
-    return epsilon if epsilon > 0 else Pld().epsilon(events, delta) * 0.999
+    return epsilon if epsilon > 0 else judge.epsilon(events, delta) * 0.999
 
 
 def scaled(events: Sequence[Repeated], factor: float) -> tuple[Repeated, ...]:

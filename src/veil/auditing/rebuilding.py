@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from veil.auditing.shadow_models import BuildModel
 from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.plans import Plan
-from veil.problem import Cell, Problem, PublicFacts, Unit
+from veil.problem import Cell, Problem, PublicFacts
 from veil.request import Request, Settings
 from veil.tables.images import holds_images
 from veil.tables.mapped import is_large
@@ -108,8 +108,12 @@ def facts_from(record: Mapping[str, Any]) -> PublicFacts:
     names = tuple(str(group["name"]) for group in groups)
     owners = (str(record["owners"][0]["name"]),)
     classes, sizes = tuple(record["classes"]), record.get("sizes", "counted")
-    unit: Unit = "person" if (record.get("privacy") or {}).get("unit") == PERSON else "row"
-    return PublicFacts(names, owners, cells, (1,), record["task"], classes, None, sizes, unit=unit)
+    facts = PublicFacts(names, owners, cells, (1,), record["task"], classes, None, sizes)
+    privacy = record.get("privacy") or {}
+    if privacy.get("unit") != PERSON:
+        return facts
+    together = int(privacy.get("rows_together", 1))
+    return replace(facts, unit="person", rows_per_unit=together, person_rows="mean" if together == 1 else "each")
 
 
 def reload(folder: Path) -> LoadedRun:

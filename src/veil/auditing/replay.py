@@ -20,15 +20,16 @@ from torch import Tensor, nn
 from veil.accounting import Ledger, Relation, Repeated
 from veil.accounting.events import AccountingError, Event, Mixture
 from veil.accounting.ledger import BudgetExceeded
-from veil.auditing.canaries import CanaryModel, canary_loss
+from veil.auditing.canaries import CanaryModel, canary_loss, of_unit
 from veil.auditing.goodness_of_fit import Check
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
 from veil.noise import GaussianNoise
-from veil.plans import Plan
+from veil.plans import LossFunction, Plan
 from veil.plans.controllers import first_release
 from veil.problem import Problem
 from veil.releases import GradientRelease, Released
+from veil.training.person_losses import by_person
 
 TOLERANCE = 2e-4
 
@@ -50,7 +51,7 @@ class NoNoise(GaussianNoise):
 
 @dataclass(frozen=True)
 class Scene:
-    """Rows and a model to replay steps on."""
+    """Rows or people, and a model to replay steps on."""
 
     name: str
     problem: Problem
@@ -62,7 +63,7 @@ def tied_scene(plan: Plan) -> Scene:
     cell_of = _cells(plan)
     count = len(cell_of)
     problem = Problem(torch.arange(count)[:, None], torch.ones(count), cell_of, plan.facts, np.ones(count, dtype=bool))
-    return Scene("rows with equal losses", problem, GradientEngine(CanaryModel(count), canary_loss))
+    return _scene("rows with equal losses", problem, CanaryModel(count), canary_loss)
 
 
 def random_scene(plan: Plan, features: int = 6) -> Scene:
@@ -76,7 +77,13 @@ def random_scene(plan: Plan, features: int = 6) -> Scene:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, 2))
     problem = Problem(x, y, cell_of, plan.facts, np.ones(count, dtype=bool))
-    return Scene("random rows", problem, GradientEngine(model, _cross_entropy))
+    return _scene("random rows", problem, model, _cross_entropy)
+
+
+def _scene(name: str, problem: Problem, model: nn.Module, loss: LossFunction) -> Scene:
+    """Where people are protected by their mean, every row is a person who has it several times."""
+    people = of_unit(problem)
+    return Scene(name, people, GradientEngine(model, by_person(people, loss)[1]))
 
 
 def _cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -127,7 +134,7 @@ def replay_checks(plan: Plan, scene: Scene, steps: int = 4, rows_per_step: int =
 
 
 def _make(release: GradientRelease, scene: Scene, problem: Problem, step: int) -> Released:
-    seed = Seed.from_int(9)
+    seed, problem = Seed.from_int(9), problem.together()
     return release.make(scene.engine, problem, release.draw.sampler(problem.strata()), seed, step, NoNoise(seed))
 
 

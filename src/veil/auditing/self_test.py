@@ -114,7 +114,7 @@ def self_test(
     assert plan.relation is not None
     level = FALSE_ALARMS / CHECKS_AT_MOST
     source = Seed.from_system() if seed is None else Seed.from_int(seed)
-    canaries = make_canaries(plan, per_group, source)
+    canaries = make_canaries(plan, per_group, source, rows=1)
     names = tuple(plan.facts.cell_name(cell) for cell in range(len(plan.facts.cells)))
     residuals = Residuals(canaries, plan.relation, names)
     scores = play(plan, seed=source, make_loop=make_loop, watch=[residuals.watch], canaries=canaries)
@@ -131,6 +131,6 @@ def _canary_check(plan: Plan, scores: Scores, cell: int, level: float) -> Check:
     assert plan.rules is not None
     name = f"canaries give away no more than ε ({plan.facts.cell_name(cell)})"
     own = scores.canaries.cells == cell
-    promised = plan.rules[cell].guarantee(plan.delta, plan.settings.accountant_for())
+    promised = plan.rules[cell].guarantee(plan.delta, plan.settings.accountant_for(plan.facts))
     found = fdp_fit(scores.values[own], scores.canaries.coins[own], scores.charged[cell], plan.delta, 1.0 - level)
     return Check(name, found.epsilon <= promised, f"at least {found.epsilon:.3g} of {promised:.3g}", None)

@@ -44,6 +44,18 @@ class Shadows:
     inside: NDArray[np.bool_]
     losses: Floats
 
+    def by_unit(self, problem: Problem) -> tuple[Shadows, NDArray[np.int64]]:
+        """Mean scores of each unit of privacy that is there, a row or a person, and the first row of each."""
+        unit_of = problem.by_unit()
+        firsts = np.flatnonzero(problem.present & (unit_of == np.arange(len(unit_of))))
+        size = np.bincount(unit_of, minlength=len(unit_of))[firsts]
+
+        def mean(of_rows: Floats) -> Floats:
+            sums = np.stack([np.bincount(unit_of, weights=line, minlength=len(unit_of)) for line in of_rows])
+            return np.asarray(sums[:, firsts] / size)
+
+        return Shadows(mean(self.scores), self.inside[:, firsts], mean(self.losses)), firsts
+
 
 @dataclass(frozen=True)
 class ShadowTraining:
@@ -64,7 +76,8 @@ class ShadowTraining:
         torch.set_num_threads(1)
         plan, problem = self.plan, self.problem
         source = Seed(Seed.from_int(self.seed).key("shadow model", index))
-        inside = problem.present & (source.generator("shadow rows", 0).random(len(problem.cell_of)) < 0.5)
+        coins = source.generator("shadow rows", 0).random(len(problem.cell_of)) < 0.5
+        inside = problem.present & coins[problem.by_unit()]
         trained = self.model(problem, source)
         ledger = Ledger(plan.terms()) if plan.private else None
         carry_out(Loop(trained, replace(problem, present=inside), plan, self.loss, source, ledger))
@@ -153,6 +166,7 @@ def _rows_mark(problem: Problem) -> bytes:
     rows.update(problem.cell_of.tobytes())
     rows.update(problem.present.tobytes())
     rows.update(problem.inputs.numpy().tobytes())
+    rows.update(problem.by_unit().tobytes())
     if problem.several is not None:
         rows.update(problem.several.first.tobytes())
         rows.update(problem.several.targets.numpy().tobytes())

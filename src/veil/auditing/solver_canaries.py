@@ -93,7 +93,8 @@ def play_solver(plan: Plan, solutions: int, seed: Seed, model: nn.Module | None 
     games = enumerate(zip(cells.tolist(), coins.tolist(), strict=True))
     values = np.array([sum(solved("solution", i, cell, there, size).ratios) for i, (cell, there) in games])
     charged = tuple(ledgers[0].spent(cell) for cell in range(len(facts.cells)))
-    return Scores(Canaries(cells, coins, _alone(facts, 0, 0, size)), values, charged)
+    canaries = Canaries(cells, coins, _alone(facts, 0, 0, size), facts.rows_together)
+    return Scores(canaries, values, charged)
 
 
 def _model(plan: Plan) -> nn.Module:
@@ -108,4 +109,6 @@ def _alone(facts: PublicFacts, cell: int, index: int, size: float) -> Problem:
     signs = torch.where(torch.arange(math.prod(facts.input_shape)) % 2 == 0, size, -size)
     inputs = signs.reshape(1, *facts.input_shape)
     target = torch.tensor([index % len(facts.classes)]) if facts.classes else torch.tensor([1.0])
-    return of_unit(Problem(inputs, target, np.array([cell]), facts, np.ones(1, dtype=bool)))
+    rows = facts.rows_together
+    cells, there = np.full(rows, cell), np.ones(rows, dtype=bool)
+    return of_unit(Problem(inputs.expand(rows, *facts.input_shape), target.expand(rows), cells, facts, there))

@@ -149,8 +149,13 @@ def _costs(plan: Plan, terms: DataSet, held_out: bool) -> dict[tuple[str, str], 
     """The cost of each cell; equal rules are worked out once."""
     if plan.rules is None or plan.relation is None:
         raise InputError(f"{plan.method} is not private: its privacy loss is unlimited, so no budget allows it")
-    accountant, facts = plan.settings.accountant_for(), plan.facts
-    besides = [_measurement(plan, terms, accountant)] if held_out else []
+    accountant, facts = plan.settings.accountant_for(plan.facts), plan.facts
+    require(
+        facts.rows_together == 1 or terms.order is None,
+        f'the budget of "{terms.name}" adds Rényi costs, which count one row of a person: use person_rows mean, or a '
+        "budget with composition by sum",
+    )
+    besides = [_measurement(plan, terms, plan.settings.accountant_for())] if held_out else []
     known: dict[Any, Cost] = {}
     for rule in plan.rules:
         if rule not in known:

@@ -65,7 +65,8 @@ def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.add_column("group")
     people = summaries[0]["privacy"].get("unit") == "one person"
-    table.add_column("training people" if people else "training rows", justify="right")
+    counted = "people" if people and summaries[0]["privacy"].get("rows_together", 1) == 1 else "rows"
+    table.add_column(f"training {counted}", justify="right")
     table.add_column("test rows", justify="right")
     for summary in summaries:
         table.add_column(summary["method"], justify="right")

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from veil.accounting import Gaussian, PoissonGaussian, Rdp, Repeated, SubsetGaussian
+from veil.accounting.accountant import Accountant
 from veil.methods.asc import AscController
 from veil.plans import Plan
 from veil.plans.controllers import first_release
@@ -36,11 +37,16 @@ def plan_rows(plan: Plan) -> list[dict[str, Any]]:
                 "clip": limit if math.isfinite(limit) else None,
                 "clip_range": list(ranges[cell]) if ranges else None,
                 "noise_multiplier": release.noise_multiplier(cell) if event else None,
-                "epsilon_of_one_step": Rdp().epsilon([Repeated(event)], plan.delta) if event else None,
-                "epsilon": rule.guarantee(plan.delta, plan.settings.accountant_for()) if rule else None,
+                "epsilon_of_one_step": _single(plan).epsilon([Repeated(event)], plan.delta) if event else None,
+                "epsilon": rule.guarantee(plan.delta, plan.settings.accountant_for(plan.facts)) if rule else None,
             }
         )
     return records
+
+
+def _single(plan: Plan) -> Accountant:
+    """The accountant of one release."""
+    return Rdp() if plan.facts.rows_together == 1 else plan.settings.accountant_for(plan.facts)
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def crossed_for(facts: PublicFacts, settings: Settings) -> int:
 def noise_of_one(facts: PublicFacts, settings: Settings) -> float:
     """κ: the noise multiplier of a single release that costs the whole budget."""
     budget = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
-    return noise_multiplier(_single, budget, settings.delta_for(facts), settings.accountant_for())
+    return noise_multiplier(_single, budget, settings.delta_for(facts), settings.accountant_for(facts))
 
 
 def _standing_out(facts: PublicFacts, settings: Settings) -> float:

@@ -147,7 +147,7 @@ class _OneGroupAtATime(LossDrivenMethod):
         )
 
     def _noise(self, tokens: Callable[[float, int], list[Repeated]], facts: PublicFacts, settings: Settings) -> float:
-        accountant, delta = settings.accountant_for(), settings.delta_for(facts)
+        accountant, delta = settings.accountant_for(facts), settings.delta_for(facts)
         kappa, known = 0.0, set[tuple[float, Event]]()
         for cell in self.protected(facts):
             budget = facts.budget_of(cell, settings.epsilon)

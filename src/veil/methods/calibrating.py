@@ -55,7 +55,7 @@ def calibrate(
     release: Callable[[float], GradientRelease], facts: PublicFacts, settings: Settings, steps: int
 ) -> tuple[float, tuple[TokenBucket, ...]]:
     """The smallest κ at which `steps` times `release(κ)` stays within every cell's budget, and the rules it makes."""
-    accountant, delta = settings.accountant_for(), settings.delta_for(facts)
+    accountant, delta = settings.accountant_for(facts), settings.delta_for(facts)
     probe = release(1.0).events(facts)
     tightest: dict[Event, tuple[float, int]] = {}
     for cell, event in probe.items():

@@ -181,7 +181,7 @@ def _by_pld(events: Callable[[float], list[Repeated]], facts: PublicFacts, setti
     """The smallest κ at which `events(κ)` fit the smallest budget, by PLD."""
     budget = min(facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells)))
     try:
-        return noise_multiplier(events, budget, settings.delta_for(facts), settings.accountant_for())
+        return noise_multiplier(events, budget, settings.delta_for(facts), settings.accountant_for(facts))
     except AccountingError as error:
         raise InputError(f"no noise gives ε = {budget:g}: {error}") from error
 

@@ -102,7 +102,16 @@ def owner_shares(
     require(variant in ("sample", "scale", "both"), f'variant is "{variant}": it must be sample, scale or both')
     budgets = facts.budgets or (settings.epsilon,) * len(facts.owners)
     cost = _Cost(
-        settings.steps_for(facts), settings.delta_for(facts), relation, settings.accountant_for(), facts.owner_sizes
+        settings.steps_for(facts),
+        settings.delta_for(facts),
+        relation,
+        settings.accountant_for(facts),
+        facts.owner_sizes,
+    )
+    require(
+        cost.accountant.supports(PoissonGaussian(1.0, 0.5, relation)),
+        "rows of a person that are drawn one by one and replaced are accounted for one row of a person alone: use "
+        "person_rows mean, or neighbours add-remove",
     )
     batch = batch_of(facts, settings)
     rate = batch / facts.rows

@@ -164,7 +164,7 @@ def plan_ladders(
             return tokens(cell, ladder(noise), shared_loss if loss_noise is None else noise * loss_noise)
 
         budget = facts.budget_of(cell, settings.epsilon)
-        noise = noise_multiplier(events, budget, delta, Pld(looseness=5e-4), tolerance=1e-3)
+        noise = noise_multiplier(events, budget, delta, Pld(looseness=5e-4, rows=facts.rows_together), tolerance=1e-3)
         return ladder(noise), noise
 
     found = []

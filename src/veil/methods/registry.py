@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
-from veil.accounting import Relation
-from veil.errors import InputError
+from veil.accounting import Pld, Relation, TokenBucket
+from veil.errors import InputError, require
 from veil.plans import Plan, Settings
 from veil.problem import Problem, PublicFacts
 
@@ -140,7 +140,22 @@ def relation_asked(method: Method) -> Relation | None:
 
 def planned(method: Method, facts: PublicFacts, settings: Settings) -> Plan:
     """The method's plan, with the method's options in it."""
-    return replace(method.plan(facts, settings), options=options_of(method))
+    return replace(_counted(method.plan(facts, settings)), options=options_of(method))
+
+
+def _counted(plan: Plan) -> Plan:
+    """Reject a plan whose releases are not accounted for all rows of a person together, where these are the unit."""
+    rows = plan.facts.rows_together
+    if rows > 1 and plan.rules is not None:
+        judge = Pld(rows=rows)
+        fixed = all(isinstance(rule, TokenBucket) for rule in plan.rules)
+        tokens = {token.event for rule in plan.rules if isinstance(rule, TokenBucket) for token in rule.tokens}
+        require(
+            fixed and all(map(judge.supports, tokens)),
+            f"the releases of {plan.method} are accounted for one row of a person alone: use person_rows mean, which "
+            "every method takes, or another method",
+        )
+    return plan
 
 
 def options_of(method: Method) -> dict[str, Any]:

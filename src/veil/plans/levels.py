@@ -29,7 +29,7 @@ def level_table(plan: Plan) -> list[LevelRow]:
     rates = getattr(release.draw, "rates", None)
     if rates is None or plan.rules is None:
         raise InputError(f"{plan.method} does not draw rows at individual rates: it has no table of levels")
-    accountant, rows = plan.settings.accountant_for(), []
+    accountant, rows = plan.settings.accountant_for(plan.facts), []
     for owner, name in enumerate(plan.facts.owners):
         cells = [index for index, cell in enumerate(plan.facts.cells) if cell.owner == owner]
         rows.append(

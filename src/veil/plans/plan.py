@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from veil.accounting import AccountingError, Event, Relation, Terms
-from veil.accounting.certificate import GROUP_SIZES, PERSON, UNIT_FACT
+from veil.accounting.certificate import GROUP_SIZES, PERSON, ROWS_FACT, UNIT_FACT
 from veil.accounting.ledger import STEPS_PUBLIC, Account
 from veil.accounting.spending_rules import SpendingRule
 from veil.errors import require
@@ -50,6 +50,12 @@ PEOPLE = (
     "What is said of a row here holds for a person: all rows that name the same person. Group sizes are numbers of "
     "people. A person counts in one group, that of one of their rows, with at most {} rows, chosen by a fixed rule "
     "from their name and their own rows alone. That every row names the right person is taken as given."
+)
+PEOPLE_BY_ROW = (
+    "ε is that of all rows of a person together: at most {} rows of each count, all of one group, chosen by a fixed "
+    "rule from their name and their own rows alone. Each of them is an entry by itself, so group sizes are numbers of "
+    "rows, and what is said of a row here holds for all rows of a person at once. That every row names the "
+    "right person is taken as given."
 )
 START = "The starting weights do not depend on these rows, except through releases that this ledger records."
 ROW_BY_ROW = (
@@ -152,6 +158,8 @@ class Plan:
         facts = {"method": self.method, "steps": self.steps, GROUP_SIZES: self.facts.sizes, **self.details}
         if self.facts.unit == "person":
             facts[UNIT_FACT] = PERSON
+        if self.facts.rows_together > 1:
+            facts[ROWS_FACT] = self.facts.rows_together
         made = Terms(self.relation, self.delta, self.settings.accountant, accounts, facts)
         if not self.settings.public_steps:
             return made
@@ -172,7 +180,8 @@ class Plan:
         if self.relation is Relation.REPLACE_ONE:
             found.append(WITHIN_CELL)
         if self.facts.unit == "person":
-            found.insert(0, PEOPLE.format(self.facts.rows_per_unit))
+            said = PEOPLE_BY_ROW if self.facts.person_rows == "each" else PEOPLE
+            found.insert(0, said.format(self.facts.rows_per_unit))
         if self.settings.public_steps:
             found.append(PUBLIC_STEPS)
         if not self.settings.secure_noise:

@@ -8,14 +8,18 @@ A release takes a person's rows in one of two ways, and neither lets a person mo
 
 * `Problem.apart`: row by row, each with its share of 1. A sum of bounded rows is moved by a mean of bounded vectors.
 * `Problem.together`: as one row, whose loss is the mean over the rows: the person's mean gradient is bounded once.
+
+That is the way "mean". The way "each" makes every row that counts an entry by itself, drawn and bounded alone; the
+accountant then counts all rows of a person at once (`veil.accounting.pld.several`), which is sound as all of them stand
+in one cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
+from typing import Any, Literal, get_args
 from uuid import UUID
 
 import numpy as np
@@ -32,10 +36,13 @@ from veil.problem.inputs import Inputs
 from veil.problem.rows import ItemRows, NestedRows, Rows, made_up_like
 
 ROWS_PER_PERSON = 10
+# How a person's rows count: by their mean, as one entry; or each as an entry.
+Counting = Literal["mean", "each"]
 # Shares stay this much below 1 in sum, so that rounding never brings them above.
 _INSIDE = 1 - 1e-9
 # Rows of a synthetic person.
 _MADE_UP = 3
+_AT_ONCE = 1 << 20
 # Which rows count need not be secret: a fixed rule, drawn once.
 _DRAW = Seed.from_int(0)
 
@@ -56,6 +63,11 @@ class Counted:
         """The drawn row of each person."""
         return self.rows[self.first[:-1]]
 
+    @property
+    def person_of(self) -> NDArray[np.int64]:
+        """The person of each row that counts."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
     def of(self, people: NDArray[np.bool_]) -> Counted:
         """The same for some of the people."""
         sizes = np.diff(self.first)
@@ -71,17 +83,40 @@ def count_rows(people: Sequence[Any] | NDArray[Any], groups: NDArray[np.int64], 
     >>> np.diff(counted.first), counted.rows[2:]
     (array([2, 1]), array([1]))
     """
-    require(most >= 1, f"rows_per_person is {most}: at least one row of a person must count")
     codes, names = _codes(people, len(groups))
+    return count_known(codes, name_hashes(names), groups, most)
+
+
+def count_known(codes: NDArray[Any], hashes: NDArray[np.uint64], groups: NDArray[Any], most: int) -> Counted:
+    """The same for numbers of people, 0, 1, … in the order of their first rows, and what each name is hashed to.
+
+    Of many millions of rows no more than a few numbers each are in memory at a time.
+    """
+    require(most >= 1, f"rows_per_person is {most}: at least one row of a person must count")
     by_person = np.argsort(codes, kind="stable")
-    own = np.empty(len(codes), dtype=np.uint64)
-    own[by_person] = _places(codes[by_person]).astype(np.uint64)
-    ranks = _DRAW.uniforms("people", 0, hash_array(name_hashes(names)[codes] + hash_array(own)).view(np.int64))
+    own = np.empty(len(codes), dtype=np.int32)
+    own[by_person] = _places(codes[by_person])
+    del by_person
+    ranks = np.empty(len(codes))
+    for start in range(0, len(codes), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        place = hash_array(hashes[codes[some]] + hash_array(own[some].astype(np.uint64)))
+        ranks[some] = _DRAW.uniforms("people", 0, place.view(np.int64))
+    del own
     order = np.lexsort((ranks, codes))
+    del ranks
     drawn = order[_places(codes[order]) == 0]
     order = order[groups[order] == groups[drawn][codes[order]]]
     order = order[_places(codes[order]) < most]
-    return Counted(order, _offsets(np.bincount(codes[order], minlength=len(names))), most)
+    return Counted(order, _offsets(np.bincount(codes[order], minlength=len(hashes))), most)
+
+
+def checked_counting(given: str) -> Counting:
+    """One of the ways in which rows count; anything else raises `InputError`."""
+    found = next((way for way in get_args(Counting) if way == given), None)
+    if found is None:
+        raise InputError(f'person_rows is "{given}": it must be mean or each')
+    return found  # type: ignore[no-any-return]
 
 
 def check_owners(people: Sequence[Any] | NDArray[Any], owners: NDArray[Any], named: Sequence[Any] | pd.Index) -> None:
@@ -109,6 +144,23 @@ def least_of_person(values: ArrayLike, people: Sequence[Any] | NDArray[Any]) -> 
     least = np.full(len(names), np.inf)
     np.minimum.at(least, codes, given)
     return np.asarray(least[codes])
+
+
+def own_budgets(
+    people: NDArray[np.object_], budgets: Mapping[str, float], named: Sequence[Any] | pd.Index
+) -> NDArray[np.float64]:
+    """The ε of each row where people are their own owners; `named` are names of rows.
+
+    >>> own_budgets(names_of(["ann", "bob", "ann"]), {"ann": 0.5, "bob": 2}, range(3))
+    array([0.5, 2. , 0.5])
+    """
+    known = dict(zip(names_of(list(budgets)).tolist(), budgets.values(), strict=True))
+    codes, names = pd.factorize(people)
+    of_person = np.array([known.get(name, np.nan) for name in names.tolist()], dtype=np.float64)
+    found = np.asarray(of_person[codes])
+    missing = np.isnan(found)
+    require(not missing.any(), f"the person of row {named[int(missing.argmax())]} has no budget: add a line for it")
+    return found
 
 
 def names_of(people: Any) -> NDArray[np.object_]:
@@ -169,12 +221,12 @@ def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
-def _places(listed: NDArray[np.int64]) -> NDArray[np.int64]:
+def _places(listed: NDArray[Any]) -> NDArray[np.int64]:
     """How many equal values stand before each of a sorted list."""
-    places = np.arange(len(listed))
     begins = np.ones(len(listed), dtype=bool)
     np.not_equal(listed[1:], listed[:-1], out=begins[1:])
-    return places - np.maximum.accumulate(np.where(begins, places, 0))
+    starts = np.flatnonzero(begins)
+    return np.arange(len(listed)) - np.repeat(starts, np.diff(starts, append=len(listed)))
 
 
 def _taken(inputs: Tensor, source: Rows | None, rows: NDArray[np.int64]) -> tuple[Tensor, Rows | None]:
@@ -266,6 +318,12 @@ def of_people(counted: Counted, x: Inputs, y: Tensor) -> tuple[Several | None, I
     return several, replace(x, tensor=inputs, source=source, rows=len(drawn)), y[drawn]
 
 
+def of_rows(counted: Counted, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+    """All rows that count, each by itself."""
+    inputs, source = _taken(x.tensor, x.source, counted.rows)
+    return replace(x, tensor=inputs, source=source, rows=len(counted.rows)), y[torch.from_numpy(counted.rows)]
+
+
 @dataclass(frozen=True)
 class PersonRows:
     """People as rows: the inputs of a person are those of all their rows, side by side, and the share of each."""
@@ -294,6 +352,11 @@ class PersonRows:
     def made_up_targets(self, count: int, make: Callable[[int], Tensor]) -> Tensor:
         """Synthetic targets for them."""
         return make(count * _MADE_UP).reshape(count, _MADE_UP)
+
+    def alike(self, people: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Places in the list of people with about as many rows, within a factor of two: few places are then empty."""
+        sizes = np.ceil(np.log2(np.maximum(self.several.sizes[people], 1)))
+        return [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
 
     def _rows(self, people: NDArray[np.int64]) -> NDArray[np.int64]:
         """Row numbers, a line per person; those with fewer rows than the most here have their first one again."""

@@ -24,12 +24,17 @@ from veil.problem.groups import Memberships, cross, primary_group, used_names, w
 from veil.problem.inputs import as_inputs
 from veil.problem.people import (
     ROWS_PER_PERSON,
+    Counting,
     PersonRows,
     Several,
     check_owners,
+    checked_counting,
     count_rows,
     least_of_person,
+    names_of,
     of_people,
+    of_rows,
+    own_budgets,
 )
 from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, row_size
 from veil.problem.strata import Strata
@@ -66,9 +71,10 @@ class PublicFacts:
     classes_declared: bool = False
     # Numbers to predict lie between −1 and 1 where this says what they were before; None: they are as they were.
     target_range: tuple[float, float] | None = None
-    # Where it is a person, all sizes count people, each with at most so many rows.
+    # Where it is a person, all sizes count people, each with at most so many rows; or rows, if each counts by itself.
     unit: Unit = "row"
     rows_per_unit: int = 1
+    person_rows: Counting = "mean"
 
     @property
     def rows(self) -> int:
@@ -84,6 +90,11 @@ class PublicFacts:
     def owner_sizes(self) -> tuple[int, ...]:
         """Declared rows per owner."""
         return tuple(sum(c.rows for c in self.cells if c.owner == o) for o in range(len(self.owners)))
+
+    @property
+    def rows_together(self) -> int:
+        """How many entries one unit of privacy may be: more than one where a person's rows count each by itself."""
+        return self.rows_per_unit if self.person_rows == "each" else 1
 
     @property
     def outputs(self) -> int:
@@ -106,7 +117,8 @@ class Problem:
 
     Where `source` is given, rows come from there and `inputs` is empty: for rows that are not one tensor in memory.
     `device` is where batches are put; None leaves them where they are. Of people with several rows this holds one row
-    each, and `several` has all that count.
+    each, and `several` has all that count; where each counts by itself, it holds all of them, and `person_of` says
+    whose each is.
     """
 
     inputs: Tensor
@@ -118,6 +130,7 @@ class Problem:
     source: Rows | None = field(default=None, repr=False)
     device: torch.device | None = field(default=None, repr=False, compare=False)
     several: Several | None = field(default=None, repr=False)
+    person_of: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return int(self.present.sum())
@@ -136,6 +149,7 @@ class Problem:
         task: Task = "classification",
         people: Sequence[Any] | NDArray[Any] | None = None,
         rows_per_person: int = ROWS_PER_PERSON,
+        person_rows: Counting = "mean",
     ) -> Problem:
         """Validate the data and build a problem.
 
@@ -152,7 +166,9 @@ class Problem:
         and the certificate says so. `classes` fixes their order and admits some that no row has.
 
         `people` says whom each row is about: then all rows of a person are protected together. A person counts in one
-        group, with at most `rows_per_person` rows (`veil.problem.people`); group sizes are numbers of people.
+        group, with at most `rows_per_person` rows (`veil.problem.people`); group sizes are numbers of people. With
+        `person_rows="each"` every such row counts by itself, ε is that of all rows of a person, and group sizes are
+        numbers of rows.
 
         >>> problem = Problem.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], {"sex": ["f", "m", "m"]})
         >>> problem.public.groups, problem.public.group_sizes
@@ -171,6 +187,10 @@ class Problem:
             group_ids, names = cross(groups, rows) if groups is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
             if group_sizes is not None:
                 group_ids, names = with_declared(group_ids, names, group_sizes)
+        if people is not None and owners is not None and isinstance(budgets, Mapping):
+            named = names_of(people)
+            if np.array_equal(named, names_of(owners)):  # their own owners: levels are planned for, not people
+                owners, budgets = None, own_budgets(named, budgets, range(rows))
         if budgets is not None and not isinstance(budgets, Mapping):
             require(owners is None, "per-row budgets define the owners: omit owners, or give each owner's ε")
             if people is not None and not isinstance(budgets, Levels):
@@ -186,12 +206,14 @@ class Problem:
         )
         counted = None if people is None else count_rows(people, group_ids, rows_per_person)
         several = None
+        by_row = checked_counting(person_rows) == "each"
         if counted is not None and people is not None:
             check_owners(people, owner_ids, range(rows))
-            group_ids, owner_ids = group_ids[counted.drawn], owner_ids[counted.drawn]
+            entries = counted.rows if by_row else counted.drawn
+            group_ids, owner_ids = group_ids[entries], owner_ids[entries]
             if group_sizes is None:  # a group may have rows and nobody who counts in it
                 names, group_ids = used_names(names, group_ids)
-            several, x, y = of_people(counted, x, y)
+            several, x, y = (None, *of_rows(counted, x, y)) if by_row else of_people(counted, x, y)
         cells, cell_of = _cells(group_ids, owner_ids, names, owner_names, group_sizes)
         public = PublicFacts(
             groups=names,
@@ -206,7 +228,11 @@ class Problem:
         )
         present = np.ones(len(cell_of), dtype=bool)
         made = cls(x.tensor, y, cell_of, public, present, overlap, x.source)
-        return made if counted is None else made.with_people(several, rows_per_person)
+        if counted is None:
+            return made
+        return (
+            made.with_each_row(counted.person_of, counted.most) if by_row else made.with_people(several, counted.most)
+        )
 
     @classmethod
     def from_dataset(
@@ -220,7 +246,6 @@ class Problem:
         pad: bool | int = False,
         owners: Any = None,
         people: Any = None,
-        rows_per_person: int = ROWS_PER_PERSON,
         **facts: Any,
     ) -> Problem:
         """A problem over the items of a data set; their inputs are asked for when they are drawn.
@@ -235,8 +260,9 @@ class Problem:
             collate: Puts a list of inputs together into a batch of tensors. By default tensors are stacked.
             pad: Whether rows have different lengths and are padded, with a mask; a number is the length of all batches.
             owners: Likewise as groups.
-            people: Likewise, with `rows_per_person` as for `from_arrays`.
-            facts: `budgets`, `group_sizes`, `classes` and `task`, as for `from_arrays`.
+            people: Likewise.
+            facts: `budgets`, `group_sizes`, `classes`, `task`, `rows_per_person` and `person_rows`, as for
+                `from_arrays`.
 
         >>> from torch.utils.data import TensorDataset
         >>> items = TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
@@ -249,7 +275,7 @@ class Problem:
         source = opened.rows(collate, pad)
         given = opened.columns(targets=targets, groups=groups, owners=owners, people=people)
         numbers = np.arange(len(opened))[:, None]
-        made = cls.from_arrays(numbers, given.pop("targets"), **given, rows_per_person=rows_per_person, **facts)
+        made = cls.from_arrays(numbers, given.pop("targets"), **given, **facts)
         public, several = replace(made.public, input_shape=source.shape), made.several
         if public.unit == "person":  # what is left of the numbers says which items count
             several = None if several is None else several.of_items(source)
@@ -313,6 +339,10 @@ class Problem:
         inputs = self.inputs.index_select(0, index) if self.source is None else self.source.take(rows)
         return self._placed(inputs, targets if targets.is_floating_point() else targets.long())
 
+    def alike(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Places of those rows that make a batch of little waste: people by how many rows they have, others at once."""
+        return self.source.alike(rows) if isinstance(self.source, PersonRows) else [np.arange(len(rows))]
+
     def made_up(self, count: int) -> tuple[Nested, Tensor]:
         """A few rows and targets of the same shapes and kinds, drawn without looking at any row."""
         facts, generator = self.public, torch.Generator().manual_seed(0)
@@ -368,6 +398,7 @@ class Problem:
             cell_of=cell_of,
             present=everybody,
             memberships=overlap,
+            person_of=None,
         )
 
     def on(self, device: torch.device) -> Problem:
@@ -393,6 +424,11 @@ class Problem:
     def with_people(self, several: Several | None, most: int) -> Problem:
         """The same, where each row stands for a person whose rows that count are `several`, at most so many each."""
         return replace(self, public=replace(self.public, unit="person", rows_per_unit=most), several=several)
+
+    def with_each_row(self, person_of: NDArray[np.int64], most: int) -> Problem:
+        """The same, where each row counts by itself and is about the person of this number, at most so many each."""
+        public = replace(self.public, unit="person", rows_per_unit=most, person_rows="each")
+        return replace(self, public=public, person_of=person_of)
 
     def apart(self) -> tuple[Problem, NDArray[np.float64]]:
         """All rows one by one, and the share of each in what it adds to a sum; those of a person add up to 1."""
@@ -422,16 +458,26 @@ class Problem:
         return replace(self, several=None)
 
     def without(self, row: int) -> Problem:
-        """The neighbouring problem that lacks one row; every public fact is the same."""
+        """The neighbouring problem that lacks one row, or the person of this row; every public fact is the same."""
         present = self.present.copy()
-        present[row] = False
+        present[self._of_same_person(row)] = False
         return replace(self, present=present)
+
+    def by_unit(self) -> NDArray[np.int64]:
+        """For each row the first row of the same unit of privacy: of its person where rows count each by themselves."""
+        if self.person_of is None:
+            return np.arange(len(self.cell_of))
+        _, first, person = np.unique(self.person_of, return_index=True, return_inverse=True)
+        return np.asarray(first[person], dtype=np.int64)
+
+    def _of_same_person(self, row: int) -> NDArray[np.int64]:
+        return np.array([row]) if self.person_of is None else np.flatnonzero(self.person_of == self.person_of[row])
 
     def replacing(self, row: int, inputs: Tensor, target: Tensor) -> Problem:
         """The neighbouring problem in which one row of a cell, or all rows of a person, are another one."""
         require(self.source is None, "this works on rows that are one tensor in memory: use Problem.from_arrays")
-        x, y = self.inputs.clone(), self.targets.clone()
-        x[row], y[row] = inputs, target
+        x, y, rows = self.inputs.clone(), self.targets.clone(), torch.from_numpy(self._of_same_person(row))
+        x[rows], y[rows] = inputs, target
         several = None if self.several is None else self.several.replacing(row, inputs, target)
         return replace(self, inputs=x, targets=y, several=several)
 

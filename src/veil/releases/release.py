@@ -6,7 +6,7 @@ that `GradientRelease.make` applies, so the ledger records what happens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -127,6 +127,12 @@ class GradientRelease:
 
     def bounded_sum(self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]) -> GradientSum:
         """The sum of drawn rows' gradients, each within its limit; it is private until `complete` adds the noise."""
+        pieces = problem.alike(rows) if self.bound.row_local else []
+        if len(pieces) > 1:
+            return _joined([self._bounded(engine, problem, rows[piece]) for piece in pieces], np.concatenate(pieces))
+        return self._bounded(engine, problem, rows)
+
+    def _bounded(self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]) -> GradientSum:
         weigh = self.weigh(problem, rows)
         if self.bound.needs_norms or self.relation is not None or len(rows) == 0:
             return engine.weighted_sum(problem.batch(rows), weigh, rows=len(rows))
@@ -175,6 +181,20 @@ class GradientRelease:
             total = torch.where(torch.isfinite(bounded), bounded, 0.0).sum(dim=0)
         noisy = noise.add(step, {statistic.name: total}, statistic.sigma, "statistic")[statistic.name]
         return noisy.to(torch.float64).numpy()
+
+
+def _joined(parts: Sequence[GradientSum], places: NDArray[np.int64]) -> GradientSum:
+    """One sum of several; `places` are those of their rows, one part after another, in the whole."""
+    back = torch.from_numpy(np.argsort(places))
+    sums = [
+        {name: sum((part.sums[i][name] for part in parts[1:]), own) for name, own in first.items()}
+        for i, first in enumerate(parts[0].sums)
+    ]
+    of_rows = [part.per_row for part in parts]
+    per_row = PerRow(
+        *(torch.cat([getattr(one, name) for one in of_rows])[back] for name in ("losses", "norms", "finite"))
+    )
+    return GradientSum(sums, per_row, torch.cat([part.weights for part in parts], -1)[..., back])
 
 
 def _sum_without_norms(engine: GradientEngine, batch: tuple[Tensor, Tensor], weigh: Weigh) -> GradientSum:

@@ -6,7 +6,7 @@ from typing import Any
 
 from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Cell, Table
-from veil.report.wording import is_of_people, number, percent
+from veil.report.wording import counts_people, number, percent
 
 CONSTANT = "Always answering the group's mean"
 _COLUMNS = ("root_mean_squared_error", "mean_absolute_error", "error_of_the_mean", "r2")
@@ -67,7 +67,7 @@ def error_table(run: Record) -> Table | None:
         for name, own in scores.items()
     )
     heads = ("Root mean squared error", "Mean absolute error", CONSTANT, "Variance explained")
-    many = "people" if is_of_people(run) else "rows"
+    many = "people" if counts_people(run) else "rows"
     return Table("Groups", ("Group", *heads, f"Training {many}", "Evaluation rows", "ε"), rows)
 
 

@@ -34,7 +34,7 @@ from veil.report.variants import (
     summary_table,
 )
 from veil.report.verdict import even_odds, make_verdict
-from veil.report.wording import is_of_people
+from veil.report.wording import counts_people, is_of_people
 
 FORMAT = "veil-report/1"
 DETAILED_RUNS = 12
@@ -75,6 +75,7 @@ def build(
         "verdict": clean(make_verdict(cleaned, subject, baselines, asked)),
         "baselines": [variant.name for variant in baselines],
         "people": is_of_people(cleaned[subject.members[0]]),
+        "counts_people": counts_people(cleaned[subject.members[0]]),
         "groups": groups,
         "summary": summary_table(cleaned),
         "names": names,

@@ -64,8 +64,13 @@ STATE_NAMES = {
 
 
 def is_of_people(run: Mapping[str, Any]) -> bool:
-    """Whether a run protects people with all their rows, so that its sizes are numbers of people."""
+    """Whether a run protects people with all their rows."""
     return (run.get("privacy") or {}).get("unit") == PERSON
+
+
+def counts_people(run: Mapping[str, Any]) -> bool:
+    """Whether the sizes of a run are numbers of people: not where rows of a person count each by itself."""
+    return is_of_people(run) and (run.get("privacy") or {}).get("rows_together", 1) == 1
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -55,6 +55,11 @@ class TableRequest(Asked):
     rows_per_person: int | None = Field(
         None, description="With --person: rows of a person that count, at most. [default: 10]"
     )
+    person_rows: Literal["mean", "each"] | None = Field(
+        None,
+        description="With --person: mean counts everybody once, by the mean of their rows; each counts every row, and "
+        "ε is that of all rows of a person. [default: mean]",
+    )
     model: str = Field(
         "",
         description="A built-in model, hf:FOLDER, timm:NAME, or my_module:factory. [default: what suits the method]",

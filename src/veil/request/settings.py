@@ -138,8 +138,16 @@ class Settings(Asked):
         """The given steps, or enough for `epochs` expected passes."""
         return self.steps or max(1, round(self.epochs * facts.rows / min(self.batch_size, facts.rows)))
 
-    def accountant_for(self) -> Accountant:
-        """The accountant that calibrates and certifies."""
+    def accountant_for(self, facts: PublicFacts | None = None) -> Accountant:
+        """The accountant that calibrates and certifies: of one entry, or of all rows of a person if each counts."""
+        return self.accountant_of_rows(1 if facts is None else facts.rows_together)
+
+    def accountant_of_rows(self, together: int) -> Accountant:
+        """The same for so many rows of a person."""
         from veil.accounting import Pld, Rdp
 
-        return Pld() if self.accountant == "pld" else Rdp()
+        require(
+            together == 1 or self.accountant == "pld",
+            "with person_rows each, all rows of a person are accounted for together, by pld alone: use accountant pld",
+        )
+        return Pld(rows=together) if self.accountant == "pld" else Rdp()

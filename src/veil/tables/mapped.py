@@ -26,6 +26,7 @@ from torch import Tensor
 from veil.accounting import Relation
 from veil.errors import InputError, require
 from veil.problem import EVERYBODY, Cell, Problem, PublicFacts
+from veil.problem.people import Counting, Several, count_known, name_hashes, names_of
 from veil.problem.rows import made_up_like, usable
 from veil.tables.encoding import Encoding, words
 from veil.tables.reading import naming, parquet_files
@@ -80,11 +81,24 @@ class MappedRows:
 
 
 @dataclass(frozen=True)
+class MappedPeople:
+    """The column that names people, how many rows of each count at most, and how."""
+
+    column: str
+    most: int
+    person_rows: Counting = "mean"
+
+
+@dataclass(frozen=True)
 class Converted:
-    """A converted table: training rows as a problem, and the held-out rows (never trained on) where there are some."""
+    """A converted table: training rows as a problem, and the held-out rows (never trained on) where there are some.
+
+    `place` is the folder that holds what it was converted to.
+    """
 
     train: Problem
     held_out: Problem | None
+    place: Path
 
 
 def is_large(path: Path) -> bool:
@@ -121,34 +135,76 @@ def parquet_problem(
     cache: Path,
     holdout: Holdout | None = None,
     relation: Relation | None = None,
+    people: MappedPeople | None = None,
 ) -> Converted:
     """Convert a folder of Parquet files, unless that was done before, and open what came of it."""
     files = parquet_files(folder)
     state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    key = blake2b(repr((state, encoding, target, tuple(groups))).encode(), digest_size=12).hexdigest()
+    person = None if people is None else people.column
+    key = blake2b(repr((state, encoding, target, tuple(groups), person)).encode(), digest_size=12).hexdigest()
     place = cache / f"table-{key}"
     if not (place / "facts.json").exists():
-        _convert(files, encoding, target, groups, place)
+        _convert(files, encoding, target, groups, place, person)
     facts = json.loads((place / "facts.json").read_text(encoding="utf-8"))
+    if people is not None:
+        return _of_people(place, facts, encoding.width(), people, holdout, groups)
     apart = _held_out(files, place, holdout, relation)
-    train = _opened(place, facts, encoding.width(), None if apart is None else ~apart)
+    train = _opened(place, facts, encoding.width(), None if apart is None else np.flatnonzero(~apart))
     check_groups(len(facts["groups"]), len(train), groups)
     if apart is None or not apart.any():
-        return Converted(train, None)
-    held = _opened(place, facts, encoding.width(), apart, load=True)
+        return Converted(train, None, place)
+    held = _opened(place, facts, encoding.width(), np.flatnonzero(apart), load=True)
     check_trained(train.public.groups, held.public.groups)
-    return Converted(train, held)
+    return Converted(train, held, place)
 
 
-def _convert(files: Sequence[Path], encoding: Encoding, target: str, groups: Sequence[str], place: Path) -> None:
-    """One pass: numbers, class codes and group codes, each appended to its file."""
+def _of_people(
+    place: Path, facts: dict[str, Any], width: int, people: MappedPeople, holdout: Holdout | None, groups: Sequence[str]
+) -> Converted:
+    """The rows that count of each person; whether somebody is held out is decided by their name."""
+    hashes = name_hashes(names_in(place))
+    of = np.load(place / "groups.npy")
+    counted = count_known(np.load(place / "people.npy"), hashes, of, people.most)
+    drawn = counted.drawn
+    kept = np.ones(len(drawn), dtype=bool)
+    if holdout is not None and holdout.share > 0:
+        kept = ~holdout.sparing(hashes, of[drawn])
+    some = counted.of(kept)
+    if people.person_rows == "each":
+        train = _opened(place, facts, width, some.rows).with_each_row(some.person_of, some.most)
+    else:
+        several = None
+        if some.most > 1:
+            targets = _labels(place, facts)[torch.from_numpy(some.rows)]
+            several = Several(torch.empty((0, width)), targets, some.first, MappedRows(place / "rows.npy", some.rows))
+        train = _opened(place, facts, width, some.drawn).with_people(several, some.most)
+    check_groups(len(facts["groups"]), len(train), groups)
+    if kept.all():
+        return Converted(train, None, place)
+    held = _opened(place, facts, width, drawn[~kept], load=True)
+    check_trained(train.public.groups, held.public.groups)
+    return Converted(train, held, place)
+
+
+def names_in(place: Path) -> NDArray[np.object_]:
+    """The people of a converted table, in the order of their first rows."""
+    import pyarrow.parquet as pq
+
+    return np.asarray(pq.read_table(place / "people.parquet")["name"].to_numpy(), dtype=object)
+
+
+def _convert(
+    files: Sequence[Path], encoding: Encoding, target: str, groups: Sequence[str], place: Path, person: str | None
+) -> None:
+    """One pass: numbers, class codes and group codes, each appended to its file; and the number of each person."""
     place.mkdir(parents=True, exist_ok=True)
     place.chmod(0o700)
-    classes, names = _Codes(target), _Codes(", ".join(groups))
+    classes, names, people = _Codes(target), _Codes(", ".join(groups)), _People(person)
     position = 0
+    wanted = [*(column.name for column in encoding.columns), target, *groups, *([person] if person else [])]
     with ExitStack() as stack:
         writer = _Writer(place, encoding.width(), stack)
-        for batch in _pieces(files, [*(column.name for column in encoding.columns), target, *groups]):
+        for batch in _pieces(files, wanted):
             piece = batch.to_pandas()
             piece.index = pd.RangeIndex(position, position + len(piece))
             position += len(piece)
@@ -156,7 +212,11 @@ def _convert(files: Sequence[Path], encoding: Encoding, target: str, groups: Seq
             labels = classes.codes([piece[target]])
             of = names.codes([piece[name] for name in groups]) if groups else np.zeros(len(piece), np.int16)
             writer.append(numbers, labels, of)
+            if person is not None:  # a gap among whole numbers makes fractions of a piece, and must not of a name
+                people.add(batch.column(person).to_pandas(types_mapper=_whole_with_gaps), piece.index)
         writer.finish()
+    if person is not None:
+        people.save(place)
     pyarrow.default_memory_pool().release_unused()
     facts = {"classes": classes.words, "groups": names.words if groups else [EVERYBODY]}
     (place / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
@@ -196,6 +256,31 @@ def _pieces(files: Sequence[Path], columns: Sequence[str] | None = None) -> Iter
         with naming(path), pq.ParquetFile(path, memory_map=True) as source:
             require_columns(pd.DataFrame(columns=source.schema_arrow.names), wanted or [])
             yield from source.iter_batches(ROWS_AT_ONCE, columns=wanted)
+
+
+class _People:
+    """Names as numbers in the order in which they were first seen, row by row."""
+
+    def __init__(self, column: str | None) -> None:
+        self._column, self._known, self._codes = column, dict[str, int](), list[NDArray[np.int32]]()
+
+    def add(self, names: pd.Series, rows: pd.Index) -> None:
+        """Some more rows."""
+        codes, distinct = pd.factorize(names_of(names))
+        if (codes < 0).any():
+            row = rows[int((codes < 0).argmax())]
+            raise InputError(f'column "{self._column}" is missing in row {row}: fill it in or remove the row')
+        numbers = [self._known.setdefault(name, len(self._known)) for name in distinct.tolist()]
+        self._codes.append(np.array(numbers, dtype=np.int32)[codes])
+
+    def save(self, place: Path) -> None:
+        """The number of each row's person, and the name of each person."""
+        import pyarrow.parquet as pq
+
+        np.save(place / "people.npy", np.concatenate(self._codes))
+        pq.write_table(
+            pyarrow.table({"name": pyarrow.array(self._known, type=pyarrow.string())}), place / "people.parquet"
+        )
 
 
 class _Codes:
@@ -253,14 +338,13 @@ class _Writer:
 
 
 def _opened(
-    place: Path, facts: dict[str, Any], width: int, which: NDArray[np.bool_] | None, load: bool = False
+    place: Path, facts: dict[str, Any], width: int, which: NDArray[np.int64] | None, load: bool = False
 ) -> Problem:
-    """Rows on disk, or some of them, as a problem; classes and groups are put in the order of their words."""
+    """Rows on disk, or those of some numbers, as a problem; classes and groups are in the order of their words."""
     require(len(facts["classes"]) >= 2, "the target has a single value: choose a target with at least two")
-    targets, of = np.load(place / "targets.npy"), np.load(place / "groups.npy")
+    labels, of = _labels(place, facts), np.load(place / "groups.npy")
     if which is not None:
-        targets, of = targets[which], of[which]
-    class_order = _ranks(facts["classes"])
+        labels, of = labels[torch.from_numpy(which)], of[which]
     group_order = _ranks(facts["groups"])
     codes = np.bincount(of, minlength=len(group_order))
     sizes = np.empty(len(group_order), dtype=np.int64)
@@ -275,14 +359,18 @@ def _opened(
         input_shape=(width,),
         classes=tuple(sorted(facts["classes"])),
     )
-    source = MappedRows(place / "rows.npy", None if which is None else np.flatnonzero(which))
+    source = MappedRows(place / "rows.npy", which)
     cells = cell_of_group[group_order][of]
-    labels = torch.from_numpy(class_order.astype(np.int16)[targets])
     everybody = np.ones(len(of), dtype=bool)
     if load:
         rows = source.take(np.arange(len(of)))
         return Problem(rows, labels.long(), cells, public, everybody)
     return Problem(torch.empty((0, width)), labels, cells, public, everybody, source=source)
+
+
+def _labels(place: Path, facts: dict[str, Any]) -> Tensor:
+    """The class of every row, by the order of their words."""
+    return torch.from_numpy(_ranks(facts["classes"]).astype(np.int16)[np.load(place / "targets.npy")])
 
 
 def _ranks(listed: Sequence[str]) -> NDArray[np.int64]:

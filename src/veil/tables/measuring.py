@@ -70,7 +70,8 @@ class HeldOutFigures:
             epsilon=min((self.allowed, plan.settings.epsilon, *(plan.facts.budgets or ()))),
             delta=plan.delta,
             relation=plan.relation or Relation.ADD_REMOVE,
-            accountant=plan.settings.accountant_for(),
+            # of each held-out person one row is measured, however many count in training
+            accountant=plan.settings.accountant_for(self.rows.public),
             noise=GaussianNoise(self.seed, secure=plan.settings.secure_noise),
             open_ledger=Ledger if folder is None else partial(folder.ledger, name=EVALUATION),
         )

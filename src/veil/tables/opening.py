@@ -32,11 +32,11 @@ from veil.request import NETWORK, SUITED, Request, Settings
 from veil.tables import private
 from veil.tables.charging import Charge
 from veil.tables.encoding import Category, Encoding
-from veil.tables.gathering import check_person, gather
+from veil.tables.gathering import check_person, gather, most_rows, require_other_people, with_own_budgets
 from veil.tables.guessing import DIFFERENT, RARE, why_not_learned
 from veil.tables.identity import table_identity
 from veil.tables.images import read_image_folder
-from veil.tables.mapped import first_rows, is_large, parquet_problem, table_rows
+from veil.tables.mapped import MappedPeople, first_rows, is_large, names_in, parquet_problem, table_rows
 from veil.tables.measuring import held_out_problem
 from veil.tables.preparing import (
     TARGET_BOUNDS,
@@ -149,9 +149,11 @@ def open_to_compare(
     return open_rows(request, columns_of(request), by)
 
 
-def parted(problem: Callable[[NDArray[np.bool_]], Problem], apart: NDArray[np.bool_]) -> tuple[Problem, Problem | None]:
+def parted(
+    problem: Callable[[NDArray[np.int64]], Problem], training_rows: NDArray[np.int64], apart: NDArray[np.int64]
+) -> tuple[Problem, Problem | None]:
     """Problems of the rows to train on and of those set apart; a group that has none to train on is rejected."""
-    training, held = problem(~apart), problem(apart) if apart.any() else None
+    training, held = problem(training_rows), problem(apart) if len(apart) else None
     if held is not None:
         check_trained(training.public.groups, held.public.groups)
     return training, held
@@ -165,12 +167,13 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     columns = with_number(request, columns, table)
     check_tables(request, columns, table, public)
     check_person(request, columns, table)
+    request, columns, table = with_own_budgets(request, columns, table)
     whole, gathered = table, None if columns.person is None else gather(request, columns, table, public)
     table = table if gathered is None else gathered.people
     names, _ = group_names(table, columns)
     groups = names if _releases_sizes(request, columns, names, method) else None
     apart = set_rows_apart(split.holdout, columns, table, split.relation, sizes_public=groups is None)
-    training, held = table[~apart], table[apart]
+    training, held = table[~apart] if gathered is None else gathered.entries(~apart), table[apart]
     # All rows are checked before any is trained on or measured: a late error would have cost ε. Where sizes are
     # declared or released, whether a group has a row to train on decides nothing.
     if apart.any() and groups is None and not _declares_sizes(columns):
@@ -186,7 +189,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
     _say_task(by.say, request, columns)
     _say_columns(by.say, encoding, training, columns, request.ignore)
-    people = _people(by.say, table, columns, encoding) if gathered is None else []
+    people = _people(by.say, table, columns, encoding)
     problem = table_problem(
         training,
         encoding,
@@ -219,22 +222,28 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
         "a table larger than memory takes classes alone: cut the target into ranges, or train on fewer rows",
     )
     require(
-        columns.owner is None and columns.person is None and request.private_preprocessing is None,
-        "a table larger than memory supports neither owners nor people nor private preprocessing: give a schema, and a "
-        "table with one row of each person",
+        columns.owner is None and request.private_preprocessing is None,
+        "a table larger than memory supports neither owners nor private preprocessing: give a schema",
     )
     head = first_rows(request.data)
     check_ignored(head, request.ignore)
+    check_person(request, columns, head)
     encoding = plain_encoding(request, columns, head)
-    public = read_public(request)
+    public = read_public(request, columns.person)
     holdout = by.split.holdout
-    if request.holdout is None:
+    if request.holdout is None and columns.person is None:
         holdout = replace(holdout, share=min(holdout.share, MEASURED_ROWS / table_rows(request.data)))
+    people = None
+    if columns.person is not None:
+        people = MappedPeople(columns.person, most_rows(request), request.person_rows or "mean")
     made = parquet_problem(
-        request.data, encoding, columns.target, columns.groups, cache_folder(), holdout, by.split.relation
+        request.data, encoding, columns.target, columns.groups, cache_folder(), holdout, by.split.relation, people
     )
+    if columns.person is not None and public is not None:
+        require_other_people(public, columns.person, names_in(made.place))
     said = [PREPARED] if columns.schema is None else read_off_rows(columns.schema, encoding)
-    said += _people(by.say, head, columns, encoding)
+    one_each = head if columns.person is None else head.drop_duplicates(columns.person)
+    said += _people(by.say, one_each, columns, encoding)
     test = _tested(public, encoding, columns, made.train)
     return Opened(request, made.train, test, made.held_out, encoding, by.method, by.settings, tuple(said))
 
@@ -251,7 +260,9 @@ def _open_images(request: Request, by: Opening) -> Opened:
     def problem(pixels: Tensor, of: NDArray[Any]) -> Problem:
         return Problem.from_arrays(pixels, of, of, classes=classes).with_classes_read()
 
-    training, held = parted(lambda which: problem(rows[torch.from_numpy(which)], labels[which]), apart)
+    training, held = parted(
+        lambda some: problem(rows[torch.from_numpy(some)], labels[some]), np.flatnonzero(~apart), np.flatnonzero(apart)
+    )
     test = None
     if request.test is not None:
         test_images, test_labels = read_image_folder(request.test)
@@ -308,11 +319,18 @@ def _releases_sizes(request: Request, columns: Columns, names: Sequence[str], me
     """Whether group sizes are released with noise: where a plan can be made for noisy ones, and none are declared."""
     if request.private_preprocessing is None or columns.owner is not None or _declares_sizes(columns):
         return False
+    if request.person_rows == "each":  # a filter, which noisy sizes need, counts one row
+        return False
     return private.relation_of(method, names)[1]
 
 
 def _declares_sizes(columns: Columns) -> bool:
     return columns.schema is not None and bool(columns.schema.group_sizes)
+
+
+def _rows_together(request: Request) -> int:
+    """How many rows of a person count, each by itself."""
+    return most_rows(request) if request.person_rows == "each" else 1
 
 
 def _privately(
@@ -347,7 +365,7 @@ def _privately(
             epsilon=settings.epsilon if budgets is None else min(budgets.values()),
             delta=delta,
             relation=relation,
-            accountant=settings.accountant_for(),
+            accountant=settings.accountant_of_rows(_rows_together(request)),
             noise=GaussianNoise(seed, secure=settings.secure_noise),
             open_ledger=Ledger if folder is None else partial(folder.ledger, name=PREPROCESSING),
         ),
@@ -388,21 +406,27 @@ def _say_columns(
 def _people(say: Say | None, table: pd.DataFrame, columns: Columns, encoding: Encoding) -> list[str]:
     """Report columns by which one person seems to have several rows; the sentences for the certificate.
 
-    Numbers of such rows would be exact figures of private rows: none is shown.
+    Of people `table` has one row each: then it is about what several of them share, as a household. Numbers of such
+    rows would be exact figures of private rows: none is shown.
     """
-    known = {columns.target, *columns.groups}
+    known = {columns.target, *columns.groups, *([columns.person] if columns.person else [])}
+    one, many = ("person", "people") if columns.person else ("row", "rows")
+    all_of = "All people who share it" if columns.person else "All rows of one person together"
     if encoding.from_rows:
         found = repeated_people(table, known)
+        use = "" if columns.person else " Use --person {0} to protect people."
+        not_these = "those who share it together" if columns.person else "people"
         shown = [
-            f'Rows share "{name}" with other rows: this run protects rows, not people. Use --person {name} to '
-            "protect people."
+            f'{many.title()} share "{name}" with other {many}: this run protects {many}, not {not_these}.'
+            + use.format(name)
             for name in found
         ]
-        missing = [f'All rows of one person together: rows share "{name}", as was read off the rows.' for name in found]
+        missing = [f'{all_of}: {many} share "{name}", as was read off the rows.' for name in found]
     else:
         kinds = {column.name for column in encoding.columns if isinstance(column, Category)}
+        not_it = "all of them together" if columns.person else "the person"
         shown = missing = [
-            f'All rows of one person together: where rows share "{name}", each row is protected, not the person.'
+            f'{all_of}: where {many} share "{name}", each {one} is protected, not {not_it}.'
             for name in named_like_people(table, known | kinds)
         ]
     if say is not None:

@@ -33,6 +33,7 @@ from veil.accounting import (
     Terms,
     TokenBucket,
 )
+from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_multiplier
 from veil.accounting.conversion import epsilon_at_order
 from veil.accounting.rdp import rdp
@@ -240,7 +241,7 @@ class WithPreprocessing:
         for cell, rule in enumerate(plan.rules):
             budget = facts.budget_of(cell, settings.epsilon)
             if (rule, budget) not in joined:
-                joined[rule, budget] = self._joined(rule, budget, plan.delta, settings)
+                joined[rule, budget] = self._joined(rule, budget, plan.delta, settings.accountant_for(facts))
         rules = [joined[rule, facts.budget_of(cell, settings.epsilon)] for cell, rule in enumerate(plan.rules)]
         kept = tuple(rule for rule in rules if rule is not None)
         if len(kept) < len(rules):
@@ -258,7 +259,7 @@ class WithPreprocessing:
             ),
         )
 
-    def _joined(self, rule: SpendingRule, budget: float, delta: float, settings: Settings) -> SpendingRule | None:
+    def _joined(self, rule: SpendingRule, budget: float, delta: float, by: Accountant) -> SpendingRule | None:
         """The rule that also admits the earlier releases, if it stays within the budget."""
         if self.sizes_released:
             if not isinstance(rule, TokenBucket):
@@ -273,7 +274,7 @@ class WithPreprocessing:
             both = RenyiFilter(rule.order, rule.rho + sum(_cost(token, rule.order) for token in self.tokens))
         else:
             raise AccountingError(f"private preprocessing cannot be charged to a {type(rule).__name__}")
-        return both if both.guarantee(delta, settings.accountant_for()) <= budget else None
+        return both if both.guarantee(delta, by) <= budget else None
 
 
 def filter_for(epsilon: float, delta: float) -> RenyiFilter:

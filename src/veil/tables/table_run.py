@@ -151,7 +151,8 @@ def _reads_more(request: Request, columns: Columns | None) -> list[str]:
     schema = None if columns is None else columns.schema
     open_ = columns is not None and (schema is None or schema.from_rows)
     found = ["bounds and categories taken from the rows"] if open_ and request.private_preprocessing is None else []
-    found += ["levels of the per-row budgets"] if request.row_budgets else []
+    own = columns is not None and columns.person is not None and columns.owner == columns.person
+    found += ["levels of the per-row budgets"] if request.row_budgets or (own and request.budgets is not None) else []
     return found + (["exact figures on training rows"] if request.show_private else [])
 
 

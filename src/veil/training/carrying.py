@@ -88,7 +88,9 @@ class StepReleases:
     def accountant(self, cell: int) -> Accountant:
         """The one that a cell's rule counts by: a Rényi filter at its own order only."""
         rule = self.rules[cell]
-        return Rdp([rule.order]) if isinstance(rule, RenyiFilter) else self.plan.settings.accountant_for()
+        return (
+            Rdp([rule.order]) if isinstance(rule, RenyiFilter) else self.plan.settings.accountant_for(self.plan.facts)
+        )
 
     def hold(self, facts: PublicFacts, steps: int) -> bool:
         """Whether all budgets of `facts` held after so many steps."""

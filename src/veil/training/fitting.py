@@ -210,7 +210,7 @@ def _tried(job: Job, plan: Plan) -> list[str]:
     first = plan.controller.release(plan.controller.start(), 0)
     first.check_rows(len(plan.facts.cells))
     if not plan.over_budget:
-        check_budgets(Ledger(plan.terms()), plan.settings.accountant_for())
+        check_budgets(Ledger(plan.terms()), plan.settings.accountant_for(plan.facts))
     return said
 
 
@@ -344,7 +344,7 @@ def _certificate(loop: Loop, not_covered: Sequence[str], measured: Sequence[Meas
     more = [sentence for found in measured for sentence in found.assumptions]
     return certify(
         loop.reservations.ledger,
-        plan.settings.accountant_for(),
+        plan.settings.accountant_for(plan.facts),
         assumptions=(*plan.all_assumptions(loop.seed.given), *more),
         not_covered=tuple(dict.fromkeys([*missing, *shown])),
     )

@@ -156,6 +156,8 @@ def _people(problem: Problem, digest: Digester) -> dict[str, str]:
         return {}
     if isinstance(problem.source, PersonRows):  # whose inputs are all rows of a person
         return {"people": digest.of(problem.source.several.first, problem.source.several.targets)}
+    if problem.person_of is not None:
+        return {"people": digest.of(problem.public.unit, problem.public.person_rows, problem.person_of)}
     several = problem.several
     rows = () if several is None else (several.first, several.targets, _inputs(problem.apart()[0], digest))
     return {"people": digest.of(problem.public.unit, *rows)}

@@ -244,7 +244,7 @@ def roll_back(
     back = _continued(back, run, gone=tuple(MEASURED))
     measured_before = bool(MEASURED & set(plan.assumptions))
     kept = [name for name in LEDGERS if name != EVALUATION or measured_before]
-    check_budgets(Ledger(back.terms()), back.settings.accountant_for())
+    check_budgets(Ledger(back.terms()), back.settings.accountant_for(back.facts))
     with _folder(out, back, run) as folder:
         ledger = Ledger(back.terms()) if folder is None else folder.ledger(back.terms())
         made = (Earlier(purpose, 0, found, events) for purpose, events in releases.events.items())
@@ -262,7 +262,7 @@ def _at(run: Run, plan: Plan, point: Checkpoint, ledger: Ledger, evaluation: Pro
     missing = (*run.certificate.not_covered, LATER_IS_GONE, *((METRICS,) if evaluation is not None else ()))
     certificate = certify(
         ledger,
-        plan.settings.accountant_for(),
+        plan.settings.accountant_for(plan.facts),
         assumptions=plan.all_assumptions(plan.settings.seed is not None),
         not_covered=tuple(dict.fromkeys(missing)),
     )

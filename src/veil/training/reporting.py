@@ -98,7 +98,7 @@ class Reporter:
 
 def spent_by_group(ledger: Ledger, plan: Plan) -> dict[str, float]:
     """ε of what has been reserved so far, by group: a reading, not a guarantee."""
-    accountant = plan.settings.accountant_for()
+    accountant = plan.settings.accountant_for(plan.facts)
     known: dict[Any, float] = {}
     largest: dict[str, float] = {}
     for cell in _costliest(ledger):

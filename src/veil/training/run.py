@@ -64,6 +64,7 @@ class Run:
                 "by_owner": dict(certificate.by_owner),
                 "unit": certificate.unit,
                 "by_rows": dict(certificate.by_rows),
+                "rows_together": self.plan.facts.rows_together,
             },
             "seconds": round(self.seconds, 3),
             "stopped": self.stopped,

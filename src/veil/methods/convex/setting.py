@@ -150,7 +150,7 @@ def noise_for_cell(build: Build, cell: int, facts: PublicFacts, settings: Settin
     """The smallest κ at which `build(κ)` stays within the cell's budget."""
     budget = facts.budget_of(cell, settings.epsilon)
     try:
-        return noise_multiplier(build, budget, settings.delta_for(facts), settings.accountant_for())
+        return noise_multiplier(build, budget, settings.delta_for(facts), settings.accountant_for(facts))
     except AccountingError as error:
         raise InputError(f'no noise gives group "{facts.cell_name(cell)}" ε = {budget:g}: {error}') from error
 
