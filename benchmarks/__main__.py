@@ -1,6 +1,6 @@
 """`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios.
 
-`python -m benchmarks tables`, `growth` and `hard-classes` measure models, not time: see their --help.
+`python -m benchmarks tables`, `growth`, `hard-classes` and `tune` measure models, not time: see their --help.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ MODELS = {
     "tables": "benchmarks.tables.command",
     "growth": "benchmarks.tables.growth",
     "hard-classes": "benchmarks.images.hard_classes",
+    "tune": "benchmarks.tables.tuning",
 }
 SUITES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
 
