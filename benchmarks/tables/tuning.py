@@ -18,12 +18,15 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.tables.data import GROUPINGS, Task, load
+from veil.accounting import Gaussian, Pld, Rdp, Repeated, Selection
+from veil.accounting.calibration import noise_multiplier
 from veil.foundation.parallel import Workers
 from veil.request import Request, TuneRequest
 from veil.request.tuning import candidate
 from veil.tables.predictor import load_predictor
 from veil.tables.table_run import train_table
 from veil.tables.tuning import tune
+from veil.training.searching import NumberOfTrials
 
 TABLES = ("adult", "bank_marketing")
 TRIALS = 3
@@ -38,7 +41,11 @@ def main(words: list[str]) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="seeds 1, 2, …")
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--arm", choices=tuple(ARMS), action="append")
+    parser.add_argument("--costs", action="store_true", help="only print what a trial gets of ε = 1, for one release")
     asked = parser.parse_args(words)
+    if asked.costs:
+        costs()
+        return
     for name in asked.table or TABLES:
         for seed in range(1, asked.seeds + 1):
             task = load(name).task(asked.groups, asked.rows, 100 + seed)
@@ -47,6 +54,29 @@ def main(words: list[str]) -> None:
                     found = measured(task, arm, asked.epsilon, seed, Path(folder))
                 json.dump({"table": name, "groups": asked.groups, "arm": arm, "seed": seed, **found}, sys.stdout)
                 print(flush=True)
+
+
+def costs(delta: float = 1 / 52_000) -> None:
+    """The ε at δ of a trial that is one Gaussian release, where the whole has ε = 1, by each way to pay."""
+    for trials in (2, 3, 5, 10, 30):
+        number = NumberOfTrials.expecting(trials)
+
+        def selected(kappa: float, number: NumberOfTrials = number) -> list[Repeated]:
+            return [Repeated(Selection((Repeated(Gaussian(kappa)),), number.shape, gamma=number.gamma))]
+
+        def composed(kappa: float, trials: int = trials) -> list[Repeated]:
+            return [Repeated(Gaussian(kappa), trials)]
+
+        noises = (
+            noise_multiplier(selected, 1.0, delta, Pld()),
+            noise_multiplier(selected, 1.0, delta, Rdp()),
+            noise_multiplier(composed, 1.0, delta, Pld()),
+        )
+        found = [round(Pld().epsilon([Gaussian(kappa)], delta), 2) for kappa in noises]
+        chances = {"one_trial": round(float(number.chances(2)[0]), 2), "nine_in_ten": number.quantile(0.9)}
+        by = dict(zip(("profiles", "renyi", "composed"), found, strict=True))
+        json.dump({"trials": trials, **by, "added_up": round(1 / trials, 2), **chances}, sys.stdout)
+        print(flush=True)
 
 
 def measured(task: Task, arm: str, epsilon: float, seed: int, folder: Path) -> dict[str, Any]:

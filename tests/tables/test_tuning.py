@@ -156,7 +156,7 @@ def test_the_command_shows_what_a_search_costs_before_it_reads_a_row(
     for more, reason in (
         (("--trials", "1"), "use veil train"),
         (("--sampler", "optuna"), "add --charge composition"),
-        (("--candidate", "no-such-method"), "no candidate can work here"),
+        (("--candidate", "no-such-method"), "unknown method"),
         (("--candidate", "auto weight=0"), "weight is 0"),
         (("--candidate", "auto", "--candidate", "auto weight=2"), "given twice"),
         (("--charge", "composition", "--trials", "2.5"), "whole number"),

@@ -17,7 +17,7 @@ from veil.request.settings import Settings
 # What a candidate may set beside the options of its method.
 _OF_RUN = ("epochs", "steps", "batch_size", "learning_rate", "optimizer", "momentum", "schedule", "noise_filter")
 # Half of the trials are the default; the others change what no public fact decides. See docs/tuning.md.
-CANDIDATES = ("auto weight=3", "auto whitening=0.5", "auto cap=8", "group-gd")
+CANDIDATES = ("auto weight=3", "auto whitening=0.5", "auto pace=3", "group-gd")
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,15 @@ def _record_of(folder: Path) -> dict[str, Any]:
     return found
 
 
+def _history_in(folder: Path) -> pd.DataFrame:
+    """The history of a trial as it was: Parquet reads lists back as arrays."""
+    found = pd.read_parquet(folder / "history.parquet")
+    lists = {
+        n: [v.tolist() if isinstance(v, np.ndarray) else v for v in found[n]] for n in found if found[n].dtype == object
+    }
+    return found.assign(**lists)
+
+
 def plan_of_search(request: TuneRequest) -> Search:
     """The search that `veil tune` would make: rows are read for their public facts, and nothing is released."""
     parts = _open(request, seed_of(request.settings), None)
@@ -373,7 +382,7 @@ def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFold
     run = Run(
         model=model,
         plan=plan,
-        history=pd.read_parquet(best.folder / "history.parquet"),
+        history=_history_in(best.folder),
         metrics=measured[0].metrics,
         certificate=certify(
             best.ledger,

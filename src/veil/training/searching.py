@@ -280,17 +280,20 @@ def _with_share(search: Search, facts: PublicFacts, epsilon: float, delta: float
 def _by_selection(search: Search, facts: PublicFacts) -> Search:
     """A trial's ε is what the shift leaves of the whole, at δ / E[K].
 
-    The shift grows with the trial's ε. From the whole ε it is too large, from what that leaves it is too small, and so
-    on: every second value is on the safe side.
+    The shift grows with the trial's ε. That of the whole ε is too large, so that what it leaves is on the safe side; a
+    straight line through both finds nearly all of the rest.
     """
     assert isinstance(search.trials, NumberOfTrials)
     epsilon, delta = search.settings.epsilon, (search.settings.delta or 0.0) / search.trials.mean
-    share = epsilon
-    for _ in range(3):
-        found = _with_share(search, facts, share, delta)
-        share = epsilon - _shift(found) - 2e-4 * epsilon
-        require(share > 0, f"trials: so many leave nothing of ε = {epsilon:g}: fewer trials, or a larger ε")
-    return _with_share(search, facts, share, delta)
+    whole = epsilon * (1 - 2e-4)
+    most = _shift(_with_share(search, facts, epsilon, delta))
+    require(most < whole, f"trials: so many leave nothing of ε = {epsilon:g}: fewer trials, or a larger ε")
+    least = _shift(_with_share(search, facts, whole - most, delta))
+    slope = (most - least) / (epsilon - whole + most)
+    share = (whole - least + slope * (whole - most)) / (1 + slope)
+    found = _with_share(search, facts, share, delta)
+    shift = _shift(found)
+    return found if share + shift <= whole else _with_share(search, facts, whole - shift, delta)
 
 
 def _shift(search: Search) -> float:
