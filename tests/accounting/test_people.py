@@ -53,6 +53,7 @@ KINDS: tuple[kinds.Event, ...] = (
     kinds.Mixture(0.2, kinds.SubsetGaussian(4.0, 1000, 20)),
     kinds.Envelope((kinds.PoissonGaussian(2.0, 0.05), kinds.PoissonGaussian(4.0, 0.1))),
     kinds.Selection((kinds.Repeated(kinds.Gaussian(20.0), 1),), shape=1.0, gamma=0.5),
+    kinds.Choice(((kinds.Repeated(kinds.Gaussian(20.0)),), (kinds.Repeated(kinds.Gaussian(30.0), 2),))),
 )
 
 

@@ -241,10 +241,10 @@ def test_bad_questions_are_answered() -> None:
     with pytest.raises(dp.AccountingError, match="cannot be composed"):
         PLD.epsilon([dp.Gaussian(1.0), dp.Gaussian(1.0, R1)], 1e-5)
     selection = dp.Selection((dp.Repeated(dp.Gaussian(1.0)),), shape=1.0, gamma=0.1)
-    assert not PLD.supports(selection)
+    assert PLD.supports(selection)
     assert PLD.supports(dp.NoisyMax(1.0))
     with pytest.raises(dp.AccountingError, match="Selection"):
-        PLD.epsilon([selection], 1e-5)
+        PLD.epsilon([selection, dp.Gaussian(1.0)], 1e-5)
 
 
 def test_delta_and_epsilon_contradict_each_other() -> None:

@@ -19,6 +19,7 @@ from veil.accounting import (
     Account,
     AccountingError,
     Certificate,
+    Choice,
     Envelope,
     Gaussian,
     Laplace,
@@ -59,6 +60,7 @@ EVENTS = (
     Mixture(0.5, Gaussian(20.0)),
     Envelope((PoissonGaussian(2.0, 0.01), PoissonGaussian(3.0, 0.02))),
     Selection((Repeated(Gaussian(40.0), 3),), 1.0, gamma=0.5),
+    Choice(((Repeated(Gaussian(40.0), 3),), (Repeated(Gaussian(30.0)),))),
 )
 
 

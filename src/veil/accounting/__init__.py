@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from veil.accounting.certificate import Certificate, certify
     from veil.accounting.events import (
         AccountingError,
+        Choice,
         Envelope,
         Event,
         Gaussian,
@@ -44,6 +45,7 @@ _HOMES = {
     "AccountingError": "veil.accounting.events",
     "BudgetExceeded": "veil.accounting.ledger",
     "Certificate": "veil.accounting.certificate",
+    "Choice": "veil.accounting.events",
     "Envelope": "veil.accounting.events",
     "Event": "veil.accounting.events",
     "Gaussian": "veil.accounting.events",
@@ -79,6 +81,7 @@ __all__ = [
     "AccountingError",
     "BudgetExceeded",
     "Certificate",
+    "Choice",
     "Envelope",
     "Event",
     "Gaussian",

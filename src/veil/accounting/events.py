@@ -201,11 +201,36 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Any one whole run of several, each a composition of events, chosen when it starts, whatever was released before.
+
+    It costs what dominates all of them: like an `Envelope`, but of runs.
+
+    >>> Choice(((Repeated(Gaussian(1.0)),), (Repeated(Gaussian(2.0), 4),))).relation
+    <Relation.ADD_REMOVE: 'add-remove'>
+    """
+
+    runs: tuple[tuple[Repeated, ...], ...]
+
+    def __post_init__(self) -> None:
+        _require(len(self.runs) > 0 and all(len(run) > 0 for run in self.runs), "a choice needs runs with events")
+        plain = all(not isinstance(item.event, Choice | Selection) for run in self.runs for item in run)
+        _require(plain, "the runs of a choice contain neither choices nor selections")
+        relation_of(item for run in self.runs for item in run)
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of the runs that may be chosen."""
+        return relation_of(self.runs[0])
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
-    """The best of a random number of runs, each of which is `events`.
+    """The best of a random number of runs, each of which is `events`: nothing of the others is seen, nor how many.
 
     The number of runs is truncated negative binomial with shape `shape` (0: logarithmic, 1: geometric) and
-    parameter `gamma`, or Poisson with mean `mean` (shape = inf), as in Papernot and Steinke (2022).
+    parameter `gamma`, or Poisson with mean `mean` (shape = inf), as in Papernot and Steinke (2022). Runs that differ
+    are one `Choice`; which of them a run is must be drawn anew for each, from public chances.
     """
 
     events: tuple[Repeated, ...]
@@ -228,7 +253,9 @@ class Selection:
         return relation_of(self.events)
 
 
-Event = Union[Gaussian, PoissonGaussian, SubsetGaussian, Laplace, NoisyMax, Tree, Mixture, Envelope, Selection]  # noqa: UP007
+Event = Union[  # noqa: UP007
+    Gaussian, PoissonGaussian, SubsetGaussian, Laplace, NoisyMax, Tree, Mixture, Envelope, Choice, Selection
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,12 +347,21 @@ def to_json(event: Event) -> dict[str, Any]:
         if isinstance(value, get_args(Event)):
             value = to_json(value)
         elif isinstance(value, tuple):
-            value = [
-                {"event": to_json(item.event), "times": item.times} if isinstance(item, Repeated) else to_json(item)
-                for item in value
-            ]
+            value = _list_json(value)
         record[name] = value
     return record
+
+
+def _list_json(items: tuple[Any, ...]) -> list[Any]:
+    """Events, repeated events or whole runs of them as JSON values."""
+    return [
+        _list_json(item)
+        if isinstance(item, tuple)
+        else {"event": to_json(item.event), "times": item.times}
+        if isinstance(item, Repeated)
+        else to_json(item)
+        for item in items
+    ]
 
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
@@ -350,6 +386,8 @@ def from_json(record: Any) -> Event:
             fields["events"] = tuple(from_json(item) for item in fields["events"])
         if kind is Selection:
             fields["events"] = tuple(repeated_from_json(item) for item in fields["events"])
+        if kind is Choice:
+            fields["runs"] = tuple(tuple(repeated_from_json(item) for item in run) for run in fields["runs"])
         _check_kinds(kind, fields)
         event: Event = kind(**fields)
     except (TypeError, KeyError, ValueError, ArithmeticError, RecursionError) as error:

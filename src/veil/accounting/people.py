@@ -70,7 +70,8 @@ def epsilon_of_rows(events: Iterable[Event | Repeated], rows: int, delta: float,
     if rows == 1 or not items:
         return one
     proved = []
-    if all(together.supports(item.event) for item in items):
+    alone = len(items) == 1 and items[0].times == 1
+    if all(together.supports(i.event) and (alone or not isinstance(i.event, kinds.Selection)) for i in items):
         proved.append(together.epsilon(items, delta))
     if not proved or not all(_is_exact(item.event) for item in items):
         proved.append(_one_after_another(lambda by, each: by.epsilon(items, each), rows, delta, accountant))

@@ -9,6 +9,9 @@ of tables that can occur, and of single rungs repeated throughout. A claim below
 
 Where the ledger is for all rows of a person together, each release is the mixture of Gaussians that as many rows of
 one direction make: j of them are drawn with the binomial or hypergeometric chance.
+
+For the best of a random number of runs (a `Selection`) dp-accounting has a Rényi bound only, which is far above ours.
+So δ(ε) of one run is dp-accounting's, and the step from one run to the best of many is worked out here once more.
 """
 
 from __future__ import annotations
@@ -90,9 +93,9 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
     """Check a certificate against the ledgers beside it.
 
     Looks at: whether the run is finished and its seed destroyed; the ledgers' checksums; that the certificate was
-    made from this ledger, field by field; that what was spent stays within each rule, also where preprocessing and
-    evaluation have ledgers of their own; and each rule's ε by dp-accounting, which may exceed ours by its own error
-    of 1 %.
+    made from this ledger, field by field; that what was spent stays within each rule, also where preprocessing,
+    evaluation and the choice among models have ledgers of their own; and each rule's ε by dp-accounting, which may
+    exceed ours by its own error of 1 %.
     """
     certificate = Certificate.load(certificate_path)
     if not certificate.private:
@@ -104,6 +107,7 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
         *_faults_of_words(certificate, ledger, certificate_path.with_name("run.json")),
         *_faults_before(ledger, certificate_path.with_name("preprocessing.jsonl")),
         *_faults_after(certificate, certificate_path.with_name("evaluation.jsonl")),
+        *_faults_after(certificate, certificate_path.with_name("selection.jsonl")),
     ]
     opinions = []
     known: dict[Any, tuple[float | None, str]] = {}
@@ -269,6 +273,10 @@ def _second_epsilon(account: Account, ledger: Ledger) -> tuple[float | None, str
 
 def _by_tokens(tokens: tuple[Repeated, ...], terms: Terms) -> tuple[float, str]:
     """ε of all tokens; of an envelope, the largest of its lowest, middle and highest rung in every token's place."""
+    if any(isinstance(token.event, kinds.Selection) for token in tokens):
+        return _of_selection(tokens, terms)
+    if any(isinstance(token.event, kinds.Choice) for token in tokens):
+        return _of_choices(tokens, terms)
     rungs = max((len(t.event.events) for t in tokens if isinstance(t.event, kinds.Envelope)), default=1)
     values = []
     for rung in sorted({0, rungs // 2, rungs - 1}):
@@ -281,6 +289,69 @@ def _by_tokens(tokens: tuple[Repeated, ...], terms: Terms) -> tuple[float, str]:
         value, how = _compose(items, terms)
         values.append(value)
     return max(values), how + (", of single rungs: a lower bound" if rungs > 1 else "")
+
+
+def _of_choices(tokens: Sequence[Repeated], terms: Terms) -> tuple[float, str]:
+    """The largest ε of single runs in the place of every choice: exact where all of them are Gaussian."""
+    most = max(len(token.event.runs) for token in tokens if isinstance(token.event, kinds.Choice))
+    values = []
+    for number in range(most):
+        items = []
+        for token in tokens:
+            runs = token.event.runs if isinstance(token.event, kinds.Choice) else ((Repeated(token.event),),)
+            run = runs[min(number, len(runs) - 1)]
+            items += [Repeated(item.event, item.times * token.times) for item in run]
+        value, how = _compose(items, terms)
+        values.append(value)
+    return max(values), how + ", of single runs: a lower bound"
+
+
+def _of_selection(tokens: Sequence[Repeated], terms: Terms) -> tuple[float, str]:
+    """ε = ε₁ + (1+η)·s with δ_Q(ε₁) = δ/E[K] and e^s − 1 = (1−γ)/γ·δ_Q(s), where δ_Q is dp-accounting's."""
+    selection = tokens[0].event
+    if len(tokens) > 1 or tokens[0].times != 1 or not isinstance(selection, kinds.Selection):
+        raise _NoTranslationError("a Selection composed with other events")
+    first = selection.events[0].event
+    runs = first.runs if isinstance(first, kinds.Choice) and len(selection.events) == 1 else (selection.events,)
+    rows, peers = rows_together(terms), []
+    translate = partial(_several_rows, rows=rows) if rows > 1 else partial(_translate, rdp=False)
+    relation, grid = (Relation.ADD_REMOVE, GRID_OF_ROWS) if rows > 1 else (terms.relation, GRID)
+    for run in runs:
+        peer = peer_pld.PLDAccountant(_relation(relation), value_discretization_interval=grid)
+        for item in run:
+            peer.compose(translate(item.event), item.times)
+        peers.append(peer)
+
+    def profile(epsilon: float) -> float:
+        return max(float(peer.get_delta(epsilon)) for peer in peers)
+
+    if math.isinf(selection.shape):
+        mean = selection.mean or 0.0
+        raised = mean * profile(0.0)
+    else:
+        shape, gamma = selection.shape, selection.gamma or 0.0
+        mean = _mean_of_series(shape, gamma)
+        odds = (1.0 - gamma) / gamma
+        low, high = 0.0, 1.0
+        while math.expm1(high) < odds * profile(high):
+            high *= 2
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (middle, high) if math.expm1(middle) < odds * profile(middle) else (low, middle)
+        raised = (1.0 + shape) * high
+    one = max(float(peer.get_epsilon(terms.delta / mean)) for peer in peers)
+    return one + raised, f"selection over the privacy profile of one run, by PLD on a grid of {grid:g}"
+
+
+def _mean_of_series(shape: float, gamma: float) -> float:
+    """The mean number of runs, summed up: P[K = k] is proportional to (1−γ)^k·∏_{j<k} (j+η)/(j+1) for k ≥ 1."""
+    weight, total, first = 1.0 - gamma, 0.0, 0.0
+    for count in range(1, 10_000_000):
+        total, first = total + weight, first + count * weight
+        weight *= (1.0 - gamma) * (count + shape) / (count + 1)
+        if count * weight < 1e-13 * first * gamma:
+            break
+    return first / total
 
 
 def _compose(tokens: Sequence[Repeated], terms: Terms) -> tuple[float, str]:

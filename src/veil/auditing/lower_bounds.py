@@ -27,7 +27,7 @@ from scipy.special import bdtr, bdtrc, betaincinv
 
 from veil.accounting import Pld, Repeated
 from veil.accounting.conversion import gaussian_epsilon
-from veil.accounting.events import AccountingError, Envelope, Event, Mixture, Selection
+from veil.accounting.events import AccountingError, Choice, Envelope, Event, Mixture, Selection
 from veil.errors import require
 
 Floats = NDArray[np.float64]
@@ -175,7 +175,7 @@ def _scaled(event: Event, factor: float) -> Event:
         return Mixture(event.probability, _scaled(event.event, factor))  # type: ignore[arg-type]
     if isinstance(event, Envelope):
         return Envelope(tuple(_scaled(one, factor) for one in event.events))  # type: ignore[misc]
-    if isinstance(event, Selection):
+    if isinstance(event, Choice | Selection):
         raise AccountingError(f"{type(event).__name__} has no noise level that can be varied")
     return replace(event, noise_multiplier=event.noise_multiplier * factor)
 

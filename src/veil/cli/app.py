@@ -30,6 +30,7 @@ from veil.cli.predict import predict
 from veil.cli.report import report
 from veil.cli.reproduce import reproduce
 from veil.cli.train import train
+from veil.cli.tune import tune
 from veil.cli.verify import verify
 from veil.errors import Caution, InputError
 
@@ -48,6 +49,7 @@ app.command()(plan)
 app.command()(train)
 app.command()(predict)
 app.command()(compare)
+app.command()(tune)
 app.command()(methods)
 app.command()(verify)
 app.command()(report)

@@ -136,12 +136,12 @@ def _train(request: Request, out: Path, resume: bool, *, silent: bool) -> Run:
         out=out,
         resume=resume,
         callbacks=[ProgressBar(quiet=silent)],
-        config={"command": _command()},
+        config={"command": typed_command()},
         say=None if silent else lambda sentence: stderr.print(sentence, soft_wrap=True, highlight=False),
     )
 
 
-def _command() -> str:
+def typed_command() -> str:
     """What was typed, without the password that a server's address may hold."""
     typed = re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:…@", shlex.join(["veil", *sys.argv[1:]]))
     return re.sub(r"([?&](?:ssl)?password=)[^&\s']*", r"\1…", typed)

@@ -4,6 +4,7 @@ from veil.request.audits import AuditRequest, AuditSettings
 from veil.request.budgets import BudgetRequest
 from veil.request.request import FOR_NETWORKS, NETWORK, SUITED, CompareRequest, Request, TableRequest
 from veil.request.settings import Settings
+from veil.request.tuning import Candidate, TuneRequest
 
 __all__ = [
     "FOR_NETWORKS",
@@ -12,8 +13,10 @@ __all__ = [
     "AuditRequest",
     "AuditSettings",
     "BudgetRequest",
+    "Candidate",
     "CompareRequest",
     "Request",
     "Settings",
     "TableRequest",
+    "TuneRequest",
 ]

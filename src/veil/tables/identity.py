@@ -56,6 +56,13 @@ def held_out_identity(held: Problem | None, allowed: float, seed: Seed) -> Ident
     return Identity({}, {"held-out rows": found})
 
 
+def rows_identity(parts: Mapping[str, Problem | None], seed: Seed) -> Identity:
+    """The rows of a search, part by part."""
+    digest = digester(seed)
+    found = {name: "none" if part is None else digest.of(whole_identity(part, digest)) for name, part in parts.items()}
+    return Identity({}, found)
+
+
 def measured_identity(model: nn.Module, seed: Seed) -> Identity:
     """The weights of the model that is measured."""
     return Identity({}, {"trained weights": digester(seed).of(dict(model.state_dict()))})

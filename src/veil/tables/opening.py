@@ -111,7 +111,7 @@ class Opened:
     """A request with its rows: those to train on, public and held-out ones, and how columns became numbers.
 
     Method and settings are those asked for, or follow from private preprocessing. `allowed` is the smallest ε that a
-    held-out row allows.
+    held-out row allows. `choosing` says which of the held-out rows a search chooses by.
     """
 
     request: Request
@@ -123,6 +123,7 @@ class Opened:
     settings: Settings
     not_covered: tuple[str, ...] = ()
     allowed: float = math.inf
+    choosing: NDArray[np.bool_] | None = None
 
     @property
     def factory(self) -> ModelFactory:
@@ -173,6 +174,9 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     names, _ = group_names(table, columns)
     groups = names if _releases_sizes(request, columns, names, method) else None
     apart = set_rows_apart(split.holdout, columns, table, split.relation, sizes_public=groups is None)
+    # The same coin with a smaller share: a part of the rows held out.
+    fewer = replace(split.holdout, share=split.choosing)
+    choosing = apart & set_rows_apart(fewer, columns, table, split.relation, sizes_public=groups is None)
     training, held = table[~apart] if gathered is None else gathered.entries(~apart), table[apart]
     # All rows are checked before any is trained on or measured: a late error would have cost ε. Where sizes are
     # declared or released, whether a group has a row to train on decides nothing.
@@ -212,6 +216,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         settings,
         (*_not_covered(request, columns, encoding, by.rare), *people),
         _least_budget(request, columns, held, budgets),
+        choosing[apart],
     )
 
 

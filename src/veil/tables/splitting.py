@@ -73,11 +73,15 @@ class Holdout:
 
 @dataclass(frozen=True)
 class Split:
-    """The run's seed, and which rows are held out, chosen so that neighbours under a relation agree on it."""
+    """The run's seed, and which rows are held out, chosen so that neighbours under a relation agree on it.
+
+    `choosing` is the share of all rows, among those held out, by which a search chooses its model.
+    """
 
     seed: Seed
     holdout: Holdout
     relation: Relation | None
+    choosing: float = 0.0
 
 
 def holdout_key(seed: Seed) -> Seed:

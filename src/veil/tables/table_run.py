@@ -44,14 +44,14 @@ def train_table(
     place of the one that the request names. `not_covered` are further sentences for the certificate.
     """
     method = create(request.method, request.options()) if method is None else method
-    columns, settings = _columns(request), request.settings
-    whole = {**(config or {}), **_config(request, columns)}
+    columns, settings = asked_columns(request), request.settings
+    whole = {**(config or {}), **configuration(request, columns)}
     if out is None:
-        by = Opening(method, settings, _split(request, method, _seed(settings)), say=say)
+        by = Opening(method, settings, _split(request, method, seed_of(settings)), say=say)
         return _train(_opened(request, columns, by, not_covered), by, callbacks, whole)
     record = {**whole, "method": method.name, "settings": settings.model_dump(exclude_none=True)}
     folder = RunFolder.open(out, settings, resume, record)
-    charge = _charge(request, columns, folder)
+    charge = charge_of(request, columns, folder)
     try:
         folder.hold_to("request", request_identity(request, columns, method, record, folder.seed))
         by = Opening(method, settings, _split(request, method, folder.seed), folder, charge, say)
@@ -82,13 +82,14 @@ def plan_of(request: Request) -> Plan:
 
 def opened_to_plan(request: Request) -> Opened:
     """The rows of a request, opened as a training run would open them; nothing is charged or released."""
-    columns, settings = _columns(request), request.settings
+    columns, settings = asked_columns(request), request.settings
     method = create(request.method, request.options())
-    _config(request, columns)
-    return open_rows(request, columns, Opening(method, settings, _split(request, method, _seed(settings))))
+    configuration(request, columns)
+    return open_rows(request, columns, Opening(method, settings, _split(request, method, seed_of(settings))))
 
 
-def _columns(request: Request) -> Columns | None:
+def asked_columns(request: Request) -> Columns | None:
+    """The roles of the columns; None for a folder of images."""
     return None if holds_images(request.data) else columns_of(request)
 
 
@@ -133,11 +134,12 @@ def _job(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Map
     )
 
 
-def _seed(settings: Settings) -> Seed:
+def seed_of(settings: Settings) -> Seed:
+    """The seed that was given, or a fresh one."""
     return Seed.from_system() if settings.seed is None else Seed.from_int(settings.seed)
 
 
-def _charge(request: Request, columns: Columns | None, folder: RunFolder) -> Charge | None:
+def charge_of(request: Request, columns: Columns | None, folder: RunFolder) -> Charge | None:
     """The data set's budget, where the user named one; in a process group the first process is charged."""
     if request.dataset is None or not folder.leads:
         return None
@@ -156,7 +158,7 @@ def _reads_more(request: Request, columns: Columns | None) -> list[str]:
     return found + (["exact figures on training rows"] if request.show_private else [])
 
 
-def _config(request: Request, columns: Columns | None) -> dict[str, Any]:
+def configuration(request: Request, columns: Columns | None) -> dict[str, Any]:
     """What `veil train --config` needs to repeat the run."""
     if columns is None:
         for name, given in (("--target", request.target), *(("--group", group) for group in request.group)):

@@ -28,8 +28,9 @@ from veil.training.process_group import ProcessGroup
 
 LEDGER = "ledger.jsonl"
 PREPROCESSING = "preprocessing.jsonl"
+CHOOSING = "selection.jsonl"
 EVALUATION = "evaluation.jsonl"
-LEDGERS = (PREPROCESSING, LEDGER, EVALUATION)  # in the order in which a run begins them
+LEDGERS = (PREPROCESSING, LEDGER, CHOOSING, EVALUATION)  # in the order in which a run begins them
 CHECKPOINT = "checkpoint.safetensors"
 _SEED = "seed.key"
 _LOCK = ".lock"
@@ -51,8 +52,10 @@ class RunFolder:
         self._made: tuple[str, ...] = (_SEED, CHECKPOINT, _LOCK)
 
     @classmethod
-    def start(cls, path: Path | str, settings: Settings, config: Mapping[str, Any] | None = None) -> RunFolder:
-        """Start a new run. A folder with a reserved release is never reused."""
+    def start(
+        cls, path: Path | str, settings: Settings, config: Mapping[str, Any] | None = None, seed: Seed | None = None
+    ) -> RunFolder:
+        """Start a new run. A folder with a reserved release is never reused. `seed` is that of a part of a run."""
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         with _checking(path) as lock:
@@ -63,7 +66,8 @@ class RunFolder:
             )
         # A file that the user keeps here stays as it is; one that an earlier attempt left is replaced.
         own_config = (path / "config.toml").exists() and not under_way(path)
-        seed = Seed.from_system() if settings.seed is None else Seed.from_int(settings.seed)
+        if seed is None:
+            seed = Seed.from_system() if settings.seed is None else Seed.from_int(settings.seed)
         folder = cls(path, seed, False, lock)
         folder._keep_seed()
         if config is not None and not own_config:

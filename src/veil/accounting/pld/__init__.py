@@ -14,14 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from veil.accounting.events import AccountingError, Event, NoisyMax, Repeated
+from veil.accounting.events import AccountingError, Event, NoisyMax, Repeated, Selection
 from veil.accounting.pld.compose import Nodes, compose, nodes, wrap
 from veil.accounting.pld.plan import POINTS_AT_MOST, Plan, Question, plan
 from veil.accounting.pld.profiles import FloatArray, Pair, Part, parts_of, supported
+from veil.accounting.pld.selection import mean_runs, runs_of, selection_among, selection_shift
 from veil.accounting.pld.several import parts_of_rows, supports_rows
 from veil.accounting.rdp import Rdp
 
@@ -226,13 +228,17 @@ class Pld:
         return False
 
     def supports(self, event: Event) -> bool:
-        """Whether the event has a dominating pair here."""
+        """Whether the event has a dominating pair here; a `Selection` has a profile, if it is all there is."""
+        if isinstance(event, Selection):
+            return all(self.supports(item.event) for run in runs_of(event) for item in run)
         return supported(event) if self.rows == 1 else supports_rows(event)
 
     def epsilon(self, events: Iterable[Event | Repeated], delta: float) -> float:
         """The smallest ε ≥ 0 it can prove at this δ, over both directions; inf when it can prove none."""
         _check_delta(delta)
         items = tuple(events)
+        if (selection := selection_among(items)) is not None:
+            return self._selection_epsilon(selection, delta)
         parts = self._parts(items)
         if not parts or delta >= 1:
             return 0.0
@@ -250,10 +256,14 @@ class Pld:
         """A proved lower bound on the ε of the events' dominating pairs, at most a little more than `gap` below.
 
         For a batch without replacement the pair itself is an upper bound on what the release costs; for a noisy max a
-        pair that can occur is taken, which may lie further below.
+        pair that can occur is taken, which may lie further below. A selection costs at least what one run does: its
+        runs may be told apart by nothing but chance.
         """
         _check_delta(delta)
-        parts = self._parts(events, realisable=True)
+        items = tuple(events)
+        if (selection := selection_among(items)) is not None:
+            return max(self.lower_epsilon(run, delta, gap) for run in runs_of(selection))
+        parts = self._parts(items, realisable=True)
         if not parts or delta >= 1 or delta < _LEAST:
             return 0.0
         return max(_lower_epsilon(side, delta, gap) for side in _directions(parts))
@@ -274,7 +284,10 @@ class Pld:
         if not np.all(np.isfinite(asked)):
             raise AccountingError("every epsilon must be a finite number")
         flat = asked.ravel()
-        parts = self._parts(events)
+        items = tuple(events)
+        if (selection := selection_among(items)) is not None:
+            return self._selection_profile(selection, asked)
+        parts = self._parts(items)
         floor = np.maximum(-np.expm1(np.minimum(flat, 0.0)), 0.0)
         if not parts or len(flat) == 0:
             return floor.reshape(asked.shape)
@@ -283,6 +296,25 @@ class Pld:
         for side in _directions(parts):
             worst[order] = np.maximum(worst[order], _delta(side, flat[order], self.looseness, worst[order]))
         return np.maximum(worst, floor).reshape(asked.shape)
+
+    def _run_profile(self, selection: Selection, epsilons: FloatArray) -> FloatArray:
+        """δ(ε) of one run, whichever it is."""
+        found: FloatArray = np.max([self.profile(run, epsilons) for run in runs_of(selection)], axis=0)
+        return found
+
+    def _selection_epsilon(self, selection: Selection, delta: float) -> float:
+        """ε of one run at δ / E[K], and what selection adds."""
+        runs = runs_of(selection)
+        if delta >= 1:
+            return 0.0
+        one = max(self.epsilon(run, min(delta / mean_runs(selection), 1.0)) for run in runs)
+        return one + selection_shift(selection, partial(self._run_profile, selection))
+
+    def _selection_profile(self, selection: Selection, epsilons: FloatArray) -> FloatArray:
+        shift = selection_shift(selection, partial(self._run_profile, selection))
+        # Below the shift nothing is proved but the trivial bound.
+        run = self._run_profile(selection, np.maximum(epsilons - shift, 0.0))
+        return np.where(epsilons >= shift, np.minimum(mean_runs(selection) * run, 1.0), 1.0)
 
     def total_variation(self, events: Iterable[Event | Repeated]) -> float:
         """δ(0): how well any test on the releases can tell two neighbours apart.

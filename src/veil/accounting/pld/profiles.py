@@ -264,7 +264,18 @@ def gaussian_distance(event: Event) -> float | None:
             return max(known) if len(known) == len(distances) else None
         case kinds.Mixture() if event.probability == 1:
             return gaussian_distance(event.event)
+        case kinds.Choice():
+            squares = [_squared_distance(run) for run in event.runs]
+            known = [square for square in squares if square is not None]
+            return math.sqrt(max(known)) * (1 + 4 * UNIT) if len(known) == len(squares) else None
     return None
+
+
+def _squared_distance(items: Iterable[Repeated]) -> float | None:
+    """μ² of events that together cost exactly what a Gaussian costs, None where one of them does not."""
+    distances = [(gaussian_distance(item.event), item.times) for item in items]
+    known = [times * distance**2 for distance, times in distances if distance is not None]
+    return math.fsum(known) if len(known) == len(distances) else None
 
 
 def pair_of(event: Event) -> Pair:
@@ -293,6 +304,8 @@ def pair_of(event: Event) -> Pair:
 
 def supported(event: Event) -> bool:
     """Whether `pair_of` knows the event."""
+    if isinstance(event, kinds.Choice):
+        return gaussian_distance(event) is not None
     return not isinstance(event, kinds.Selection)
 
 

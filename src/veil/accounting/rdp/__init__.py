@@ -78,6 +78,8 @@ def _alone(event: Event, orders: Floats) -> Floats:
             return rdp_closed.mixture(event.probability, rdp(event.event, orders), orders)
         case kinds.Envelope():
             return np.asarray(np.max([rdp(one, orders) for one in event.events], axis=0))
+        case kinds.Choice():
+            return np.asarray(np.max([_compose(run, orders) for run in event.runs], axis=0))
         case kinds.Selection():
             return _selection(event, orders)
         case _:

@@ -1,0 +1,93 @@
+"""The plan of a search: the number of trials, a trial's share, candidates that public rules leave out, the audit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from veil.accounting import Pld
+from veil.auditing.search_canaries import audit_search
+from veil.errors import InputError
+from veil.foundation.randomness import Seed
+from veil.problem import Cell, PublicFacts
+from veil.request import Settings
+from veil.request.tuning import candidate
+from veil.training.searching import NumberOfTrials, plan_search, plan_trial, score_event
+
+FACTS = PublicFacts(("F", "M"), ("all",), (Cell(0, 0, 3000), Cell(1, 0, 7000)), (20,), classes=("0", "1"))
+TWO = [candidate("auto"), candidate("group-gd weight=3")]
+
+
+def planned(trials: float = 3.0, texts: tuple[str, ...] = ("auto", "group-gd"), **settings: float):
+    number = NumberOfTrials.expecting(trials)
+    return plan_search([candidate(t) for t in texts], FACTS, Settings.checked(**{"epsilon": 1.0} | settings), number)
+
+
+@pytest.mark.parametrize("mean", [1.5, 3.0, 20.0])
+def test_the_number_of_trials_is_drawn_from_the_distribution_that_is_charged(mean: float) -> None:
+    number = NumberOfTrials.expecting(mean)
+    assert number.mean == pytest.approx(mean, rel=1e-9)
+    chances = number.chances(20_000)
+    assert chances.sum() == pytest.approx(1.0, abs=1e-6)
+    assert (chances * np.arange(1, 20_001)).sum() == pytest.approx(mean, rel=1e-3)
+    # The logarithmic distribution: −(1−γ)^k / (k·log γ).
+    k = np.arange(1, 11)
+    np.testing.assert_allclose(chances[:10], -((1 - number.gamma) ** k) / (k * np.log(number.gamma)), rtol=1e-9)
+    drawn = np.array([number.draw(Seed.from_int(seed)) for seed in range(2000)])
+    assert drawn.min() == 1
+    # Four standard errors: a false alarm in 16,000.
+    for count in (1, 2, 3):
+        chance = chances[count - 1]
+        assert abs((drawn == count).mean() - chance) < 4 * np.sqrt(chance * (1 - chance) / 2000)
+
+
+def test_trials_are_drawn_by_their_weights_and_each_by_itself() -> None:
+    search = planned(texts=("auto", "group-gd weight=3"))
+    drawn = [search.drawn(Seed.from_int(1), number) for number in range(2000)]
+    assert abs(np.mean(drawn) - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 2000)
+    assert drawn[7] == search.drawn(Seed.from_int(1), 7)
+
+
+@pytest.mark.parametrize("trials", [2.0, 10.0])
+def test_a_share_uses_the_whole_budget_and_no_more(trials: float) -> None:
+    search = planned(trials)
+    delta = search.settings.delta_for(FACTS)
+    for rule in search.whole().rules or ():
+        assert rule.guarantee(delta, Pld()) <= 1.0 * (1 + 1e-9)
+    assert max(rule.guarantee(delta, Pld()) for rule in search.whole().rules or ()) > 0.99
+    terms = search.scoring_terms(FACTS)
+    assert 0.99 < terms.accounts[0].rule.guarantee(delta, Pld()) <= 1.0 * (1 + 1e-9)
+    naive = plan_search(TWO, FACTS, Settings.checked(epsilon=1.0), int(trials))
+    assert naive.share.epsilon < search.share.epsilon < 1.0
+
+
+def test_candidates_that_cannot_work_are_left_out_by_public_rules() -> None:
+    texts = ("auto", "group-gd", "erm", "auto neighbours=replace-one", "auto aim=nonsense", "auto every=4")
+    left_out = planned(texts=texts).left_out
+    assert {label: bool(reason) for label, reason in left_out.items()} == dict.fromkeys(
+        ("erm", "auto neighbours=replace-one", "auto aim=nonsense", "auto every=4"), True
+    )
+    few = PublicFacts(("F",), ("all",), (Cell(0, 0, 60),), (20,), classes=("0", "1"))
+    number, settings = NumberOfTrials.expecting(2.0), Settings.checked(epsilon=0.2)
+    wide = [candidate("auto"), candidate("dp-sgd model=mlp")]
+    found = plan_search(wide, few, settings, number, lambda one: 5000)
+    assert "longest possible update" in found.left_out["dp-sgd model=mlp"]
+    with pytest.raises(InputError, match="no candidate can work here"):
+        planned(texts=("erm",))
+
+
+def test_an_audit_of_the_search_stays_below_its_certificate_and_catches_one_that_forgets_the_trials() -> None:
+    # δ is large so that the attack needs no rare events; at 95 % and by both limits a false alarm is below 1 in 20,
+    # and with this seed there is none.
+    search = planned(60.0, epsilon=1.0, delta=0.05)
+    assert audit_search(search, 40_000, Seed.from_int(3)).epsilon <= 1.0
+    whole = Settings.checked(epsilon=1.0, delta=0.05)
+    forgetful = planned(60.0, epsilon=1.0, delta=0.05)
+    mutant = type(search)(
+        forgetful.settings,
+        forgetful.trials,
+        forgetful.candidates,
+        tuple(plan_trial(one, FACTS, whole) for one in forgetful.candidates),
+    )
+    assert score_event(mutant.plans[0]).noise_multiplier < score_event(search.plans[0]).noise_multiplier
+    assert audit_search(mutant, 40_000, Seed.from_int(3)).epsilon > 1.0
