@@ -103,7 +103,7 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
     search = {"chosen": run.findings["Search"]["chosen"], **run.plan.details["search"]}
     trials = run.findings.get("Trials")
     if json:
-        more = {"trials": trials} if trials else {}
+        more = {"scores": trials} if trials else {}
         verdict = {"usefulness": usefulness(summary["metrics"] or {}), **checks.as_json()}
         print_json({**summary, "search": {**search, **more}, **verdict})
     else:
