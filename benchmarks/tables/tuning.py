@@ -29,7 +29,7 @@ from veil.tables.tuning import tune
 from veil.training.searching import NumberOfTrials
 
 TABLES = ("adult", "bank_marketing")
-TRIALS = 3
+TRIALS = 2
 
 
 def main(words: list[str]) -> None:

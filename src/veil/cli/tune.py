@@ -85,7 +85,7 @@ def _show_plan(request: TuneRequest, json: bool) -> None:
 def cost_sentence(found: dict[str, Any]) -> str:
     """What a trial gets and what the whole costs, in words."""
     share = f"Each trial trains with ε = {found['trial_epsilon']:.3g}, δ = {found['trial_delta']:.2g}"
-    whole = f"all of them together cost ε = {found['epsilon']:g}, δ = {found['delta']:.2g}"
+    whole = f"all of them together cost ε = {found['epsilon']:.3g}, δ = {found['delta']:.2g}"
     if found["charge"] == "composition":
         return f"{share}; {found['trials']} trials, {whole}, and all their scores are shown."
     quantiles = found["quantiles"]
@@ -103,7 +103,7 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
     search = {"chosen": run.findings["Search"]["chosen"], **run.plan.details["search"]}
     trials = run.findings.get("Trials")
     if json:
-        more = {"trials": trials} if trials else {}
+        more = {"scores": trials} if trials else {}
         verdict = {"usefulness": usefulness(summary["metrics"] or {}), **checks.as_json()}
         print_json({**summary, "search": {**search, **more}, **verdict})
     else:

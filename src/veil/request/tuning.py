@@ -74,7 +74,7 @@ class TuneRequest(TableRequest):
         description='A method with options, settings, model and weight: "auto cap=8 weight=2". Repeatable. '
         "[default: auto and its nearest rivals]",
     )
-    trials: float = Field(3.0, description="Trials: how many in expectation or, with --charge composition, exactly.")
+    trials: float = Field(2.0, description="Trials: how many in expectation or, with --charge composition, exactly.")
     charge: Literal["selection", "composition"] = Field(
         "selection",
         description="selection: only the best model is seen, by private selection. composition: every trial's score "

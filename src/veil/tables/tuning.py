@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -155,10 +157,9 @@ def _record_of(folder: Path) -> dict[str, Any]:
 def _history_in(folder: Path) -> pd.DataFrame:
     """The history of a trial as it was: Parquet reads lists back as arrays."""
     found = pd.read_parquet(folder / "history.parquet")
-    lists = {
-        n: [v.tolist() if isinstance(v, np.ndarray) else v for v in found[n]] for n in found if found[n].dtype == object
-    }
-    return found.assign(**lists)
+    for name in [name for name in found.columns if found[name].dtype == object]:
+        found[name] = [value.tolist() if isinstance(value, np.ndarray) else value for value in found[name]]
+    return found
 
 
 def plan_of_search(request: TuneRequest) -> Search:
@@ -208,12 +209,15 @@ def tune(
             {"training rows": parts.opened.problem, "held-out rows": parts.opened.held_out}, folder.seed
         )
         folder.hold_to("rows", rows, before=LEDGER)
-        run = _searched(request, parts, search, folder, charge, workers or Workers())
+        best = _searched(request, parts, search, folder, charge, workers or Workers())
         shown = {**configuration(first, columns), **(config or {}), HOLDOUT_KEY: parts.split.holdout.key.secret.hex()}
-        run = _finished(run, {name: value for name, value in shown.items() if name != "require"}, parts, folder)
+        run = _finished(best, shown, parts, folder)
         if charge is not None:
             charge.finish()
         shutil.rmtree(folder.path / TRIALS)
+        now = time.time()
+        for path in folder.path.iterdir():  # when each file was written tells how long the search took
+            os.utime(path, (now, now))
         folder.complete()
         return run
     except BaseException:

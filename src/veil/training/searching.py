@@ -78,7 +78,7 @@ class NumberOfTrials:
         most = 64
         while (total := np.cumsum(self.chances(most)))[-1] < chance and most < 2**22:
             most *= 4
-        return int(min(np.searchsorted(total, chance), most - 1)) + 1
+        return min(int(np.searchsorted(total, chance)), most - 1) + 1
 
     def draw(self, seed: Seed) -> int:
         """The number of trials of one search."""
@@ -203,6 +203,7 @@ def plan_search(
     Raises:
         InputError: No candidate is left, or no share is found.
     """
+    require(facts.rows_together == 1, "veil tune supports people by the mean of their rows: omit --person-rows each")
     require(settings.accountant == "pld", "veil tune needs the accountant pld: omit accountant from the settings")
     settings = settings.model_copy(update={"delta": settings.delta_for(facts)})
     first = Search(settings, trials, tuple(candidates), ())
