@@ -70,7 +70,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         losses = as_row_losses(self._loss, self.model, self._problem.on(device_of(self.model)))
         opened = self._opened()
         self.create_optimizer_and_scheduler(len(opened))
-        opened.use(getattr(self.optimizer, "optimizer", self.optimizer))
+        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
+        opened.use(optimizer)
         self.state.max_steps, self.state.num_train_epochs = len(opened), round(args.num_train_epochs)
         control = self.callback_handler.on_train_begin(args, self.state, self.control)
         for batch in opened:
