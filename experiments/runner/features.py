@@ -19,6 +19,7 @@ from veil.datasets.split import Split, shuffled
 from veil.errors import require
 from veil.foundation.files import cache_folder
 from veil.models.embedding import embed
+from veil.models.images import papernot_cifar
 from veil.models.pretrained import EFFICIENTNET, UnitLength, efficientnet_lite0, with_head
 from veil.problem import Problem, PublicFacts
 
@@ -92,3 +93,8 @@ def of_rows(problem: Problem, rows: NDArray[np.int64]) -> Problem:
 def head(facts: PublicFacts) -> nn.Module:
     """A linear layer over features, starting at zero."""
     return nn.Sequential(nn.Flatten(), with_head(nn.Identity(), facts.input_shape[0], facts.outputs).head)  # type: ignore[arg-type]
+
+
+def small_cnn(facts: PublicFacts) -> nn.Module:
+    """The network of Papernot et al. with a quarter of its channels."""
+    return papernot_cifar(facts, channels=(8, 16, 32), hidden=64)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -58,7 +59,8 @@ def test_the_trainer_makes_the_run_of_fit_by_its_own_schedule(tmp_path: Path, pa
             self.steps += 1
 
     count, model = Count(), network()
-    run = PrivateTrainer(model, args, PROBLEM, callbacks=[count], **PRIVACY).train_privately()
+    trainer = PrivateTrainer(model, args, PROBLEM, loss=F.cross_entropy, callbacks=[count], **PRIVACY)
+    run = trainer.train_privately()
     wanted = fitted(method="dp-sgd", steps=4, batch_size=12, learning_rate=0.3, momentum=0.0, schedule="linear")
     assert_same(model, wanted)
     assert count.steps == 4

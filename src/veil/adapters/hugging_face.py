@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from veil.errors import require
+from veil.models.calling import device_of
 from veil.plans import LossFunction
 from veil.problem import Problem
 from veil.training.losses import as_row_losses, row_losses
@@ -65,13 +67,16 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
     def train_privately(self) -> Run:
         """Train the model in place and return the run."""
         args = self.args
+        losses = as_row_losses(self._loss, self.model, self._problem.on(device_of(self.model)))
         opened = self._opened()
         self.create_optimizer_and_scheduler(len(opened))
-        opened.use(getattr(self.optimizer, "optimizer", self.optimizer))
+        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
+        opened.use(optimizer)
         self.state.max_steps, self.state.num_train_epochs = len(opened), round(args.num_train_epochs)
         control = self.callback_handler.on_train_begin(args, self.state, self.control)
         for batch in opened:
-            opened.step(self._losses(batch))
+            # A batch may be empty: it is a step of noise alone.
+            opened.step(losses(self.model, batch) if len(batch[1]) else torch.zeros(0))
             if not opened.updated:
                 continue
             self.lr_scheduler.step()
@@ -97,9 +102,3 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             **length,
             **given,
         )
-
-    def _losses(self, batch: tuple[Any, Tensor]) -> Tensor:
-        if len(batch[1]) == 0:  # a step of noise alone
-            return batch[1].new_zeros(0, dtype=next(self.model.parameters()).dtype)
-        found: Tensor = as_row_losses(self._loss, self.model, self._problem)(self.model, batch)
-        return found

@@ -17,6 +17,7 @@ from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from veil.errors import require
+from veil.models.calling import device_of
 from veil.plans import LossFunction
 from veil.problem import Problem
 from veil.training.losses import as_row_losses, row_losses
@@ -60,7 +61,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         self.network = network
         self.automatic_optimization = False
         self._session: Session = session(network, problem, loss=loss, **settings)
-        self._losses = as_row_losses(loss, network, problem)
+        self._losses = as_row_losses(loss, network, problem.on(device_of(network)))
         if optimizer is not None:
             self._session.use(optimizer)
 

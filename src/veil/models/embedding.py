@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from veil.errors import require
-from veil.foundation.nested import mapped
+from veil.foundation.nested import Nested, mapped
+from veil.gradients.batches import sliced
 from veil.models.calling import call, device_of, scores
 from veil.problem import Problem
 
@@ -53,17 +54,17 @@ def embed(network: nn.Module, problem: Problem, *, batch_size: int = 16) -> Prob
     return replace(problem, inputs=features.clone(), source=None, public=public)
 
 
-def _features(network: nn.Module, problem: Problem, inputs: object) -> Tensor:
+def _features(network: nn.Module, problem: Problem, inputs: Nested) -> Tensor:
     device = problem.device
-    moved = inputs if device is None else mapped(inputs, lambda part: part.to(device))  # type: ignore[arg-type]
-    return scores(call(network, moved)).flatten(1).float().cpu()  # type: ignore[arg-type]
+    moved = inputs if device is None else mapped(inputs, lambda part: part.to(device))
+    return scores(call(network, moved)).flatten(1).float().cpu()
 
 
 def _check_rows_apart(network: nn.Module, problem: Problem) -> None:
     """Reject a network that mixes rows: each of some synthetic rows must have the same features alone."""
     inputs, _ = problem.made_up(_MADE_UP)
     together = scores(call(network, inputs)).flatten(1)
-    alone = [scores(call(network, mapped(inputs, lambda part, row=row: part[[row]]))) for row in range(_MADE_UP)]
+    alone = [scores(call(network, sliced(inputs, row, row + 1))) for row in range(_MADE_UP)]
     require(
         _alike(torch.cat([found.flatten(1) for found in alone]), together),
         "the features of a row change with the other rows of its batch, so no row could be bounded: use a network that "

@@ -211,7 +211,8 @@ def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame, rare
     kind, _, folder = request.model.partition(":")
     if sequence and kind == "hf":
         # A model from disk comes with the tokens that it was trained on.
-        return replace(found, columns=tuple(replace(column, tokenizer=folder) for column in found.columns))
+        codes = tuple(replace(c, tokenizer=folder) for c in found.columns if isinstance(c, Codes))
+        return replace(found, columns=codes)
     return found
 
 
