@@ -231,39 +231,44 @@ def _moment(by_seed: Mapping[str, Any], label: str, moment: float) -> str:
 
 
 def _long(long: Runs) -> list[str]:
-    """The run of the paper's length, one of each method."""
-    if len(long) < 2:
-        return ["The long run was not made."]
-    pair = sorted(long, key=_order)
-    runs = [next(iter(long[label].values())) for label in pair]
-    steps = runs[0]["steps"]
-    shown = [i for i, step in enumerate(steps) if step in (steps[0], steps[-1]) or i % 3 == 2]
+    """The run of the paper's length, one of each method as far as they were made."""
+    labels = sorted((label for label in long if long[label]), key=_order)
+    if not labels:
+        return ["The run of the paper's length was not made."]
+    runs = {"INO-SGD" if part(label, "tail") else "IDP-SGD": next(iter(long[label].values())) for label in labels}
+    first = next(iter(runs.values()))
+    heads = [f"{name}: {what}" for name in runs for what in ("digits 0–4", "digits 5–9", "loss of 0–4")]
     lines = [
-        f"## A run of the paper's length: {steps[-1]:,} steps",
+        f"## A run of the paper's length: {first['steps'][-1]:,} steps",
         "",
-        f"One run of each method, one seed, neither tuned at this length: {pair[0]} and {pair[1].rsplit(', ', 1)[1]}. "
-        "The reach keeps the distance that noise moves the weights.",
+        f"One run, one seed, not tuned at this length: {' and '.join(labels)}. The reach keeps the distance that noise "
+        "moves the weights.",
         "",
-        "| step | IDP-SGD 0–4 | INO-SGD 0–4 | IDP-SGD 5–9 | INO-SGD 5–9 | loss of 0–4: IDP-SGD | INO-SGD |",
-        "|--:|--:|--:|--:|--:|--:|--:|",
+        "| step | " + " | ".join(heads) + " |",
+        "|--:|" + "--:|" * len(heads),
     ]
-    for i in shown:
-        figures = [f"{100 * run['accuracy'][owner][i]:.1f}" for owner in (PRIVATE, OPEN) for run in runs]
-        losses = [f"{run['loss'][PRIVATE][i]:.2f}" for run in runs]
-        lines.append("| " + " | ".join([str(steps[i]), *figures, *losses]) + " |")
-    for name, run in zip(("IDP-SGD", "INO-SGD"), runs, strict=True):
-        end, drop = run["end"], run["drop"][PRIVATE]
-        said = "no drop below their early peak"
-        if drop["start"] is not None:
-            until = "the end" if drop["end"] is None else f"step {drop['end']}"
-            depth = f"{100 * drop['depth']:.1f} points below their own early peak"
-            said = f"a drop of {depth}, from step {drop['start']} to {until}"
-        lines += [
-            "",
-            f"{name} at the end, all test rows: digits 0–4 {100 * end[PRIVATE]:.1f}, 5–9 {100 * end[OPEN]:.1f}, all "
-            f"{100 * end[ALL]:.1f}; digits 0–4 have {said}.",
-        ]
+    for i, step in enumerate(first["steps"]):
+        if i % 3 == 2 or step in (first["steps"][0], first["steps"][-1]):
+            cells = [_long_cells(run, i) for run in runs.values()]
+            lines.append("| " + " | ".join([str(step), *(cell for own in cells for cell in own)]) + " |")
+    for name, run in runs.items():
+        figures = ", ".join(f"{what} {100 * run['end'][what]:.1f}" for what in (PRIVATE, OPEN, ALL))
+        lines += ["", f"{name} at the end, all test rows: {figures}; digits 0–4 have {_drop(run['drop'][PRIVATE])}."]
     return lines
+
+
+def _long_cells(run: Mapping[str, Any], place: int) -> list[str]:
+    shares = [f"{100 * run['accuracy'][owner][place]:.1f}" for owner in (PRIVATE, OPEN)]
+    return [*shares, f"{run['loss'][PRIVATE][place]:.2f}"]
+
+
+def _drop(drop: Mapping[str, Any]) -> str:
+    if drop["start"] is None:
+        return "no drop below their early peak"
+    until = "the end" if drop["end"] is None else f"step {drop['end']}"
+    return (
+        f"a drop of {100 * drop['depth']:.1f} points below their own early peak, from step {drop['start']} to {until}"
+    )
 
 
 def _tuning(tuning: Runs) -> list[str]:

@@ -18,6 +18,7 @@ SPECS, RESULTS = ROOT / "experiments", ROOT / "docs" / "results"
 NAMES = names(SPECS)
 OF_STUDIES = {
     "ino": ("mnist", "ctg", "surnames"),
+    "ino-regimes": ("mnist",),
     "audit": ("mnist",),
     "fdpg-mnist": ("mnist",),
     "asc-variance": ("mnist",),

@@ -274,3 +274,53 @@ def test_every_kind_of_plot_draws_every_arm(kind: str, tmp_path: Path) -> None:
     assert "nan" not in drawn
     assert [f">{arm}<" in drawn for arm in ("one", "two")] == [True, True]
     assert svg_of(spec_of(tmp_path), stored_of(runs)) is None
+
+
+MOMENTS = GOOD.replace(
+    'figures = ["worst_group_accuracy"', 'figures = ["group:large@50%", "accuracy@50%", "worst_group_accuracy"'
+)
+
+
+def test_a_figure_along_the_run_is_that_of_the_first_evaluation_at_or_after_its_moment(tmp_path: Path) -> None:
+    text = MOMENTS.replace("[small]", "[small]\nsettings = { steps = 5, evaluate_every = 2 }", 1)
+    assert text != GOOD
+    spec = spec_of(tmp_path, text)
+    task = tasks(spec, "small", seeds=1)[0]
+    found = running.run_task(task, running.measured(spec))
+    groups = list(found["by_group"])
+    assert set(found["figures"]) >= {"group:large@50%", "accuracy@50%", "group_spread"}
+    assert groups
+    # Evaluations are after steps 2, 4 and 5: half of 5 steps is the one after step 4, which is no longer the first.
+    again = running.run_task(task, [f"accuracy@{share}%" for share in (40, 50, 80, 90)])["figures"]
+    assert again["accuracy@50%"] == again["accuracy@80%"] == found["figures"]["accuracy@50%"]
+    assert again["accuracy@90%"] == again["accuracy"]
+
+
+@pytest.mark.parametrize("name", ["accuracy@0%", "accuracy@100%", "accuracy@x", "seconds@50%", "group:@50%"])
+def test_figures_that_no_run_has_along_the_way_are_rejected(name: str) -> None:
+    from experiments.runner.columns import column
+
+    with pytest.raises(InputError, match="unknown figure"):
+        column(name)
+
+
+TREND = """
+[trend]
+above = "one"
+below = "two"
+text = "the smaller, the more"
+[trend.against]
+"group:large" = 3.0
+"group:small" = 1.0
+"worst_group_accuracy" = 0.5
+"""
+
+
+def test_the_page_has_a_line_through_changes_with_its_p_value(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, GOOD + TREND)
+    runs = [record(spec, "one", 1, 0.50, 0.64), record(spec, "two", 1, 0.40, 0.60)]
+    page = page_of(spec, stored_of(runs))
+    assert "## Change against the budget" in page
+    assert "the smaller, the more. -2.6 points per unit of ε, Pearson's r = -0.98, p = 0.12, 3 owners" in page
+    assert page.index("**Not shown:** the smaller") > 0
+    assert "Change against" not in page_of(spec, stored_of(runs[:1]))

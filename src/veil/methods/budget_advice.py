@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from veil.errors import InputError, require
+from veil.errors import Caution, InputError, require
 from veil.methods.idp_sgd import OwnerShares, Variant, owner_shares
 from veil.plans import Plan, Settings
 from veil.problem import PublicFacts
@@ -85,9 +86,12 @@ def budget_advice(
     require(0 < lower < 1, f"lower is {lower}: it must be between 0 and 1")
     smallest = min(budgets)
     fewer = tuple(budget - lower * (budget - smallest) for budget in budgets)
-    now = _plan_of(owner_shares(variant, clip, facts, settings), facts, budgets)
     less = replace(facts, budgets=fewer)
-    lowered = _plan_of(owner_shares(variant, clip, less, settings), less, fewer)
+    with warnings.catch_warnings():
+        # Owners who hardly take part are what the first sentence is about.
+        warnings.simplefilter("ignore", Caution)
+        now = _plan_of(owner_shares(variant, clip, facts, settings), facts, budgets)
+        lowered = _plan_of(owner_shares(variant, clip, less, settings), less, fewer)
     return BudgetAdvice(now, lowered, _sentences(now, lowered, lower))
 
 
