@@ -116,15 +116,17 @@ def test_people_who_are_their_own_owners_have_levels_and_no_plan_of_their_own(da
 
 
 def test_many_people_who_are_their_own_owners_make_one_plan_of_levels() -> None:
-    from veil import Problem, plan
+    from veil import Problem
 
-    people = np.arange(200_000)
+    people = np.arange(20_000)
     budgets = dict(zip(map(str, people), np.geomspace(0.5, 4.0, len(people)).tolist(), strict=True))
     rows = np.zeros((len(people), 1), np.float32)
     problem = Problem.from_arrays(rows, people % 2, people=people, owners=people, budgets=budgets)
-    assert len(problem.public.cells) < 130
-    facts = plan(problem, "idp-sgd", epsilon=1.0, delta=1e-6, steps=10, batch_size=1_000).facts
-    assert min(facts.budgets or ()) >= 0.49
+    facts = problem.public
+    assert len(facts.cells) < 130
+    own, level = np.geomspace(0.5, 4.0, len(people)), np.array(facts.budgets)[problem.owner_of]
+    assert np.all(level <= own), "somebody is charged more than their own ε"
+    assert level.sum() > 0.97 * own.sum()
 
 
 def test_what_people_share_is_reported(data: Path) -> None:

@@ -340,7 +340,8 @@ class PersonRows:
     def targets(self, people: NDArray[np.int64]) -> Tensor:
         """The targets of their rows, in the same places."""
         rows = self._rows(people)
-        return self.several.targets[torch.from_numpy(rows)]
+        found = self.several.targets[torch.from_numpy(rows)]
+        return found if found.is_floating_point() else found.long()
 
     def made_up(self, count: int, generator: Generator) -> Nested:
         """Synthetic people: every other one has a single row, the others as many as there are places."""
