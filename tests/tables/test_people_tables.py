@@ -169,6 +169,12 @@ def test_wrong_people_are_one_sentence(data: Path, more: dict[str, object], said
         train_table(asked(data, **more))
 
 
+def test_how_many_rows_count_is_said_whether_or_not_somebody_has_more(data: Path, veil: Program) -> None:
+    words = ("train", str(data), "--target", "ill", "--group", "sex", "--person", "patient", "--rows-per-person", "4")
+    out = str(data.parent / "run")
+    assert 'Of every "patient" at most 4 rows count' in "".join(map(str, veil(*words, "--seed", "1", "--out", out)))
+
+
 def test_a_missing_person_names_the_row(data: Path) -> None:
     table = pd.read_csv(data)
     table.loc[7, "patient"] = np.nan
