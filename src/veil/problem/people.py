@@ -146,6 +146,14 @@ def least_of_person(values: ArrayLike, people: Sequence[Any] | NDArray[Any]) -> 
     return np.asarray(least[codes])
 
 
+def are_own_owners(people: Any, owners: Any) -> bool:
+    """Whether the owner of every row is the person whom it is about."""
+    try:
+        return bool(np.array_equal(names_of(people), names_of(owners)))
+    except InputError:  # owners may be named by anything
+        return False
+
+
 def own_budgets(
     people: NDArray[np.object_], budgets: Mapping[str, float], named: Sequence[Any] | pd.Index
 ) -> NDArray[np.float64]:
