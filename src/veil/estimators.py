@@ -38,6 +38,7 @@ from veil.problem.people import (
     Counted,
     Counting,
     Several,
+    are_own_owners,
     check_owners,
     checked_counting,
     count_rows,
@@ -157,7 +158,7 @@ class _FairPrivate(BaseEstimator):  # type: ignore[misc]
         if people is not None:
             named = besides["person"] = names_of(_labels(people, len(table), "people"))
             counted = self._counted(named, crossed, owned)
-            if owned is not None and self.budgets is not None and np.array_equal(names_of(owned), named):
+            if owned is not None and self.budgets is not None and are_own_owners(named, owned):
                 owned, own = None, own_budgets(named, self.budgets, range(len(table)))
             drawn = counted.drawn
         seed, given = self._seed()

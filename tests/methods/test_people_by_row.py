@@ -126,7 +126,7 @@ def test_rows_that_count_are_entries_and_the_certificate_is_for_people(tmp_path:
     assert problem.person_of is not None
     assert max(np.bincount(problem.person_of)) == ROWS
     assert problem.public.rows == len(problem) == len(problem.person_of)
-    run = veil.fit(torch.nn.Linear(4, 2), problem, epsilon=1.0, steps=6, batch_size=60, out=tmp_path / "run")
+    run = veil.fit(torch.nn.Linear(4, 2), problem, epsilon=1.0, steps=2, batch_size=30, out=tmp_path / "run")
     certificate = run.certificate
     assert (certificate.unit, certificate.facts[ROWS_FACT]) == ("one person", ROWS)
     assert "how many rows each group has" in certificate.statement
@@ -136,9 +136,6 @@ def test_rows_that_count_are_entries_and_the_certificate_is_for_people(tmp_path:
     assert all(opinion.second == pytest.approx(opinion.claimed, rel=5e-3) for opinion in verdict.opinions), (
         "a second accountant, which shares no code, has another ε"
     )
-    path = tmp_path / "run" / "certificate.json"
-    replace(certificate, facts={**certificate.facts, ROWS_FACT: 1}).save(path)
-    assert any("facts does not follow from the ledger" in fault for fault in verify(path).faults)
 
 
 def test_an_accountant_of_single_rows_certifies_no_person() -> None:

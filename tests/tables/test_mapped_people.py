@@ -41,8 +41,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     table.iloc[:1_000].to_parquet(place / "part-0.parquet", index=False)
     table.iloc[1_000:].to_parquet(place / "part-1.parquet", index=False)
     (tmp_path / "schema.toml").write_text(
-        "[age]\nkind = 'number'\nlow = 20\nhigh = 90\n[pulse]\nkind = 'number'\nlow = 40\nhigh = 120\n"
-        "[sex]\nkind = 'group'\n[ill]\nkind = 'target'\n[patient]\nkind = 'person'\n"
+        "[columns.age]\nkind = 'numeric'\nlow = 20\nhigh = 90\n"
+        "[columns.pulse]\nkind = 'numeric'\nlow = 40\nhigh = 120\n"
+        "[columns.sex]\nkind = 'group'\nvalues = ['f', 'm']\n"
+        "[columns.ill]\nkind = 'target'\n[columns.patient]\nkind = 'person'\n"
     )
     return place
 

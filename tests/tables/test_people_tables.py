@@ -169,6 +169,12 @@ def test_wrong_people_are_one_sentence(data: Path, more: dict[str, object], said
         train_table(asked(data, **more))
 
 
+def test_how_many_rows_count_is_said_whether_or_not_somebody_has_more(data: Path, veil: Program) -> None:
+    words = ("train", str(data), "--target", "ill", "--group", "sex", "--person", "patient", "--rows-per-person", "4")
+    out = str(data.parent / "run")
+    assert 'Of every "patient" at most 4 rows count' in "".join(map(str, veil(*words, "--seed", "1", "--out", out)))
+
+
 def test_a_missing_person_names_the_row(data: Path) -> None:
     table = pd.read_csv(data)
     table.loc[7, "patient"] = np.nan
@@ -256,15 +262,17 @@ def test_estimators_take_people() -> None:
 def test_people_with_equal_rows_stay_where_they_are_when_one_of_them_goes() -> None:
     people = 400
     table = pd.DataFrame({"x": np.zeros(2 * people), "y": [0, 1] * people, "who": np.repeat(np.arange(people), 2)})
-    drawn = count_rows(table["who"], np.zeros(2 * people, np.int64), 5).drawn
     estimator, key = FairPrivateClassifier(), Seed.from_int(1)
-    rows, who = table.loc[drawn, ["x"]].reset_index(drop=True), names_of(table.loc[drawn, "who"])
-    targets = np.zeros(people)
-    whole = estimator._held_out(rows, targets, None, None, who, key)
+
+    def held_out(rows: pd.DataFrame) -> np.ndarray:
+        drawn = count_rows(rows["who"], np.zeros(len(rows), np.int64), 5).drawn
+        besides = {"target": rows["y"].to_numpy(), "person": names_of(rows["who"])}
+        return estimator._held_out(rows[["x"]], besides, drawn, key)
+
+    whole = held_out(table)
     for gone in range(0, people, 37):
-        kept = np.arange(people) != gone
-        found = estimator._held_out(rows[kept].reset_index(drop=True), targets[kept], None, None, who[kept], key)
-        assert (found == whole[kept]).all()
+        found = held_out(table[table["who"] != gone].reset_index(drop=True))
+        assert (found == whole[np.arange(people) != gone]).all()
 
 
 @pytest.mark.parametrize("form", ["{:05}", "+49{}", "{}.0", "{:017}", "{}"])

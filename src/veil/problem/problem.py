@@ -27,6 +27,7 @@ from veil.problem.people import (
     Counting,
     PersonRows,
     Several,
+    are_own_owners,
     check_owners,
     checked_counting,
     count_rows,
@@ -187,10 +188,13 @@ class Problem:
             group_ids, names = cross(groups, rows) if groups is not None else (np.zeros(rows, np.int64), (EVERYBODY,))
             if group_sizes is not None:
                 group_ids, names = with_declared(group_ids, names, group_sizes)
-        if people is not None and owners is not None and isinstance(budgets, Mapping):
-            named = names_of(people)
-            if np.array_equal(named, names_of(owners)):  # their own owners: levels are planned for, not people
-                owners, budgets = None, own_budgets(named, budgets, range(rows))
+        if (
+            people is not None
+            and isinstance(budgets, Mapping)
+            and owners is not None
+            and are_own_owners(people, owners)
+        ):
+            owners, budgets = None, own_budgets(names_of(people), budgets, range(rows))  # levels are planned for
         if budgets is not None and not isinstance(budgets, Mapping):
             require(owners is None, "per-row budgets define the owners: omit owners, or give each owner's ε")
             if people is not None and not isinstance(budgets, Levels):

@@ -279,7 +279,7 @@ class _People:
 
         np.save(place / "people.npy", np.concatenate(self._codes))
         pq.write_table(
-            pyarrow.table({"name": pyarrow.array(self._known, type=pyarrow.string())}), place / "people.parquet"
+            pyarrow.table({"name": pyarrow.array(list(self._known), type=pyarrow.string())}), place / "people.parquet"
         )
 
 

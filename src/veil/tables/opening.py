@@ -193,6 +193,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
     _say_task(by.say, request, columns)
     _say_columns(by.say, encoding, training, columns, request.ignore)
+    _say_rows_of_people(by.say, request, columns)
     people = _people(by.say, table, columns, encoding)
     problem = table_problem(
         training,
@@ -248,6 +249,7 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
         require_other_people(public, columns.person, names_in(made.place))
     said = [PREPARED] if columns.schema is None else read_off_rows(columns.schema, encoding)
     one_each = head if columns.person is None else head.drop_duplicates(columns.person)
+    _say_rows_of_people(by.say, request, columns)
     said += _people(by.say, one_each, columns, encoding)
     test = _tested(public, encoding, columns, made.train)
     return Opened(request, made.train, test, made.held_out, encoding, by.method, by.settings, tuple(said))
@@ -406,6 +408,15 @@ def _say_columns(
         say(f"Not used as features: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")
     if DIFFERENT in reasons.values():
         say('The words of a column that is different in almost every row are used with kind = "text" in --schema.')
+
+
+def _say_rows_of_people(say: Say | None, request: Request, columns: Columns) -> None:
+    """Report how many rows of a person count; whether somebody has more is not said, as it would be read off rows."""
+    if say is not None and columns.person is not None:
+        say(
+            f'Of every "{columns.person}" at most {most_rows(request)} rows count, all of one group; any further '
+            "ones are left out. Use --rows-per-person for another limit."
+        )
 
 
 def _people(say: Say | None, table: pd.DataFrame, columns: Columns, encoding: Encoding) -> list[str]:
