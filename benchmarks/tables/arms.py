@@ -188,4 +188,4 @@ def version_of(arm: Arm) -> str:
     digest = hashlib.sha256()
     for file in sorted(Path(veil.__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())
-    return f"veil {version('veil')}, code {digest.hexdigest()[:12]}"
+    return f"veil {veil.__version__}, code {digest.hexdigest()[:12]}"

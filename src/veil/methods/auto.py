@@ -4,14 +4,15 @@
                  noise: rows are whitened by them
     every step:  all rows; a step's length, and how far all steps lead, follow from rows, ε and δ
     now and then: the errors of each group, with noise; groups with more errors weigh more, at most `cap` times
-    at the end:  for two classes, the best cut for the aim best, from one noisy release
+    at the end:  for two classes, the best cut for the aim, from one noisy release
 
 Numbers are predicted alike, with targets in [−1, 1] and squared errors whose slope is bounded.
 
 `veil.methods.convex.steered_descent`, `steering` and `offsets` have the formulas in full. Over columns that are cut
 into knots the model is additive: what it learned of every column can be drawn.
 
-Aims: `worst-group` steers by released errors; `balanced` gives every group the same weight; `overall` every row.
+Aims: `worst-group` steers by released errors; `balanced` gives every group the same weight; `overall` every row. Where
+the groups are three or more classes, `worst-group` starts with classes that weigh the same.
 
 Guarantee: all rows take part in every release; everything is a Gaussian release, fixed in the plan and composed
 exactly. What a group's weight is follows from values that were released before.
@@ -99,7 +100,7 @@ class Auto(PrivateAndFair):
                 relation,
                 steering if releases else Steering(units, steps, 0.0, 0.0, self.cap),
                 OffsetChoice(units, self.aim),
-                _start(units, self.aim),
+                _start(facts, units, self.aim),
                 self.clip,
                 steps,
                 max(TRAVEL * facts.rows / kappa, LEAST_TRAVEL)
@@ -172,13 +173,19 @@ class Auto(PrivateAndFair):
         )
 
 
-def _start(units: Units, aim: Aim) -> tuple[float, ...]:
-    """The starting weight of each unit: by its rows for the balanced aim, else all equal."""
-    if aim != "balanced":
+def _start(facts: PublicFacts, units: Units, aim: Aim) -> tuple[float, ...]:
+    """The starting weight of each unit: that of its rows, or the same for each unit.
+
+    Where the groups are the classes, a rare one would be predicted for nobody until its errors are released. Of two
+    classes the cut takes care.
+    """
+    are_classes = len(facts.classes) > 2 and sorted(facts.groups) == sorted(facts.classes)
+    if aim == "overall" or (aim == "worst-group" and not are_classes):
         return (0.0,) * len(units.rows)
-    logs = [-math.log(rows) if heard else 0.0 for rows, heard in zip(units.rows, units.heard, strict=True)]
-    mean = sum(log * rows for log, rows in zip(logs, units.rows, strict=True)) / sum(units.rows)
-    return tuple(log - mean for log in logs)
+    heard = [rows for rows, own in zip(units.rows, units.heard, strict=True) if own]
+    mean = sum(rows * math.log(rows) for rows in heard) / max(sum(heard), 1)
+    # A unit that is not heard weighs as much as the average row.
+    return tuple(mean - math.log(rows) if own else 0.0 for rows, own in zip(units.rows, units.heard, strict=True))
 
 
 def knots_for(facts: PublicFacts, settings: Settings) -> int:

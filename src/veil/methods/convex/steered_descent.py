@@ -49,6 +49,8 @@ CONSTANT = 0.3
 FIXED = (nn.Flatten, nn.Identity, Knots, Crosses, Scale, ImageFeatures, Projection)
 # Of all rows, in double precision, so many stand in memory at once.
 COPIES = 4
+# Gaps in a column are learned from where their sum is at least so many times its noise.
+GAPS_SEEN = 2.0
 # Rows stay this much inside their bound, so that rounding never brings one out of it.
 _INSIDE = 1 - 1e-9
 
@@ -152,7 +154,7 @@ class SteeredDescent:
             shares = torch.from_numpy(share_of[present])
             self._arrange(features, problem, present, shares, noise)
             rows = torch.cat([finite(_in_double(features, inputs)) for inputs in inputs_of(problem, present)])
-            white = self._whiten(rows, shares, facts.rows, noise)
+            white = self._whiten(rows, shares, facts.rows, noise, _gaps(features))
             kind = _Classes if facts.task == "classification" else _Numbers
             work = kind(white.rows(rows), problem.targets[present], self._units(problem, present), shares, facts)
             # Features of images take longer than all steps: their model is measured at the end only.
@@ -201,7 +203,9 @@ class SteeredDescent:
             rows = shortened(rows / math.sqrt(len(crosses.blocks)))
             self.noises.crosses.make(crosses, curves, rows, targets, shares, noise)
 
-    def _whiten(self, rows: Tensor, shares: Tensor, size: int, noise: GaussianNoise) -> Whitened:
+    def _whiten(
+        self, rows: Tensor, shares: Tensor, size: int, noise: GaussianNoise, gaps: Sequence[int] = ()
+    ) -> Whitened:
         release = self.noises.whitening
         mean = release.mean(shortened(rows), shares, size, noise)
         values, directions = release.spectrum(shortened(rows - mean), shares, size, noise)
@@ -211,7 +215,10 @@ class SteeredDescent:
         length = float(torch.sqrt((values * scales**2).sum()).clamp_min(1e-9))
         # Below that noise single values are 0 or noise, and their mean is right.
         real = torch.where(values > floor, values, values[values <= floor].mean() if (values <= floor).any() else 0.0)
-        return Whitened(mean, directions * scales / length, real * scales**2 / length**2)
+        matrix = directions * scales / length
+        # A gap that no row seems to have would get a weight of noise alone.
+        matrix[[place for place in gaps if mean[place] * size < GAPS_SEEN * release.mean_noise]] = 0.0
+        return Whitened(mean, matrix, real * scales**2 / length**2)
 
     def _units(self, problem: Problem, present: NDArray[np.int64]) -> Tensor:
         of_cell = np.array([self.steering.units.of_group[cell.group] for cell in problem.public.cells])
@@ -360,6 +367,15 @@ def _curves(features: nn.Sequential) -> Knots:
 
 def _crosses(features: nn.Sequential) -> Crosses:
     return next((part for part in features if isinstance(part, Crosses)), Crosses([], 0))
+
+
+def _gaps(features: nn.Sequential) -> list[int]:
+    """Where inputs stand that say that a number is missing: behind the number, before its knots."""
+    curves, crosses = _curves(features), _crosses(features)
+    flagged = 2 + curves.places.shape[1]
+    # A projection mixes all inputs.
+    own = [] if any(isinstance(part, Projection) for part in features) else crosses.blocks
+    return [block[1] for block in own if block[0] in curves.numbers and len(block) == flagged]
 
 
 def _parts(model: nn.Module) -> tuple[nn.Sequential, nn.Linear]:
