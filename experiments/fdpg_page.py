@@ -222,7 +222,8 @@ def write(page: str, blocks: dict[str, Any], made_by: str, folder: Path) -> None
         "columns of Adult. About ten settings of FDPG were tried and none of the other methods', which favours "
         "FDPG; the same seeds are reported. Parity notions first drew the group behind, which was worse on seeds 0 "
         "and 1 of Adult, and were turned round. No momentum. `cap reached` means that a group wanted a higher rate "
-        "than p* or its budget allowed.",
+        "than p* or its budget allowed. Figures of FDPG are of a version whose signal was the mean norm of clipped "
+        'rows (`signal="clipped-norm"`), but for the block with default options.',
         "",
     ]
     for name, block in blocks.items():

@@ -56,6 +56,7 @@ _FIXED = (
     Column("equal_opportunity", "equal opportunity"),
     Column("equalised_odds", "equalised odds"),
     Column("loss", "loss", percent=False),
+    Column("loss_disparity", "loss disparity", percent=False),
     Column("epsilon_worst", "largest ε of a group", percent=False),
     Column("seconds", "seconds", percent=False),
 )
@@ -103,9 +104,9 @@ def value_of(record: Record, name: str) -> float | None:
     if name.startswith(GROUP):
         return _finite(record["by_group"].get(name.removeprefix(GROUP), {}).get("accuracy"))
     if name == "epsilon_worst":
-        return _finite(max(record["epsilon_by_group"].values(), default=record["epsilon"]))
+        return _finite(max(record.get("epsilon_by_group", {}).values(), default=record.get("epsilon")))
     if name == "seconds":
-        return _finite(record["seconds"])
+        return _finite(record.get("seconds"))
     return _finite(record["figures"].get(name))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.runner.asking import Asked
-from experiments.runner.store import machine, versions
+from experiments.runner.store import code_digest, machine, versions
 from veil.errors import InputError, require
 from veil.foundation.files import FOR_ALL, write_whole
 
@@ -25,8 +25,13 @@ class Findings:
     def keep(self, asked: Asked) -> None:
         """Write it all, as made by this command on this machine."""
         made: dict[str, Any] = {"experiment": asked.name, "scale": asked.scale, "command": asked.command}
-        made |= {"version": versions(), "machine": machine()}
+        made |= {"version": versions(), "machine": machine(), "code": self.codes(code_digest())}
         write_whole(self.path, text_of(made, self.found).encode(), FOR_ALL)
+
+    def codes(self, latest: str) -> list[str]:
+        """The versions of the code that made what is here, the latest one last; files of old do not know theirs."""
+        before = self.made.get("code", ["an unknown version"] if self.made else [])
+        return [*(code for code in before if code != latest), latest]
 
     def part(self, name: str, settings: Mapping[str, Any], empty: Any) -> dict[str, Any]:
         """The part of this name, `{"settings": …, "found": …}`; one made with other settings is refused."""
@@ -43,7 +48,11 @@ class Findings:
         """How it was made, in one line of Markdown."""
         numbers = ", ".join(f"{name} {number}" for name, number in self.made["version"].items())
         on = f"{self.made['machine']['cores']} cores, {self.made['machine']['architecture']}"
-        return f"Made by `{self.made['command']}` (scale {self.made['scale']}; {numbers}; {on}, one thread per run)."
+        said = f"Made by `{self.made['command']}` (scale {self.made['scale']}; {numbers}; {on}, one thread per run)."
+        codes = self.made.get("code", [])
+        if len(codes) < 2:
+            return said
+        return f"{said} Figures of different versions of the code stand side by side: {', '.join(codes)}."
 
 
 def open_findings(asked: Asked) -> Findings:
@@ -62,6 +71,7 @@ def read_findings(path: Path) -> Findings:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         made = {key: stored[key] for key in ("experiment", "scale", "command", "version", "machine")}
+        made |= {"code": stored["code"]} if "code" in stored else {}
         return Findings(path, made, dict(stored["found"]))
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is no file of findings: move it away or choose another folder by --out") from error

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.runner.claims import judge
-from experiments.runner.columns import TWIN, Column, column
+from experiments.runner.columns import TWIN, Column, column, value_of
 from experiments.runner.figure import Line, Panel, bar_chart, line_chart
 from experiments.runner.results import Results
 from experiments.runner.spec import Arm, Plot, Spec, X
@@ -81,6 +81,7 @@ def _table(results: Results) -> list[str]:
             lines.append(_row(_cells(results, spec.arm(label), x, columns)))
         else:
             empty.append(label if x is None else f"{label} at {x}")
+    lines += _constant(results, columns)
     lines += ["", *_legend([shown for shown, _ in columns])]
     return [*lines, "", *([f"Not run: {'; '.join(empty)}.", ""] if empty else [])]
 
@@ -101,6 +102,19 @@ def _cells(results: Results, arm: Arm, x: X | None, columns: Sequence[tuple[Colu
     cells.append("∞" if None in epsilons else f"{max(epsilons):.3f}")
     cells.append("–" if None in noise else f"{max(noise):.2f}")
     return [*cells, str(len(runs)), f"{statistics.mean(run['seconds'] for run in runs):.0f}"]
+
+
+def _constant(results: Results, columns: Sequence[tuple[Column, bool]]) -> list[str]:
+    """The line of a constant answer, where runs know its figures: the most frequent class for every row."""
+    known = {run["seed"]: run["constant"] for run in results.all_runs() if run.get("constant")}
+    if not known:
+        return []
+    cells = ["constant answer", *([] if results.spec.vary is None else ["–"])]
+    for shown, printed in columns:
+        numbers = [] if shown.name == TWIN else [value_of(one, shown.name) for one in known.values()]
+        ours = _spread(shown, [number for number in numbers if number is not None])
+        cells += ["–", ours, "–"] if printed else [ours]
+    return [_row([*cells, "–", "–", "–", "–"])]
 
 
 def _paper(results: Results, arm: Arm, x: X | None, shown: Column) -> float | None:

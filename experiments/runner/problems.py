@@ -63,11 +63,11 @@ def adult(seed: int, groups: Sequence[str] = ("sex", "income")) -> Pair:
     return problem, table_problem(test, encoding, columns, problem.public)
 
 
-def adult_validation(seed: int) -> Pair:
+def adult_validation(seed: int, groups: Sequence[str] = ("sex", "income")) -> Pair:
     """Four fifths of Adult's training rows, and the fifth that the seed sets apart; no test row is looked at."""
     train, _ = load_adult()
     encoding = fit_encoding(train, {"income", "fnlwgt"}, rare=5)  # public rows
-    columns, order = Columns("income", ("sex", "income")), shuffled(len(train), seed, "reproduction/validation")
+    columns, order = Columns("income", tuple(groups)), shuffled(len(train), seed, "reproduction/validation")
     apart = np.isin(np.arange(len(train)), order[: len(train) // 5])
     problem = table_problem(train[~apart], encoding, columns)
     return problem, table_problem(train[apart], encoding, columns, problem.public)
@@ -95,9 +95,24 @@ def dutch(seed: int) -> Pair:
     return _pair(load_dutch(seed=seed))
 
 
+def dutch_validation(seed: int) -> Pair:
+    """Four fifths of the training rows of `dutch` for this seed, and the other fifth; no test row is looked at."""
+    train = load_dutch(seed=seed).train
+    order = shuffled(len(train), seed, "reproduction/validation")
+    apart = np.isin(np.arange(len(train)), order[: len(train) // 5])
+    return taken(train, np.flatnonzero(~apart)), taken(train, np.flatnonzero(apart))
+
+
 def umnist(seed: int) -> Pair:
     """MNIST with 474 eights (ASC); the same rows for every seed."""
     return _pair(load_unbalanced_mnist())
+
+
+def umnist_validation(seed: int) -> Pair:
+    """The training rows of `umnist`, and the tenth of every digit that is set apart; no test row is looked at."""
+    split = load_unbalanced_mnist()
+    assert split.validation is not None
+    return split.train, split.validation
 
 
 def mnist_few_eights(seed: int) -> Pair:
@@ -180,6 +195,8 @@ PROBLEMS: dict[str, Source] = {
     "adult-validation": Source(adult_validation, by_seed=True, dataset="adult"),
     "adult-balanced": Source(adult_balanced, by_seed=True, dataset="adult"),
     "dutch": Source(dutch, by_seed=True, dataset="dutch"),
+    "dutch-validation": Source(dutch_validation, by_seed=True, dataset="dutch"),
+    "umnist-validation": Source(umnist_validation, by_seed=False, dataset="mnist"),
     "umnist": Source(umnist, by_seed=False, dataset="mnist"),
     "mnist-few-eights": Source(mnist_few_eights, by_seed=True, dataset="mnist"),
     "mnist": Source(mnist, by_seed=False, dataset="mnist"),

@@ -142,7 +142,29 @@ def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
         "figures": found,
         "by_group": {name: score.as_json() for name, score in run.metrics.by_group.items()},
         "curve": _curve(run),
+        "constant": constant_answer(train, test),
     }
+
+
+def constant_answer(train: Problem, test: Problem) -> dict[str, Any] | None:
+    """What always saying the most frequent class of the training rows would score; None for numbers."""
+    if train.public.task != "classification":
+        return None
+    counts = torch.bincount(train.targets[torch.from_numpy(train.present)], minlength=len(train.public.classes))
+    scored = evaluate(_Constant((counts == counts.max()).double()), test, test.public.groups)
+    return {"figures": _figures(scored, train), "by_group": {n: s.as_json() for n, s in scored.by_group.items()}}
+
+
+class _Constant(torch.nn.Module):
+    """The same scores for every row."""
+
+    def __init__(self, scores: torch.Tensor) -> None:
+        super().__init__()
+        self.scores = torch.nn.Parameter(scores)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """One line of scores per row."""
+        return self.scores.expand(len(inputs), -1)
 
 
 def _run_and_store(task: Task, asked: Asked, figures: Sequence[str]) -> str:

@@ -90,9 +90,10 @@ class Trend(_Strict):
 
 
 class Scale(_Strict):
-    """What a scale changes: how many seeds, further options and settings, and which arms and values."""
+    """What a scale changes: which seeds, further options and settings, and which arms and values."""
 
     seeds: int = Field(3, gt=0)
+    first_seed: int = Field(1, gt=0)
     data_options: Table = Field(default_factory=dict)
     model_options: Table = Field(default_factory=dict)
     settings: Table = Field(default_factory=dict)
@@ -186,7 +187,7 @@ def tasks(spec: Spec, scale: str, seeds: int | None = None) -> list[Task]:
     chosen = spec.scale(scale)
     return [
         _task(spec, chosen, arm, x, seed)
-        for seed in range(1, (seeds or chosen.seeds) + 1)
+        for seed in range(chosen.first_seed, chosen.first_seed + (seeds or chosen.seeds))
         for x in values(spec, scale)
         for arm in spec.arms
         if chosen.arms is None or arm.label in chosen.arms
@@ -274,7 +275,7 @@ def _check(spec: Spec) -> None:
     _check_values(spec)
     for scale in ("small", "paper"):
         for task in tasks(spec, scale, seeds=1):
-            require("seed" not in task.settings, "settings has a seed: seeds are counted from 1")
+            require("seed" not in task.settings, "settings has a seed: a scale has seeds and first_seed")
             task.checked_settings()
             methods.create(task.method, task.options)
 

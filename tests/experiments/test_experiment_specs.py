@@ -202,3 +202,19 @@ def test_validation_rows_are_training_rows_that_no_run_is_trained_on() -> None:
     assert not torch.equal(train.inputs[:100], other.inputs[:100])
     together = torch.cat([train.inputs, held.inputs]).double().sum(dim=0)
     assert torch.allclose(together, whole.inputs.double().sum(dim=0))
+
+
+@pytest.mark.parametrize(("name", "whole"), [("dutch-validation", "dutch"), ("umnist-validation", "umnist")])
+def test_no_test_row_is_a_validation_row(name: str, whole: str) -> None:
+    needs_data("asc-umnist" if whole == "umnist" else "overview-dutch")
+    (train, held), (known, _) = load_pair(name, {}, 3), load_pair(whole, {}, 3)
+    assert train.public.groups == held.public.groups == known.public.groups
+    assert train.public.group_sizes == tuple(np.bincount(train.group_of))
+    places = {row.numpy().tobytes() for row in known.inputs}
+    if whole == "dutch":
+        assert len(train) + len(held) == len(known)
+        assert all(row.numpy().tobytes() in places for row in held.inputs[:500])
+    else:
+        assert torch.equal(train.inputs, known.inputs)
+        assert not any(row.numpy().tobytes() in places for row in held.inputs[:500])
+    assert len(held) < len(train)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
 
 from experiments.runner import Asked, Spec, index, read_spec, rewrite_page
+from experiments.runner import findings as findings_module
 from experiments.runner.columns import TWIN
-from experiments.runner.findings import open_findings
+from experiments.runner.findings import open_findings, read_findings
 from experiments.runner.results import Results
 from experiments.runner.store import read_store
+from experiments.tv_bounds import bounds_at
 from tests.experiments.experiment_cases import NAMES, RESULTS, ROOT, SPECS
 from veil.errors import InputError
 from veil.report import build_twin
@@ -88,3 +91,28 @@ def test_a_page_and_a_report_of_the_same_runs_have_the_same_privacy_cost_gap(nam
         own = list(results.figure(label, None, TWIN).values())
         assert (gap is None) == (not own)
         assert gap is None or gap == pytest.approx(sum(own) / len(own))
+
+
+def test_a_study_says_when_versions_of_the_code_stand_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked("dp-is-bounds", "small", tmp_path)
+    for code, said in (("a1", False), ("a1", False), ("b2", True)):
+        monkeypatch.setattr(findings_module, "code_digest", lambda code=code: code)
+        open_findings(asked).keep(asked)
+        assert ("side by side" in read_findings(tmp_path / "dp-is-bounds.json").made_by()) is said
+    assert "a1, b2" in read_findings(tmp_path / "dp-is-bounds.json").made_by()
+    path = tmp_path / "dp-is-bounds.json"
+    old = {key: value for key, value in json.loads(path.read_text(encoding="utf-8")).items() if key != "code"}
+    path.write_text(json.dumps(old), encoding="utf-8")
+    open_findings(asked).keep(asked)
+    assert "an unknown version, b2" in read_findings(tmp_path / "dp-is-bounds.json").made_by()
+
+
+def test_no_bound_from_epsilon_alone_lies_below_what_randomised_response_attains() -> None:
+    """A row's bit is told with probability e^ε/(1 + e^ε): on the row it is known, on a new row it is a coin."""
+    for epsilon in (0.01, 0.3, 1.0, 2.5, 6.0):
+        attained = math.exp(epsilon) / (1 + math.exp(epsilon)) - 1 / (1 + math.exp(epsilon))
+        bounds = bounds_at(epsilon)
+        assert bounds["Proposition 2.6"] == pytest.approx(attained, rel=1e-12)
+        assert min(bounds.values()) >= attained * (1 - 1e-12)

@@ -11,6 +11,7 @@ import pytest
 from experiments.runner import Asked, Spec, read_spec, reproduce, running
 from experiments.runner.claims import judge
 from experiments.runner.page import page_of, svg_of
+from experiments.runner.problems import load_pair
 from experiments.runner.results import Results
 from experiments.runner.spec import tasks
 from experiments.runner.store import code_digest
@@ -324,3 +325,23 @@ def test_the_page_has_a_line_through_changes_with_its_p_value(tmp_path: Path) ->
     assert "the smaller, the more. -2.6 points per unit of ε, Pearson's r = -0.98, p = 0.12, 3 owners" in page
     assert page.index("**Not shown:** the smaller") > 0
     assert "Change against" not in page_of(spec, stored_of(runs[:1]))
+
+
+def test_seeds_start_where_the_scale_says(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, GOOD.replace("[small]", "[small]\nfirst_seed = 41"))
+    assert {task.seed for task in tasks(spec, "small", seeds=3)} == {41, 42, 43}
+
+
+def test_the_page_has_what_a_constant_answer_would_score(tmp_path: Path) -> None:
+    spec, asked = spec_of(tmp_path), Asked("trial", "small", tmp_path / "out")
+    reproduce(spec, asked, silent)
+    stored = json.loads((tmp_path / "out" / "trial.json").read_text(encoding="utf-8"))
+    task = tasks(spec, "small")[0]
+    train, test = load_pair(task.data, task.data_options, task.seed)
+    most = int(train.targets.bincount().argmax())
+    known = stored["runs"][0]["constant"]["figures"]["accuracy"]
+    assert known == pytest.approx(float((test.targets == most).double().mean()))
+    line = next(line for line in page_of(spec, stored).splitlines() if line.startswith("| constant answer |"))
+    assert f"{100 * stored['runs'][0]['constant']['figures']['worst_group_accuracy']:.1f}" in line
+    other = next(line for line in page_of(spec, stored).splitlines() if line.startswith("| one |"))
+    assert line.count("|") == other.count("|")

@@ -49,7 +49,7 @@ def drive(plan: Plan, signal: tuple[float, float]) -> list[dict[str, np.ndarray]
     controller = controller_of(plan)
     state, states = controller.start(), []
     counts = np.array([20.0, 20.0])
-    said = {"clipped_norms": np.concatenate([counts * np.array(signal) / controller.norms.ceiling, counts])}
+    said = {"norms": np.concatenate([counts * np.array(signal) / controller.norms.signal.ceiling, counts])}
     for step in range(plan.steps):
         states.append(dict(state))
         state = controller.observe(state, step, said)
@@ -88,9 +88,9 @@ def ends_of(controller: FdpgController, steps: int, norms: tuple[float, ...], ru
         state = controller.start()
         for step in range(steps):
             counts = generator.binomial(sizes, state["rates"]).astype(float)
-            exact = np.concatenate([counts * np.array(norms) / controller.norms.ceiling, counts])
+            exact = np.concatenate([counts * np.array(norms) / controller.norms.signal.ceiling, counts])
             noisy = exact + noise * generator.standard_normal(len(exact))
-            state = controller.observe(state, step, {"clipped_norms": noisy})
+            state = controller.observe(state, step, {"norms": noisy})
         found.append(state["rates"] * facts.rows / controller.fair.batch)
     return np.array(found)
 
@@ -114,6 +114,35 @@ def test_the_default_rule_settles_at_the_ratio_of_the_norms() -> None:
     rates = np.array([state["rates"] for state in states])
     assert rates[-1, 1] / rates[-1, 0] == pytest.approx(2.0, rel=0.05)
     assert np.allclose(rates[30], rates[-1], rtol=0.02), "rates still move after half of the run"
+
+
+def settled(plan: Plan, norms: tuple[tuple[float, ...], ...]) -> np.ndarray:
+    """Last rates of a run without noise, in which the rows of each group have these norms in equal parts."""
+    controller = controller_of(plan)
+    sizes, state = np.array(plan.facts.group_sizes), controller.start()
+    for step in range(plan.steps):
+        drawn = sizes * state["rates"]
+        parts = [[part.mean() for part in controller.norms.signal.parts(torch.tensor(own))] for own in norms]
+        sums = (np.array(parts) * drawn[:, None]).T.ravel()
+        state = controller.observe(state, step, {"norms": sums})
+    return np.asarray(state["rates"])
+
+
+def test_the_default_gives_every_group_the_length_back_that_clipping_took() -> None:
+    """A tenth of one group's rows is clipped and half of the other's: by length both have the say of unclipped rows."""
+    norms = ((0.5,) * 9 + (4.0,), (0.5, 4.0))
+    plan = fdpg_plan(sustained=3.0, statistic_noise=0.01)
+    rates, clipped = settled(plan, norms), [np.minimum(own, 1.0).mean() for own in norms]
+    by_length = rates * clipped / [np.mean(own) for own in norms]
+    assert by_length[0] == pytest.approx(by_length[1], rel=0.06), "up to what sampling of so few rows may have moved"
+    assert rates[1] > 1.3 * rates[0]
+    of_paper = settled(fdpg_plan(sustained=3.0, statistic_noise=0.01, signal="clipped-norm"), norms)
+    assert of_paper[0] == pytest.approx(of_paper[1], rel=0.02), "the mean of clipped rows is the same in both groups"
+
+
+def test_rates_are_uniform_where_no_row_is_clipped_however_long_gradients_are() -> None:
+    rates = settled(fdpg_plan(sustained=3.0, statistic_noise=0.01), ((0.1,), (0.9,)))
+    assert rates[0] == pytest.approx(rates[1], rel=1e-3)
 
 
 def test_pld_is_used_where_no_rate_exceeds_what_is_sustained_and_needs_less_noise() -> None:
@@ -208,9 +237,9 @@ def test_what_a_group_did_not_use_early_it_may_use_later() -> None:
 
 def test_a_count_that_drowns_in_noise_moves_no_group() -> None:
     norms = controller_of(fdpg_plan()).norms
-    means = norms.mean_norms(np.array([10.0, 0.5, 30.0, 0.1]), noise=5.0)
+    means = norms.ratios(np.array([10.0, 0.5, 30.0, 0.1]), noise=5.0)
     assert means[1] == pytest.approx(means.min(), rel=0.2)
-    assert norms.mean_norms(np.array([-5.0, -5.0, -9.0, -9.0]), noise=5.0).tolist() == [norms.floor, norms.floor]
+    assert norms.ratios(np.array([-5.0, -5.0, -9.0, -9.0]), noise=5.0).tolist() == [1.0, 1.0]
 
 
 def test_normalising_counts_every_row_and_bounds_it_by_its_limit() -> None:
@@ -222,7 +251,7 @@ def test_normalising_counts_every_row_and_bounds_it_by_its_limit() -> None:
     lengths = made.view.weights * made.view.per_row.norms
     assert float(lengths.max()) <= 1.0
     assert float(lengths.min()) > 0.9
-    assert made.statistics["clipped_norms"][2:].sum() == len(made.view.rows)
+    assert made.statistics["norms"][2:].sum() == pytest.approx(float(lengths.sum()), rel=1e-3)
 
 
 def test_a_training_run_stays_within_the_budget_and_reports_its_caps() -> None:

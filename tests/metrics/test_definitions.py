@@ -20,7 +20,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 
 from veil.metrics import evaluate
 from veil.metrics.bootstrap import intervals
-from veil.metrics.definitions import ACROSS, BY_COUNTS, OVERALL, across, judged_names
+from veil.metrics.definitions import ACROSS, BY_COUNTS, BY_ROWS, OVERALL, across, judged_names
 from veil.metrics.groups import outcomes_of
 from veil.metrics.outcomes import Outcomes
 from veil.problem import Problem
@@ -195,4 +195,12 @@ def test_every_name_of_the_table_is_there_once() -> None:
     assert {"worst_group_accuracy", "privacy_cost_gap", "equalised_odds", "loss", "epsilon"} <= set(names)
     assert {f.name for f in ACROSS} | set(OVERALL) <= set(names)
     read = {name for figure in ACROSS for name in figure.reads}
-    assert read <= {figure.name for figure in BY_COUNTS}
+    assert read <= {figure.name for figure in (*BY_COUNTS, *BY_ROWS)}
+
+
+def test_the_disparity_of_losses_is_that_of_group_means_and_is_not_made_from_noisy_counts() -> None:
+    found = outcomes()
+    means = [found.losses[rows_of(found, group)].mean() for group in range(3)]
+    assert found.figures["loss_disparity"] == pytest.approx(max(means) - min(means))
+    assert found.figures["loss_disparity"] > 0
+    assert "loss_disparity" not in intervals(found.counts).across

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +17,7 @@ from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.methods.adversarial import Adversarial
 from veil.metrics.generalisation import calibration_error, correct, gaps, property_gap, worst_group_gap
+from veil.plans import Settings
 from veil.training.fitting import row_losses
 
 GROUPS = [GroupSpec("large", 120, margin=1.5), GroupSpec("small", 40, margin=1.5, angle=1.0)]
@@ -105,3 +109,38 @@ def test_a_property_outside_its_range_is_refused() -> None:
     problem = generate(GROUPS, 20)
     with pytest.raises(InputError, match="between 0 and 1"):
         property_gap("wrong", big_model(0), problem, problem, lambda _m, batch: 2 * torch.ones(len(batch[1])), None)
+
+
+def attacked(**options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and attacked inputs of a linear model."""
+    generator = torch.Generator().manual_seed(3)
+    inputs, targets = torch.rand(50, 3, 8, generator=generator), torch.arange(50) % 2
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(24, 2))
+    return inputs, Adversarial(**options).attack(model, (inputs, targets), row_losses)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_attacked_inputs_stay_in_the_ball_and_in_the_range_of_pixels(norm: str) -> None:
+    inputs, moved = attacked(norm=norm, radius=0.3, random_start=True, lowest=0.0, highest=1.0)
+    shift = (moved - inputs).flatten(1)
+    lengths = shift.abs().amax(dim=1) if norm == "linf" else torch.linalg.vector_norm(shift, dim=1)
+    assert float(lengths.max()) <= 0.3 + 1e-6
+    assert float(moved.min()) >= 0.0
+    assert float(moved.max()) <= 1.0
+    assert float(attacked(norm=norm, radius=0.3)[1].max()) > 1.0, "without a range inputs leave it"
+
+
+def test_a_random_start_is_spread_over_the_ball_and_the_same_when_a_run_is_resumed() -> None:
+    """Without steps of any length the start is what is left: uniform within three standard errors."""
+    start = [attacked(radius=0.3, attack_steps=1, attack_rate=0.0, random_start=True) for _ in range(2)]
+    assert torch.equal(start[0][1], start[1][1])
+    shift = (start[0][1] - start[0][0]).flatten().double() / 0.3
+    assert abs(float(shift.mean())) < 3 / math.sqrt(3 * len(shift))
+    assert float(shift.var()) == pytest.approx(1 / 3, rel=0.1)
+    assert float(torch.corrcoef(torch.stack([shift[:-1], shift[1:]]))[0, 1]) < 0.1
+
+
+def test_an_empty_range_is_refused_in_one_sentence() -> None:
+    with pytest.raises(InputError, match="lowest must be below highest"):
+        Adversarial(lowest=1.0, highest=0.0).plan(generate(GROUPS, 4, seed=0).public, Settings())

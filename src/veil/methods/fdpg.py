@@ -1,13 +1,18 @@
-"""FDPG: draw a group more often while its clipped rows have long gradients, at the same ε for every group.
+"""FDPG: draw a group more often the more clipping takes from its gradients, at the same ε for every group.
 
     every step:   row i of group k joins the batch with p_k = b·q_k / Σ_j n_j·q_j, at most p*
                   g̃ = (Σ_{i ∈ B} bound(gᵢ) + N(0, σ₁²C²·I)) / b,        bound: min(1, C/‖g‖)·g, or C·g/(‖g‖ + γ)
-                  G̃_k += Σ_{i ∈ B_k, ‖gᵢ‖ > C} min(‖gᵢ‖/β, 1) + N(0, σ₂²)
-                  m̃_k += |{i ∈ B_k : ‖gᵢ‖ > C}| + N(0, σ₂²)
-    every epoch:  q_k = G_k/Σ_j G_j  (Eq. 5),   G_k = β·G̃_k/m̃_k, shrunk towards the mean of groups by its known noise
+                  A_k += Σ_{i ∈ B_k} min(‖gᵢ‖/β, 1) + N(0, σ₂²)
+                  B_k += Σ_{i ∈ B_k} ‖bound(gᵢ)‖/C + N(0, σ₂²)
+    every epoch:  q_k = G_k/Σ_j G_j  (Eq. 5),   G_k = (β/C)·A_k/B_k, shrunk towards the groups' mean by its known noise
 
-The rule settles: q says how long gradients are, not for how long they have been longer. `step_size` η_q has the paper's
-other rule instead, q_k ← q_k·exp(η_q·G_k), which goes on as long as norms differ at all: rates then end at the cap.
+G_k is how many times longer a group's gradients are than what the bound leaves of them: a group that is drawn G_k times
+as often has the share of an update, by length, that it would have without privacy. Where no row is clipped all rates
+are equal and FDPG is DP-SGD. `signal="clipped-norm"` is the paper's: the mean norm of the rows longer than C, which
+says nothing of how many there are and so never ends at equal rates.
+
+The rule settles: q says how much is lost, not for how long. `step_size` η_q has the paper's other rule instead,
+q_k ← q_k·exp(η_q·G_k), which goes on as long as signals differ at all: rates then end at the cap.
 
 Guarantee: every group has the same (ε, δ), add-remove; gradient and statistics are one event with
 σ_eff = (σ₁⁻² + 2σ₂⁻²)^-½. Rates follow released values, but none exceeds p* = `cap`·b/n. With accountant pld and
@@ -54,13 +59,13 @@ from veil.methods.families import PrivateAndFair
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import first_release
-from veil.plans.controllers.fdpg import FairRates, FdpgController, NormStatistic
+from veil.plans.controllers.fdpg import ClippedNorm, FairRates, FdpgController, LostLength, NormStatistic
 from veil.plans.controllers.parity import Notion, ParityRelease
 from veil.problem import PublicFacts
 from veil.sampling.draws import Poisson
 
 
-@known_as("fdpg", "draw groups with long clipped gradients more often: privacy costs every group the same")
+@known_as("fdpg", "draw groups more often the more clipping takes from them: privacy costs every group the same")
 class Fdpg(PrivateAndFair):
     """Fairness-aware sampling within budgets that are the same for every group."""
 
@@ -68,11 +73,12 @@ class Fdpg(PrivateAndFair):
     bounding: Literal["clip", "normalise"] = "clip"
     gamma: float = 0.01
     step_size: float | None = None
+    signal: Literal["lost-length", "clipped-norm"] = "lost-length"
     norm_bound: float = 5.0
     statistic_noise: float = 10.0
     sustained: float = 1.5
     cap: float | None = None
-    memory: float = 0.8
+    memory: float = 0.5
     notion: Literal["gradient-norm", "demographic-parity", "equal-opportunity", "equalised-odds"] = "gradient-norm"
     parity_noise: float = 50.0
 
@@ -107,6 +113,7 @@ class Fdpg(PrivateAndFair):
             "clip": self.clip,
             "bounding": self.bounding,
             "notion": self.notion,
+            "signal": self.signal,
             "uniform_rate": uniform,
             "sustained_rate": sustained,
             "largest_rate": largest,
@@ -130,10 +137,15 @@ class Fdpg(PrivateAndFair):
             return kappa
         return joint_noise_multiplier(kappa, self.statistic_noise * kappa / math.sqrt(2.0))
 
+    def _signal(self) -> ClippedNorm | LostLength:
+        clips = self.bounding == "clip"
+        if self.signal == "clipped-norm":
+            return ClippedNorm(self.clip if clips else 0.0, self.norm_bound)
+        return LostLength(self.clip, self.norm_bound, 0.0 if clips else self.gamma)
+
     def _controller(self, facts: PublicFacts, kappa: float, fair: FairRates, steps: int, every: int) -> FdpgController:
         groups = tuple(cell.group for cell in facts.cells)
-        floor = self.clip if self.bounding == "clip" else 0.0
-        norms = NormStatistic(groups, len(facts.groups), floor, self.norm_bound, self.statistic_noise * kappa)
+        norms = NormStatistic(groups, len(facts.groups), self._signal(), self.statistic_noise * kappa)
         parity, parity_rho = None, 0.0
         if self.notion != "gradient-norm":
             notion: Notion = self.notion
@@ -154,6 +166,10 @@ class Fdpg(PrivateAndFair):
         require_above_zero(self, "clip", "gamma", "norm_bound", "statistic_noise", "parity_noise")
         require(self.step_size is None or self.step_size >= 0, f"step_size is {self.step_size}: it must be at least 0")
         require(self.bounding in ("clip", "normalise"), f'bounding is "{self.bounding}": it must be clip or normalise')
+        require(
+            self.signal in ("lost-length", "clipped-norm"),
+            f'signal is "{self.signal}": it must be lost-length or clipped-norm',
+        )
         known = ("gradient-norm", "demographic-parity", "equal-opportunity", "equalised-odds")
         require(self.notion in known, f'notion is "{self.notion}": it must be one of {", ".join(known)}')
         require(

@@ -245,6 +245,14 @@ ACROSS = (
         "lower",
         True,
     ),
+    AcrossGroups(
+        "loss_disparity",
+        "mean loss of the group that loses most − of the one that loses least",
+        ("loss",),
+        difference,
+        "lower",
+        title="Gap of the mean loss",
+    ),
 )
 PRIVACY_COST_GAP = AcrossGroups(
     "privacy_cost_gap",

@@ -11,8 +11,9 @@ One row moves both by at most B/n_i: they are sub-Gaussian with variance B²/(4�
     E max_i X_i ≤ (1/θ)·log Σ_i e^(θ·m_i + θ²·v_i/2)   for every θ > 0.
 
 **Lower bound.** Take a group of n rows, a method that moves by at most τ in total variation when one of them is
-replaced, k features and signs v in {±1}^k. A row of the group has one of the k features, at length R, and label 1; the
-feature's sign is v_j with probability (1 + a)/2. Every other group has a feature of its own with a known sign. Let
+replaced, k features and signs v in {±1}^k. A row of the group has one of the k features, at length R (long enough
+before it is shortened that nothing is left of the 1 behind it), and label 1; the feature's sign is v_j with probability
+(1 + a)/2. Every other group has a feature of its own with a known sign. Let
 f(s) = (1 + a)/2·ℓ(s) + (1 − a)/2·ℓ(−s), lowest at s*: all groups reach f(s*) at once if s*·√(k + p − 1) ≤ r·R. Each
 feature whose weight has the wrong sign costs the group (f(0) − f(s*))/k. Two v that differ in feature j give tables
 that differ in n·a/k rows on average, so no method tells them apart better than with TV = min(n·a·τ/k, √(n·KL/2)), where

@@ -1,6 +1,6 @@
-"""FDPG's controller: groups whose clipped rows have long gradients are drawn more often, as far as budgets allow.
+"""FDPG's controller: groups whose gradients are cut most are drawn more often, as far as budgets allow.
 
-Mean norms are ratios of noisy sums. Each is shrunk towards the mean of the groups by its known noise, so that groups
+Signals are ratios of noisy sums. Each is shrunk towards the mean of the groups by its known noise, so that groups
 with equal norms keep equal rates, and nothing is cut off after the noise.
 """
 
@@ -32,39 +32,89 @@ MARGIN = 1e-9
 
 
 @dataclass(frozen=True)
+class ClippedNorm:
+    """The paper's signal: the mean norm of the rows longer than `floor`, norms above β counted as β."""
+
+    floor: float
+    ceiling: float
+
+    @property
+    def scale(self) -> float:
+        """What the ratio of the two sums is multiplied by."""
+        return self.ceiling
+
+    @property
+    def least(self) -> float:
+        """No group has a smaller signal."""
+        return self.floor
+
+    def parts(self, norms: Tensor) -> tuple[Tensor, Tensor]:
+        """min(‖g‖/β, 1) and 1 for a row longer than the floor, else 0 and 0."""
+        long = (norms > self.floor).to(torch.float64)
+        return torch.clamp(norms / self.ceiling, max=1.0) * long, long
+
+
+@dataclass(frozen=True)
+class LostLength:
+    """How many times longer a group's gradients are than what bounding leaves of them; norms above β count as β.
+
+    A group that is drawn so many times as often has the share of an update, by length, that it would have without a
+    bound. Where no row is clipped it is 1 for every group. `gamma` is that of normalised gradients, 0 for clipped ones.
+    """
+
+    clip: float
+    ceiling: float
+    gamma: float
+
+    @property
+    def scale(self) -> float:
+        """What the ratio of the two sums is multiplied by."""
+        return self.ceiling / self.clip
+
+    @property
+    def least(self) -> float:
+        """No group has a smaller signal."""
+        return 0.0 if self.gamma else 1.0
+
+    def parts(self, norms: Tensor) -> tuple[Tensor, Tensor]:
+        """min(‖g‖/β, 1), and the bounded length over C."""
+        left = norms / (norms + self.gamma) if self.gamma else torch.clamp(norms / self.clip, max=1.0)
+        return torch.clamp(norms / self.ceiling, max=1.0), left
+
+
+@dataclass(frozen=True)
 class NormStatistic:
-    """Per group, over its rows longer than `floor`: Σ min(‖g‖/β, 1) and their number. A row moves it by √2 at most."""
+    """Two sums per group, over parts of its rows in [0, 1], whose ratio is the signal. A row moves it by √2 at most."""
 
     group_of_cell: tuple[int, ...]
     groups: int
-    floor: float
-    ceiling: float
+    signal: ClippedNorm | LostLength
     sigma: float
 
     def statistic(self) -> Statistic:
         """As the release wants it; both values come from the gradient's own sample."""
-        return Statistic("clipped_norms", self._measure, math.sqrt(2.0), self.sigma)
+        return Statistic("norms", self._measure, math.sqrt(2.0), self.sigma)
 
-    def mean_norms(self, sums: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
-        """β·Ĝ/m̃ per group, shrunk by its `noise`; a group whose count drowns in it gets the mean of the others."""
-        totals, counts = sums.reshape(2, self.groups)
-        heard = counts > 2 * noise
+    def ratios(self, sums: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+        """The signal per group, shrunk by its `noise`; a group whose sum drowns in it gets the mean of the others."""
+        scale, least = self.signal.scale, self.signal.least
+        above, below = sums.reshape(2, self.groups)
+        heard = below > 2 * noise
         if not heard.any():
-            return np.full(self.groups, max(self.floor, FLOOR * self.ceiling))
-        rows = np.maximum(counts, noise)
-        means = np.where(heard, self.ceiling * totals / rows, 0.0)
-        # By the noise of the ratio, and by which rows were drawn at most (norms lie between floor and β).
-        wavering = (noise / rows) ** 2 * (self.ceiling**2 + means**2) + (self.ceiling - self.floor) ** 2 / (4 * rows)
+            return np.full(self.groups, max(least, FLOOR * scale))
+        rows = np.maximum(below, noise)
+        means = np.where(heard, scale * above / rows, 0.0)
+        # By the noise of the ratio, and by which rows were drawn at most (a row's own lies between least and scale).
+        wavering = (noise / rows) ** 2 * (scale**2 + means**2) + (scale - least) ** 2 / (4 * rows)
         told = shrunk(means[heard], wavering[heard])
         signal = np.full(self.groups, told.mean())
         signal[heard] = told
-        return np.asarray(np.maximum(signal, FLOOR * self.ceiling))
+        return np.asarray(np.maximum(signal, FLOOR * scale))
 
     def _measure(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        long = (per_row.norms > self.floor).to(torch.float64)
-        scaled = torch.clamp(per_row.norms.to(torch.float64) / self.ceiling, max=1.0) * long
+        parts = self.signal.parts(per_row.norms.to(torch.float64))
         values = torch.zeros(len(cells), 2 * self.groups, dtype=torch.float64)
-        return values.scatter_(1, self._columns[cells], torch.stack([scaled, long], dim=1))
+        return values.scatter_(1, self._columns[cells], torch.stack(parts, dim=1))
 
     @cached_property
     def _columns(self) -> Tensor:
@@ -175,10 +225,10 @@ class FdpgController:
         """Sum the noisy statistics; at the end of a period, new weights and rates."""
         if self.parity is not None:
             return state
-        sums = state["sums"] + statistics["clipped_norms"]
+        sums = state["sums"] + statistics["norms"]
         if (step + 1) % self.every or step + 1 >= self.steps:
             return {**state, "sums": sums}
-        return self._reweighed(state, self.norms.mean_norms(sums, self._noise(step)), sums * self.memory, step)
+        return self._reweighed(state, self.norms.ratios(sums, self._noise(step)), sums * self.memory, step)
 
     def side_release(self, state: State, step: int) -> SideRelease | None:
         """Outcomes per group, where parity decides."""
