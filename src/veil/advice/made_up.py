@@ -103,7 +103,8 @@ class World:
     def _column(self, column: int, latent: Floats, group: NDArray[np.int64]) -> Floats:
         width, given = self.shape.widths[column], self.shape.values.get(column)
         if given is not None:
-            return np.eye(width)[np.array(given)[group] % width]
+            known: Floats = np.eye(width)[np.array(given)[group] % width]
+            return known
         if self.shape.numeric[column]:
             behind = np.zeros((len(latent), width - 1))  # nothing is missing
             return np.hstack([np.tanh(latent / 2)[:, None], behind])
