@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -170,6 +171,11 @@ WRONG = {
     "negative epsilon": (("--epsilon", "-1"), "it must be above 0"),
     "epsilon not a number": (("--epsilon", "nan"), "it must be above 0"),
     "delta of one": (("--delta", "1"), "delta is 1.0: it must be between 0 and 1"),
+    "delta of a half": (("--delta", "0.5"), "delta is 0.5: with that probability nothing is promised"),
+    "epsilon that hides all": (("--epsilon", "1e-9"), "epsilon is 1e-09: the noise would hide everything"),
+    "epsilon that hides nothing": (("--epsilon", "1e6"), "epsilon is 1e+06: it would protect nobody"),
+    "mistyped target": (("--target", "Ritch"), 'column "Ritch" is missing: did you mean "rich"?'),
+    "mistyped group": (("--group", "sexx"), 'column "sexx" is missing: did you mean "sex"?'),
     "delta in words": (("--delta", "small"), 'delta is "small"'),
     "missing column": (("--target", "income"), 'column "income" is missing: the table has age, town, sex, rich'),
     "missing group column": (("--group", "race"), 'column "race" is missing'),
@@ -187,7 +193,9 @@ def test_wrong_input_gets_one_sentence_and_exit_code_two(
 ) -> None:
     words, sentence = WRONG[case]
     table = pd.read_csv(people)
-    table["constant"], table["wealth"], table["holes"] = "x", 1.0, "y"
+    table["wealth"], table["holes"] = np.arange(len(table)) % 7 + 0.5, np.where(np.arange(len(table)) % 2, "y", "z")
+    if case == "single target value":
+        table["constant"] = "x"
     if case == "column of infinities":
         table.loc[3, "wealth"] = np.inf
     table.loc[2, "holes"] = None
@@ -211,16 +219,47 @@ def test_wrong_input_gets_one_sentence_and_exit_code_two(
         ("empty.csv", "", "not a readable table"),
         ("heading.csv", "a,b\n", "has no rows"),
         ("broken.parquet", "not parquet", "not a readable table"),
+        ("sheet.csv", b"PK\x03\x04\x14\x00Huber", "is a spreadsheet or a ZIP archive: save it as CSV"),
+        ("picture.csv", b"\x89PNG\r\n\x1a\nHuber", "is an image: save it as CSV"),
+        ("people.json", '[{"name": "Huber"}]', "is not a supported table: save it as CSV"),
+        ("people.csv", '[{"name": "Huber"}]', "is not a supported table: save it as CSV"),
+        ("packed.csv", b"\x1f\x8b\x08Huber", "is a compressed file without its ending"),
+        ("open.csv", 'a,b\n"Huber,1\n', "a quotation mark that opens in row 1 is not closed"),
+        ("long.csv", "a,b\n1,2\nHuber,2,3\n", "line 3 has 3 values where 2 are expected"),
+        ("latin.csv", "a,b\nHüber,1\n".encode("latin-1"), "is not UTF-8 text"),
     ],
 )
 def test_a_file_that_is_no_table_gets_one_sentence(
-    name: str, content: str | None, sentence: str, tmp_path: Path, veil: Program
+    name: str, content: str | bytes | None, sentence: str, tmp_path: Path, veil: Program
 ) -> None:
     if content is not None:
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     code, _, err = veil("train", str(tmp_path / name), "--target", "a", "--group", "b")
     assert code == 2
     assert sentence in err
+    assert "Huber" not in err
+
+
+def test_into_a_pipe_a_line_is_printed_every_few_seconds(
+    people: Path, tmp_path: Path, veil: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("veil.cli.progress.SECONDS_BETWEEN_LINES", 0.02)
+    code, out, err = veil("train", str(people), *TRAIN, "--epochs", "1", "--out", str(tmp_path / "run"))
+    assert code == 0
+    assert "] training: asc, " in err
+    assert re.search(r"\[\d+ s\] step \d+ of \d+, ε .* about a few seconds left", err), err
+    assert "] step" not in out
+
+
+def test_a_delta_above_one_over_rows_and_a_large_epsilon_are_remarked_on(people: Path, veil: Program) -> None:
+    code, out, err = veil("train", str(people), *TRAIN, "--delta", "0.05", "--epsilon", "50", "--dry-run")
+    assert code == 0
+    assert "δ = 0.05 is above 1 / " in err
+    assert "ε = 50 promises next to nothing" in err
+    assert "Training would take about" in out
+    code, out, _ = veil("train", str(people), *TRAIN, "--dry-run", "--json")
+    assert json.loads(out)["remarks"] == []
+    assert json.loads(out)["estimated_time"] == "a few seconds"
 
 
 def test_a_folder_that_holds_a_run_is_never_written_over(people: Path, tmp_path: Path, veil: Program) -> None:

@@ -60,6 +60,23 @@ def test_nobody_moves_the_sum_by_more_than_their_bound(name: str, options: dict[
     assert max(moved) > 0.5, "no row came near its bound: the test shows nothing"
 
 
+@pytest.mark.parametrize("name", ["dp-sgd", "auto-s", "adaptive-clip"])
+def test_no_weight_of_a_row_lets_it_move_more_than_its_bound(name: str) -> None:
+    """Weights above the public largest one count as that, and a row of weight 0 moves nothing."""
+    plain = small_problem()
+    given = np.array([0.0, 0.5, 1e9])[np.arange(len(plain)) % 3]
+    problem = plain.with_weights(given, largest=1.0)
+    plan = plan_for(name, {}, problem)
+    release = plan.controller.release(plan.controller.start(), 0)
+    whole, moved = released(release, problem, 0), []
+    for row in map(int, whole.view.rows[:15]):
+        gap = distance(release, whole, released(release, problem.without(row), 0))
+        limit = min(given[row], 1.0) * release.bound.limits[problem.cell_of[row]]
+        assert gap <= limit * (1 + 1e-4)
+        moved.append(gap)
+    assert max(moved) > 0.5 * min(release.bound.limits), "no row came near its bound: the test shows nothing"
+
+
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_a_row_that_was_not_drawn_moves_nothing(name: str, options: dict[str, object]) -> None:
     problem = small_problem()

@@ -127,6 +127,7 @@ def test_what_it_finds_holds_nearly_all_rows_and_no_rare_value() -> None:
     assert 2300 < income.high < 3000
     assert isinstance(town, HashedCategory)
     assert len(town.kept) == 2, "C has 40 rows, which the noise hides"
+    assert town.encode(pd.Series(["A", "C", "Z", None])).sum(axis=1).tolist() == [1, 1, 1, 0], "C and Z are pooled"
     assert columns["age"] == Numeric("age", 0.0, 120.0)
     assert result.group_sizes is not None
     assert result.group_sizes["f"] == pytest.approx((rows["sex"] == "f").sum(), abs=100)
@@ -206,3 +207,65 @@ def test_a_schema_that_leaves_nothing_open_is_not_paid_for() -> None:
     closed = Schema((SchemaColumn("age", "numeric", 0, 120),))
     with pytest.raises(InputError, match="already states everything"):
         found(pd.DataFrame({"age": [20.0, 30.0]}), GaussianNoise(Seed.from_int(0)), schema=closed)
+
+
+def small_table(rows: int = 1000) -> pd.DataFrame:
+    """As many columns as a census has: six numbers, eight categories, two groups of which one is small."""
+    generator = np.random.default_rng(7)
+    numbers = {f"n{k}": generator.normal(40 * (k + 1), 12, rows) for k in range(6)}
+    words = {f"c{k}": generator.choice(list("abcdefgh")[: k + 2], rows) for k in range(8)}
+    return pd.DataFrame({**numbers, **words, "sex": generator.choice(["f", "m"], rows, p=[0.3, 0.7])})
+
+
+SMALL = Schema(
+    (
+        *(SchemaColumn(f"n{k}", "numeric") for k in range(6)),
+        *(SchemaColumn(f"c{k}", "category") for k in range(8)),
+        SchemaColumn("sex", "group", values=("f", "m")),
+    )
+)
+
+
+def test_a_thousand_rows_keep_their_categories_and_group_sizes_at_a_tenth_of_epsilon() -> None:
+    """Ten seeds: every category column is learned, no group shrinks to a row, most numbers have bounds."""
+    rows = small_table()
+    small = float((rows["sex"] == "f").sum())
+    for seed in range(10):
+        result = find_encoding(
+            rows,
+            SMALL,
+            Allowance(1.0, 5e-4, Relation.ADD_REMOVE, Rdp(), GaussianNoise(Seed.from_int(seed))),
+            share=0.1,
+            groups=["f", "m"],
+            group_of=rows["sex"].tolist(),
+        )
+        names = [column.name for column in result.encoding.columns]
+        assert {f"c{k}" for k in range(8)} <= set(names)
+        assert sum(name.startswith("n") for name in names) >= 3
+        assert result.group_sizes is not None
+        assert 0.3 * small < result.group_sizes["f"] < 2 * small
+
+
+def test_more_noise_than_rows_is_refused_with_numbers_before_anything_is_spent() -> None:
+    noise = Recorded()
+    with pytest.raises(InputError, match=r"must be in about [\d,]+ rows .* there are about 60.*--schema"):
+        find_encoding(
+            small_table(60),
+            SMALL,
+            Allowance(1.0, 1e-3, Relation.ADD_REMOVE, Rdp(), noise),  # type: ignore[arg-type]
+            share=0.1,
+            groups=["f", "m"],
+            group_of=None,
+            rows=60,
+        )
+    assert noise.counts == []
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+def test_a_weighted_column_has_less_noise_and_no_row_moves_more_than_is_charged(relation: Relation) -> None:
+    release = HistogramRelease("test", 0, 7, 2.0, relation, {"sizes": math.sqrt(2)})
+    recorded, bins = Recorded(), {f"n{k}": (np.zeros(1, np.int64), 3) for k in range(6)}
+    release.make({**bins, "sizes": (np.ones(1, np.int64), 3)}, recorded)  # type: ignore[arg-type]
+    gap = float(np.linalg.norm(recorded.counts[0])) * (1 if relation is Relation.ADD_REMOVE else math.sqrt(2))
+    assert gap == pytest.approx(release.distance)
+    assert release.sigma / release.event().noise_multiplier == pytest.approx(release.distance)

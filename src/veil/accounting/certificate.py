@@ -80,7 +80,8 @@ class Certificate:
 
     `unit` is what every ε is for: one row, or one person with all their rows. Where it is a row, `by_rows` has the ε of
     a person with that many rows, wherever they stand, and `generalisation` bounds, by group, how far figures on
-    training rows are from those on new rows (`gap_bounds`).
+    training rows are from those on new rows (`gap_bounds`). `columns` says of each column of a table how it was
+    learned, or why it was left out.
     """
 
     method: str
@@ -102,6 +103,7 @@ class Certificate:
     by_rows: Mapping[str, float] = field(default_factory=dict)
     generalisation: Mapping[str, float] = field(default_factory=dict)
     generalisation_statement: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -149,6 +151,9 @@ def _check_kinds(record: Any) -> None:
     for name in ("assumptions", "not_covered"):
         if not isinstance(record[name], list) or not all(isinstance(item, str) for item in record[name]):
             raise AccountingError(f"`{name}` must be a list of sentences")
+    columns = record.get("columns", {})
+    if not isinstance(columns, dict) or not all(isinstance(said, str) for said in columns.values()):
+        raise AccountingError("`columns` must map names to sentences")
     if record.get("unit", UNIT) not in (UNIT, PERSON) or not all(map(str.isdecimal, record.get("by_rows", {}))):
         raise AccountingError(f"`unit` must be {UNIT} or {PERSON}, and `by_rows` must map numbers of rows to numbers")
     if not isinstance(record["private"], bool) or not isinstance(record["facts"], dict):

@@ -175,6 +175,8 @@ def _faults_of_words(certificate: Certificate, ledger: Ledger, record_path: Path
             yield f"{name} is empty, but every guarantee has some"
         elif kept is not None and list(kept.get(name) or ()) != list(found[name]):
             yield f"{name} is not what {record_path.name} says"
+    if kept is not None and dict(kept.get("columns") or {}) != dict(found["columns"]):
+        yield f"columns is not what {record_path.name} says"
 
 
 def _certificate_in(path: Path) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-"""`veil data`: list, describe and download data sets, and draft a schema for a table."""
+"""`veil data`: list, describe and download data sets, look at a table, and draft a schema for it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import typer
 from rich.table import Table
 
 from veil.cli.console import print_json, stderr, stdout
+from veil.cli.fields import asks, values_of
 from veil.cli.options import Json
 from veil.errors import require
 from veil.foundation.words import listed
+from veil.request import Request, RowsRequest
 
-data_app = typer.Typer(help="Data sets, and schemas for tables.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(
+    help="Data sets, a look at your table, and schemas.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @data_app.command("list")
@@ -66,6 +70,36 @@ def fetch(name: Annotated[str, typer.Argument(help="A data set; see `veil data l
         return
     for place in places or ["It is bundled with the package: no download needed."]:
         stdout.print(place, soft_wrap=True, highlight=False)
+
+
+@data_app.command("check")
+@asks(RowsRequest)
+def check(context: typer.Context, json: Json = False) -> None:
+    """Look at a table before anything is spent: roles of columns, and what a careful colleague would point out.
+
+    It reads private rows: its output is for whoever may see them. With --schema only names of columns are looked at.
+    """
+    from veil.tables.checking import check_table
+
+    found = check_table(Request.checked(**values_of(RowsRequest, context)))
+    if json:
+        print_json(found.as_json())
+        return
+    page = Table(title="Columns", title_justify="left")
+    for heading in ("column", "role", "how it is learned, or why it is left out"):
+        page.add_column(heading)
+    for use in found.uses:
+        page.add_row(*(text.replace("[", r"\[") for text in (use.column, use.role, use.how)))
+    stdout.print(page)
+    stdout.print(f"\n{found.task}", soft_wrap=True, highlight=False, markup=False)
+    for name, rows in found.groups.items():
+        stdout.print(f"  {name}: {rows:,} rows", soft_wrap=True, highlight=False, markup=False)
+    for remark in found.remarks:
+        stdout.print(f"- {remark.sentence}", soft_wrap=True, highlight=False, markup=False)
+    if not found.remarks:
+        stdout.print("Nothing to remark.")
+    if found.from_rows:
+        stderr.print("This look read private rows without noise: do not publish it.", highlight=False)
 
 
 @data_app.command("schema")

@@ -1,23 +1,33 @@
-"""The progress bar: how far a run is, how much of the budget each group has spent, and how much time is left."""
+"""Progress on standard error: a bar on a terminal; elsewhere a line every few seconds, whatever a run is doing."""
 
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from veil.cli.console import percent, stderr
 from veil.plans import Plan
 from veil.training import Callback, StepReport
+from veil.training.duration import duration_in_words
 
 MOST_GROUPS = 4
+SECONDS_BETWEEN_LINES = 5.0
 
 
 class ProgressBar(Callback):
-    """A bar on standard error with the budget that each group has spent and the last public figures."""
+    """How far a run is, with the budget that each group has spent and the last public figures.
+
+    On a terminal it is a bar. Into a pipe or a file it is a line at the start of training, one every few seconds, and
+    one at the end; as a context manager it also reports while rows are read and the plan is made.
+    """
 
     def __init__(self, quiet: bool = False) -> None:
+        self._lines = not quiet and not stderr.is_terminal
         self._bar = Progress(
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=24),
@@ -26,14 +36,26 @@ class ProgressBar(Callback):
             TextColumn("{task.fields[budget]}", markup=False),
             TextColumn("{task.fields[figures]}"),
             console=stderr,
-            disable=quiet,
+            disable=quiet or self._lines,
         )
         self._task: TaskID | None = None
+        self._doing, self._over = "reading the table and planning", threading.Event()
+        self._began = self._said = self._trained = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._lines:
+            threading.Thread(target=self._report, name="progress lines", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
 
     def on_start(self, plan: Plan) -> None:
-        """Show the bar."""
+        """Show the bar, or the first line."""
         self._bar.start()
         self._task = self._bar.add_task(plan.method, total=plan.steps, budget="", figures="")
+        self._trained = time.monotonic()
+        self._say(f"training: {plan.method}, {plan.steps:,} steps")
 
     def on_step(self, report: StepReport) -> None:
         """Move on; ε spent is a reading of the ledger."""
@@ -45,10 +67,30 @@ class ProgressBar(Callback):
             worst = report.metrics.worst_group_accuracy
             fields["figures"] = "" if math.isnan(worst) else f"worst group {percent(worst)} %"
         self._bar.update(self._task, completed=report.step + 1, **fields)  # type: ignore[arg-type]
+        if self._lines:
+            done, of = report.step + 1, report.plan.steps
+            left = (time.monotonic() - self._trained) / done * (of - done)
+            shown = [f"step {done:,} of {of:,}", *(text for text in fields.values() if text)]
+            self._doing = ", ".join([*shown, f"about {duration_in_words(left)} left"])
+            if time.monotonic() - self._said >= SECONDS_BETWEEN_LINES:
+                self._say(self._doing)
 
     def on_end(self) -> None:
         """Leave the last state on the screen."""
         self._bar.stop()
+        self._doing = "measuring and writing the report"
+
+    def _report(self) -> None:
+        """Say every few seconds what is being done, unless somebody else has just said it."""
+        while not self._over.wait(SECONDS_BETWEEN_LINES / 4):
+            if time.monotonic() - self._said >= SECONDS_BETWEEN_LINES:
+                self._say(self._doing)
+
+    def _say(self, what: str) -> None:
+        if self._lines:
+            self._said = time.monotonic()
+            line = f"[{self._said - self._began:.0f} s] {what}"
+            stderr.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def spent_text(spent: Mapping[str, float], budgets: Sequence[float]) -> str:

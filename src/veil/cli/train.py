@@ -131,14 +131,15 @@ def _train(request: Request, out: Path, resume: bool, *, silent: bool) -> Run:
 
     if request.model in SMALL_MODELS:
         torch.set_num_threads(1)  # a second thread costs a small model more than it gives
-    return train_table(
-        request,
-        out=out,
-        resume=resume,
-        callbacks=[ProgressBar(quiet=silent)],
-        config={"command": typed_command()},
-        say=None if silent else lambda sentence: stderr.print(sentence, soft_wrap=True, highlight=False),
-    )
+    with ProgressBar(quiet=silent) as progress:
+        return train_table(
+            request,
+            out=out,
+            resume=resume,
+            callbacks=[progress],
+            config={"command": typed_command()},
+            say=None if silent else lambda sentence: stderr.print(sentence, soft_wrap=True, highlight=False),
+        )
 
 
 def typed_command() -> str:
@@ -150,16 +151,23 @@ def typed_command() -> str:
 def _show_plan(request: Request, json: bool) -> None:
     from veil.cli.plan_table import plan_json, plan_table
     from veil.methods.budget_advice import advice_on
-    from veil.tables.table_run import plan_of
+    from veil.plans.budget_remarks import budget_remarks
+    from veil.tables.table_run import rehearse
+    from veil.training.duration import duration_in_words
 
-    plan = plan_of(request)
-    advice = advice_on(plan)
+    found = rehearse(request, None if json else lambda line: stderr.print(line, soft_wrap=True, highlight=False))
+    advice = advice_on(found.plan)
     if json:
-        print_json(plan_json(plan) | ({} if advice is None else {"budget_advice": asdict(advice)}))
-    else:
-        stdout.print(plan_table(plan))
-        for sentence in () if advice is None else advice.sentences:
-            stdout.print(sentence, soft_wrap=True, highlight=False)
+        about = None if found.seconds is None else duration_in_words(found.seconds)
+        said = {"remarks": budget_remarks(found.plan), "estimated_time": about}
+        more = {} if advice is None else {"budget_advice": asdict(advice)}
+        print_json({**plan_json(found.plan), **said, **more})
+        return
+    stdout.print(plan_table(found.plan))
+    for sentence in () if advice is None else advice.sentences:
+        stdout.print(sentence, soft_wrap=True, highlight=False)
+    if found.seconds is not None:
+        stdout.print(f"Training would take about {duration_in_words(found.seconds)} on this machine.", highlight=False)
 
 
 def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:

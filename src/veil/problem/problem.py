@@ -119,7 +119,7 @@ class Problem:
     Where `source` is given, rows come from there and `inputs` is empty: for rows that are not one tensor in memory.
     `device` is where batches are put; None leaves them where they are. Of people with several rows this holds one row
     each, and `several` has all that count; where each counts by itself, it holds all of them, and `person_of` says
-    whose each is.
+    whose each is. `weights` in [0, 1] scale what each row adds to a sum, after it is bounded.
     """
 
     inputs: Tensor
@@ -132,6 +132,7 @@ class Problem:
     device: torch.device | None = field(default=None, repr=False, compare=False)
     several: Several | None = field(default=None, repr=False)
     person_of: NDArray[np.int64] | None = field(default=None, repr=False)
+    weights: NDArray[np.float64] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return int(self.present.sum())
@@ -403,7 +404,21 @@ class Problem:
             present=everybody,
             memberships=overlap,
             person_of=None,
+            weights=None,
         )
+
+    def with_weights(self, weights: NDArray[np.float64], largest: float) -> Problem:
+        """The same where each row counts by its weight, as a share of the largest that a row may have.
+
+        A weight never raises what a row may add to a sum, so it changes no cost.
+
+        >>> problem = Problem.from_arrays([[0.0], [1.0]], [0, 1]).with_weights(np.array([1.0, 9.0]), largest=2.0)
+        >>> problem.weights
+        array([0.5, 1. ])
+        """
+        require(len(weights) == len(self.cell_of), "there must be one weight for each row")
+        require(self.several is None, "weights are for rows, not for people with several rows")
+        return replace(self, weights=np.clip(np.asarray(weights, dtype=np.float64) / largest, 0.0, 1.0))
 
     def on(self, device: torch.device) -> Problem:
         """The same problem with batches put on a device, where a model lives."""

@@ -140,7 +140,8 @@ class GradientRelease:
 
     def weigh(self, problem: Problem, rows: NDArray[np.int64]) -> Weigh:
         """The weights of drawn rows within their limits, as the gradient engine wants them."""
-        return _Weigh(self.bound, torch.from_numpy(problem.cell_of[rows]))
+        shares = None if problem.weights is None else torch.from_numpy(problem.weights[rows])
+        return _Weigh(self.bound, torch.from_numpy(problem.cell_of[rows]), shares)
 
     def complete(
         self,
@@ -217,9 +218,9 @@ NORM_FLOOR = 1e-12
 class _Weigh:
     """The bound as the engine wants it: norms and losses of consecutive rows in, weights within the limits out."""
 
-    def __init__(self, bound: Bound, cells: Tensor) -> None:
+    def __init__(self, bound: Bound, cells: Tensor, shares: Tensor | None = None) -> None:
         self.row_local = bound.row_local
-        self._bound, self._cells, self._seen = bound, cells, 0
+        self._bound, self._cells, self._shares, self._seen = bound, cells, shares, 0
 
     def __call__(self, per_row: PerRow) -> Tensor:
         rows = slice(self._seen, self._seen + len(per_row.norms))
@@ -232,6 +233,8 @@ class _Weigh:
             weights = clamp_to_limits(weights, per_row.norms, by_row(self._bound.limits, cells, single))
         elif self._bound.needs_norms:
             weights = weights * (1 - NORM_ERROR)
+        if self._shares is not None:  # in [0, 1]: what is within its limit stays so
+            weights = weights * self._shares[rows].to(weights.dtype)
         return weights.to(device)
 
 

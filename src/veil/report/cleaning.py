@@ -19,7 +19,7 @@ UNSAID: Record = {
     **dict.fromkeys(
         ("settings", "details", "findings", "effects", "config", "versions", "parameters", "seed_given", "sizes")
     ),
-    **dict.fromkeys(("steps", "seconds", "stopped")),
+    **dict.fromkeys(("steps", "seconds", "stopped", "columns", "remarks")),
 }
 
 

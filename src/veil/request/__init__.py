@@ -2,7 +2,7 @@
 
 from veil.request.audits import AuditRequest, AuditSettings
 from veil.request.budgets import BudgetRequest
-from veil.request.request import FOR_NETWORKS, NETWORK, SUITED, CompareRequest, Request, TableRequest
+from veil.request.request import FOR_NETWORKS, NETWORK, SUITED, CompareRequest, Request, RowsRequest, TableRequest
 from veil.request.settings import Settings
 from veil.request.tuning import Candidate, TuneRequest
 
@@ -16,6 +16,7 @@ __all__ = [
     "Candidate",
     "CompareRequest",
     "Request",
+    "RowsRequest",
     "Settings",
     "TableRequest",
     "TuneRequest",

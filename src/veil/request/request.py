@@ -34,11 +34,8 @@ NETWORK = "mlp"
 FOR_NETWORKS = "asc"
 
 
-class TableRequest(Asked):
-    """The fields of every command that opens a table. The schema can set the roles of columns instead."""
-
-    without: ClassVar[tuple[str, ...]] = ()
-    """Settings that are not available here."""
+class RowsRequest(Asked):
+    """Which rows, and what their columns are: the request of `veil data check`. A schema can set the roles instead."""
 
     data: Path = Argument(..., description="A CSV, Parquet or Arrow file, or a folder of Parquet files or of images.")
     target: str | None = Field(None, description="Column to predict.")
@@ -49,6 +46,9 @@ class TableRequest(Asked):
         None, description="Regression: smallest and largest possible target, as LOW,HIGH: public knowledge."
     )
     group: Names = Field((), description="Group columns, comma-separated.")
+    merge_groups_below: int | None = Field(
+        None, description="Merge all groups of fewer rows into one. Free with declared sizes; else it reads the rows."
+    )
     person: str | None = Field(
         None, description="Column with whom each row is about: protects all rows of a person together."
     )
@@ -60,16 +60,25 @@ class TableRequest(Asked):
         description="With --person: mean counts everybody once, by the mean of their rows; each counts every row, and "
         "ε is that of all rows of a person. [default: mean]",
     )
-    model: str = Field(
-        "",
-        description="A built-in model, hf:FOLDER, timm:NAME, or my_module:factory. [default: what suits the method]",
-        repr=False,
-    )
     test: Path | None = Field(None, description="A table of public rows, for evaluation.")
     schema_file: Path | None = Field(
         None, alias="schema", description="Public knowledge about the columns; see `veil data schema`."
     )
     ignore: Names = Field((), description="Columns to leave out, comma-separated.")
+    category: Names = Field((), description="Columns of codes to learn as categories, comma-separated.")
+
+
+class TableRequest(RowsRequest):
+    """The fields of every command that trains on a table."""
+
+    without: ClassVar[tuple[str, ...]] = ()
+    """Settings that are not available here."""
+
+    model: str = Field(
+        "",
+        description="A built-in model, hf:FOLDER, timm:NAME, or my_module:factory. [default: what suits the method]",
+        repr=False,
+    )
     require: list[str] = Field(
         [],
         description="A requirement, METRIC>=VALUE: worst_group_accuracy>=0.6, or useful. Exit code 1 if it is not "

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from veil.problem import PublicFacts
 
 
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-4, 1e4
+LARGEST_DELTA = 0.1
+
+
 def Option(default: Any, *, unset: str | None = None, **about: Any) -> Any:
     """A field that is a command-line option; `unset` is its text for None."""
     return Field(default, json_schema_extra={"option": True, "unset": unset}, **about)
@@ -123,7 +127,21 @@ class Settings(Asked):
             math.isfinite(self.epsilon) and self.epsilon > 0,
             f"epsilon is {self.epsilon}: it must be above 0 and finite",
         )
+        require(
+            SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON,
+            f"epsilon is {self.epsilon:g}: "
+            + (
+                "the noise would hide everything, so give at least 0.0001"
+                if self.epsilon < 1
+                else "it would protect nobody, so give at most 10,000, or train without privacy by method erm"
+            ),
+        )
         require(self.delta is None or 0 < self.delta < 1, f"delta is {self.delta}: it must be between 0 and 1")
+        require(
+            self.delta is None or self.delta <= LARGEST_DELTA,
+            f"delta is {self.delta}: with that probability nothing is promised, so give at most {LARGEST_DELTA:g}, "
+            "better below 1 / rows, or auto",
+        )
         require(
             self.learning_rate is None or (self.learning_rate > 0 and math.isfinite(self.learning_rate)),
             f"learning_rate is {self.learning_rate}: it must be above 0 and finite",

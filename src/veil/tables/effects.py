@@ -311,9 +311,14 @@ def _category(
     among = weights if weights.shape[1] > 1 else nn.functional.pad(weights, (0, 1))
     mean = among.mean(dim=1)
     kind: Kind = "category" if isinstance(column, Category) else "hashed category"
-    values = column.values if isinstance(column, Category) else tuple(f"hash {value}" for value in column.kept)
+    values = column.values if isinstance(column, Category) else _hash_names(column)
     effects, levels = tuple(_listed(line) for line in weights - mean[:, None]), _value_levels(values, crossed)
     return ColumnEffect(column.name, kind, values, effects, None, _listed(-mean), _spread(among), levels), mean
+
+
+def _hash_names(column: HashedCategory) -> tuple[str, ...]:
+    pools = (f"pool {number + 1} of {column.pools}" for number in range(column.pools))
+    return (*(f"hash {value}" for value in column.kept), *pools)
 
 
 def _text(column: Text, weights: Tensor, crossed: _Crossed | None) -> tuple[ColumnEffect, Tensor]:

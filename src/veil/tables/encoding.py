@@ -91,20 +91,27 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class HashedCategory:
-    """A category whose values are known by a public hash alone: one of the `kept` of `buckets` hash values."""
+    """A category whose values are known by a public hash alone: one of the `kept` of `buckets` hash values.
+
+    All others are pooled: each falls into one of so many `pools`, by its hash value.
+    """
 
     name: str
     buckets: int
     kept: tuple[int, ...]
+    pools: int = 0
 
     def width(self) -> int:
-        """One column per kept hash value."""
-        return len(self.kept)
+        """One column per kept hash value, and one per pool."""
+        return len(self.kept) + self.pools
 
     def encode(self, column: pd.Series) -> Array:
-        """One-hot; missing values and hash values that are not kept are all zeros."""
+        """One-hot; missing values, and hash values that are neither kept nor pooled, are all zeros."""
         hashes = hashed_words(column, self.name, self.buckets)
-        return _one_hot(pd.Index(self.kept).get_indexer(pd.Index(hashes)), len(self.kept))
+        places = pd.Index(self.kept).get_indexer(pd.Index(hashes))
+        if self.pools:
+            places = np.where((places < 0) & (hashes >= 0), len(self.kept) + hashes % self.pools, places)
+        return _one_hot(places, self.width())
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from veil.problem.people import (
 from veil.request import Request
 from veil.tables.encoding import Encoding
 from veil.tables.preparing import budget_levels
-from veil.tables.table import Columns, labels_of, require_columns, table_problem
+from veil.tables.table import Columns, group_labels, labels_of, require_columns, table_problem
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def gather(request: Request, columns: Columns, table: pd.DataFrame, public: pd.D
         budget_levels(request.row_budgets, table)  # every row's is checked, also where the row does not count
         least = least_of_person(table[request.row_budgets].to_numpy(dtype=np.float64), people)
         table = table.assign(**{request.row_budgets: least})
-    groups, _ = cross({name: labels_of(table, name, "group") for name in columns.groups}, len(table))
+    groups, _ = cross(group_labels(table, columns), len(table))
     return Gathered(table, count_rows(people, groups, most_rows(request)), request.person_rows or "mean")
 
 

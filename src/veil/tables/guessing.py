@@ -7,6 +7,7 @@ are rounded outwards; those of small whole numbers stay what they are: such a bo
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Literal
 
 import numpy as np
@@ -33,6 +34,7 @@ MAX_CATEGORIES = 64
 # A name, a diagnosis or a town that fewer rows have is nearly one person's own: it is never written to disk.
 RARE = 10
 DIFFERENT = "different in almost every row"
+CONSTANT = "the same in every row"
 _NUMBERS_SHARE = 0.9
 _ABSENT_WORDS = ("?", "-", "--", "n/a", "na", "none", "null", "nan", "unknown", ".", "missing")
 
@@ -69,6 +71,8 @@ def why_not_learned(column: pd.Series) -> str:
     present = column.dropna()
     if len(present) == 0:
         return "empty"
+    if column.nunique(dropna=False) == 1:
+        return CONSTANT
     if guess_kind(column) != "ignore":
         return "no value stands out"
     return "counts the rows" if pd.api.types.is_numeric_dtype(column) else DIFFERENT
@@ -96,26 +100,43 @@ def fit_column(column: pd.Series, name: str, kind: Kind, rare: int = RARE) -> Co
     return Numeric(name, *_bounds(values), _gaps(values, rare), absent, lenient=not complete)
 
 
-def fit_encoding(table: pd.DataFrame, leave_out: set[str], sequence: bool = False, *, rare: int = RARE) -> Encoding:
+def fit_encoding(
+    table: pd.DataFrame,
+    leave_out: set[str],
+    sequence: bool = False,
+    *,
+    rare: int = RARE,
+    categories: Collection[str] = (),
+) -> Encoding:
     """Read kinds, bounds and categories off the rows. This is not private: the certificate says so.
 
     With `sequence` the text column becomes a row of codes, and all else is left out. A smaller `rare` keeps categories
-    of fewer rows: for rows that are public.
+    of fewer rows: for rows that are public. `categories` are columns to learn as categories, whatever they look like. A
+    column that is the same in every row is left out, if others are not.
 
     >>> fit_encoding(pd.DataFrame({"age": [20, 40] * 10, "town": ["A", "B"] * 9 + ["A", "C"]}), set()).columns[1].values
     ('A',)
     """
     kept = [str(name) for name in table.columns if name not in leave_out]
-    kinds = {name: guess_kind(table[name]) for name in kept}
+    kinds: dict[str, Kind] = {name: "category" if name in categories else guess_kind(table[name]) for name in kept}
     if sequence:
         return Encoding((Codes(_text_column(table, kinds)),), from_rows=True)
-    fitted = [fit_column(table[name], name, kind, rare) for name, kind in kinds.items()]
+    varied = {name: kind for name, kind in kinds.items() if kind != "ignore" and not _is_constant(table[name])}
+    fitted = [fit_column(table[name], name, kind, rare) for name, kind in (varied or kinds).items()]
     columns = tuple(column for column in fitted if column is not None and column.width() > 0)
     require(
         len(columns) > 0,
         "no feature columns: the table has only target, group, ignored and identifier columns",
     )
     return Encoding(columns, from_rows=True)
+
+
+def _is_constant(column: pd.Series) -> bool:
+    """Whether all rows say the same; a first value that comes again decides in most columns."""
+    first = column.iloc[0] if len(column) else None
+    if not pd.api.types.is_scalar(first) or (pd.notna(first) and bool((column.head(100) != first).fillna(True).any())):
+        return False
+    return column.nunique(dropna=False) <= 1
 
 
 def _text_column(table: pd.DataFrame, kinds: dict[str, Kind]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,22 +27,28 @@ _OCTAVES = LARGEST_OCTAVE - SMALLEST_OCTAVE
 
 @dataclass(frozen=True, slots=True)
 class HistogramRelease:
-    """Counts of several columns at once, plus Gaussian noise of `kappa` times what one row can move."""
+    """Counts of several columns at once, plus Gaussian noise of `kappa` times what one row can move.
+
+    Counts of a column with a weight are multiplied by it before the noise and divided by it after: a weight above 1
+    lowers its noise and raises that of all others.
+    """
 
     purpose: str
     step: int
     columns: int
     kappa: float
     relation: Relation
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def distance(self) -> float:
         """How far a neighbour moves all counts together."""
-        return math.sqrt(self.columns * (1 if self.relation is Relation.ADD_REMOVE else 2))
+        squares = self.columns + sum(weight**2 - 1 for weight in self.weights.values())
+        return math.sqrt(squares * (1 if self.relation is Relation.ADD_REMOVE else 2))
 
     @property
     def sigma(self) -> float:
-        """The noise of one count."""
+        """The noise of one count of a column without a weight."""
         return self.kappa * self.distance
 
     def event(self) -> Gaussian:
@@ -51,13 +57,18 @@ class HistogramRelease:
 
     def make(self, bins: Mapping[str, tuple[NDArray[np.int64], int]], noise: GaussianNoise) -> dict[str, Floats]:
         """Noisy counts by column, from each row's bin (−1: in no bin). The caller has reserved the event."""
-        assert len(bins) <= self.columns, "there are more columns than the noise was calibrated for"
+        others = self.columns - len(self.weights)
+        fits = len(bins.keys() - self.weights.keys()) <= others
+        assert fits, "there are more columns than the noise was calibrated for"
         counts = {
-            name: torch.from_numpy(np.bincount(which[which >= 0], minlength=total).astype(np.float64))
+            name: torch.from_numpy(self._weight(name) * np.bincount(which[which >= 0], minlength=total))
             for name, (which, total) in bins.items()
         }
         noisy = noise.add(self.step, counts, self.sigma, self.purpose)
-        return {name: value.to(torch.float64).numpy() for name, value in noisy.items()}
+        return {name: value.to(torch.float64).numpy() / self._weight(name) for name, value in noisy.items()}
+
+    def _weight(self, name: str) -> float:
+        return float(self.weights.get(name, 1.0))
 
     def threshold(self, bins: int, chance: float = 0.01) -> float:
         """Above this, a bin is taken as filled: with probability 1 − `chance` no empty bin of a release exceeds it."""

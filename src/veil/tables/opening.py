@@ -31,17 +31,20 @@ from veil.releases import Allowance
 from veil.request import NETWORK, SUITED, Request, Settings
 from veil.tables import private
 from veil.tables.charging import Charge
+from veil.tables.column_uses import ColumnUse, column_uses, left_out
 from veil.tables.encoding import Category, Encoding
 from veil.tables.gathering import check_person, gather, most_rows, require_other_people, with_own_budgets
-from veil.tables.guessing import DIFFERENT, RARE, why_not_learned
+from veil.tables.guessing import DIFFERENT, RARE
 from veil.tables.identity import table_identity
 from veil.tables.images import read_image_folder
+from veil.tables.looking import LOOKED, Remark, look_at_groups, look_at_merging, look_at_names, look_at_rows
 from veil.tables.mapped import MappedPeople, first_rows, is_large, names_in, parquet_problem, table_rows
 from veil.tables.measuring import held_out_problem
+from veil.tables.merging import MERGED, with_merged_groups
 from veil.tables.preparing import (
     TARGET_BOUNDS,
     budget_levels,
-    check_ignored,
+    check_named,
     check_tables,
     classes_of,
     columns_of,
@@ -54,6 +57,7 @@ from veil.tables.preparing import (
     set_rows_apart,
     stated_bounds,
     with_budgets,
+    with_group_values,
     with_number,
 )
 from veil.tables.reading import read_table
@@ -74,7 +78,8 @@ class Opening:
     """What opening needs besides the request: how rows are split, and where private preprocessing is charged.
 
     `tables` are training and public rows that are in memory already: nothing is read then. Where columns are read off
-    rows, a category that fewer than `rare` of them have is left out.
+    rows, a category that fewer than `rare` of them have is left out. With `look`, the table is looked at first, and
+    what is worth knowing about it is said.
     """
 
     method: Method
@@ -85,6 +90,10 @@ class Opening:
     say: Say | None = None
     tables: tuple[pd.DataFrame, pd.DataFrame | None] | None = None
     rare: int = RARE
+    look: bool = False
+
+
+Tables = tuple[pd.DataFrame, pd.DataFrame | None, Problem]
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,8 @@ class Opened:
     """A request with its rows: those to train on, public and held-out ones, and how columns became numbers.
 
     Method and settings are those asked for, or follow from private preprocessing. `allowed` is the smallest ε that a
-    held-out row allows. `choosing` says which of the held-out rows a search chooses by.
+    held-out row allows. `choosing` says which of the held-out rows a search chooses by. `uses` says what became of each
+    column, `remarks` what a look at the table found.
     """
 
     request: Request
@@ -124,6 +134,8 @@ class Opened:
     not_covered: tuple[str, ...] = ()
     allowed: float = math.inf
     choosing: NDArray[np.bool_] | None = None
+    uses: tuple[ColumnUse, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
     @property
     def factory(self) -> ModelFactory:
@@ -168,6 +180,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     columns = with_number(request, columns, table)
     check_tables(request, columns, table, public)
     check_person(request, columns, table)
+    columns = with_merged_groups(request, columns, table)
     request, columns, table = with_own_budgets(request, columns, table)
     whole, gathered = table, None if columns.person is None else gather(request, columns, table, public)
     table = table if gathered is None else gathered.people
@@ -190,9 +203,11 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         settings = _with_one_delta(columns, training, groups is not None, settings)
         found = _privately(request, columns, training, replace(by, settings=settings), budgets, groups)
         encoding = found.encoding
+        if by.say is not None:
+            by.say(f"Private preprocessing finds what at least about {found.stands_out:,.0f} rows share.")
         method = private.WithPreprocessing(method, found.tokens(), found.share, found.group_sizes is not None)
-    _say_task(by.say, request, columns)
-    _say_columns(by.say, encoding, training, columns, request.ignore)
+    uses = column_uses(training, columns, encoding, request.ignore, released=found is not None)
+    _say_columns(by.say, uses)
     _say_rows_of_people(by.say, request, columns)
     people = _people(by.say, table, columns, encoding)
     problem = table_problem(
@@ -207,6 +222,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         problem = gathered.added_to(problem, ~apart, encoding, columns)
     if groups is not None:
         problem = problem.with_sizes_released()
+    remarks = _looked(by, request, columns, (table, public, problem), encoding)
     return Opened(
         request,
         problem,
@@ -215,10 +231,17 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         encoding,
         method,
         settings,
-        (*_not_covered(request, columns, encoding, by.rare), *people),
+        (*_not_covered(request, columns, encoding, by.rare), *people, *_said_of_look(by, encoding)),
         _least_budget(request, columns, held, budgets),
         choosing[apart],
+        uses,
+        tuple(remarks),
     )
+
+
+def _said_of_look(by: Opening, encoding: Encoding) -> list[str]:
+    """What the certificate says of a look: also that nothing was found tells about the rows."""
+    return [LOOKED] if by.look and encoding.from_rows else []
 
 
 def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
@@ -231,8 +254,12 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
         columns.owner is None and request.private_preprocessing is None,
         "a table larger than memory supports neither owners nor private preprocessing: give a schema",
     )
+    require(
+        request.merge_groups_below is None,
+        "a table larger than memory keeps its groups as they are: merge them in a column of their own",
+    )
     head = first_rows(request.data)
-    check_ignored(head, request.ignore)
+    check_named(head, request)
     check_person(request, columns, head)
     encoding = plain_encoding(request, columns, head)
     public = read_public(request, columns.person)
@@ -252,7 +279,21 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
     _say_rows_of_people(by.say, request, columns)
     said += _people(by.say, one_each, columns, encoding)
     test = _tested(public, encoding, columns, made.train)
-    return Opened(request, made.train, test, made.held_out, encoding, by.method, by.settings, tuple(said))
+    uses = column_uses(head, columns, encoding, request.ignore)
+    remarks = _looked(by, request, columns, (head, public, made.train), encoding)
+    said += _said_of_look(by, encoding)
+    return Opened(
+        request,
+        made.train,
+        test,
+        made.held_out,
+        encoding,
+        by.method,
+        by.settings,
+        tuple(said),
+        uses=uses,
+        remarks=tuple(remarks),
+    )
 
 
 def _open_images(request: Request, by: Opening) -> Opened:
@@ -282,6 +323,8 @@ def _not_covered(request: Request, columns: Columns, encoding: Encoding, rare: i
     found = read_off_rows(columns.schema, encoding, rare)
     if columns.number is not None and stated_bounds(request, columns) is None:
         found.append(TARGET_BOUNDS)
+    if columns.kept is not None and columns.group_sizes() is None:
+        found.append(MERGED)
     return [*found, LEVELS] if request.row_budgets else found
 
 
@@ -300,7 +343,7 @@ def _least_budget(request: Request, columns: Columns, held: pd.DataFrame, budget
 def _declared(columns: Columns, found: private.Preprocessing | None) -> Mapping[str, int] | None:
     if found is not None and found.group_sizes is not None:
         return found.group_sizes
-    return columns.schema.group_sizes if columns.schema is not None else None
+    return columns.group_sizes()
 
 
 def _tested(public: pd.DataFrame | None, encoding: Encoding, columns: Columns, problem: Problem) -> Problem | None:
@@ -317,7 +360,7 @@ def _with_one_delta(columns: Columns, training: pd.DataFrame, released: bool, se
     """One δ for preprocessing, training, certificate and budget, fixed before anything is released."""
     if settings.delta is not None:
         return settings
-    sizes = columns.schema.group_sizes if columns.schema else None
+    sizes = columns.group_sizes()
     counted = 1.0 / (2 * (sum(sizes.values()) if sizes else len(training)))
     return settings.model_copy(update={"delta": DELTA if released else counted})
 
@@ -332,7 +375,7 @@ def _releases_sizes(request: Request, columns: Columns, names: Sequence[str], me
 
 
 def _declares_sizes(columns: Columns) -> bool:
-    return columns.schema is not None and bool(columns.schema.group_sizes)
+    return columns.group_sizes() is not None
 
 
 def _rows_together(request: Request) -> int:
@@ -367,7 +410,7 @@ def _privately(
         by.charge.reserve_whole(most, delta, relation, by.method.name)
     return private.find_encoding(
         table,
-        open_schema(request, columns, table),
+        with_group_values(open_schema(request, columns, table), columns, table),
         Allowance(
             epsilon=settings.epsilon if budgets is None else min(budgets.values()),
             delta=delta,
@@ -379,35 +422,38 @@ def _privately(
         share=float(request.private_preprocessing or 0.0),
         groups=names,
         group_of=None if groups is None else group_of,
+        rows=sum(sizes.values()) if (sizes := columns.group_sizes()) else len(table),
     )
 
 
-def _say_task(say: Say | None, request: Request, columns: Columns) -> None:
-    """Tell that the target is learned as a number where nobody asked for that."""
-    number = columns.number
-    if say is not None and number is not None and request.task is None:
-        say(
-            f"Target {number.name} is learned as a number between {number.low:g} and {number.high:g}. If its numbers "
-            "are codes of classes, add --task classification."
-        )
-
-
-def _say_columns(
-    say: Say | None, encoding: Encoding, table: pd.DataFrame, columns: Columns, ignore: Collection[str]
-) -> None:
+def _say_columns(say: Say | None, uses: Collection[ColumnUse]) -> None:
     """Report which columns the model does not use, and why."""
-    if say is None:
-        return
-    used = {column.name for column in encoding.columns} | columns.left_out()
-    reasons = {
-        name: "ignored" if name in ignore else "by the schema" if columns.schema else why_not_learned(table[name])
-        for name in map(str, table.columns)
-        if name not in used
-    }
-    if reasons:
+    reasons = left_out(uses)
+    if say is not None and reasons:
         say(f"Not used as features: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")
-    if DIFFERENT in reasons.values():
-        say('The words of a column that is different in almost every row are used with kind = "text" in --schema.')
+        if DIFFERENT in reasons.values():
+            say('The words of a column that is different in almost every row are used with kind = "text" in --schema.')
+
+
+def _looked(by: Opening, request: Request, columns: Columns, tables: Tables, encoding: Encoding) -> list[Remark]:
+    """What a look at the table finds, said on the way; rows are looked at only where columns are read off them."""
+    if not by.look:
+        return []
+    table, public, problem = tables
+    found = look_at_names(table, columns, request.ignore)
+    if encoding.from_rows:
+        asked = request.task is not None or stated_bounds(request, columns) is not None
+        seen = look_at_rows(table, columns, encoding)
+        found += [remark for remark in seen if not asked or remark.kind != "numeric target"]
+    tested = None if public is None else group_names(public, columns)[0]
+    facts = problem.public
+    if columns.kept is not None:
+        found += look_at_merging(group_names(table, replace(columns, kept=None))[0], columns.kept)
+    found += look_at_groups(dict(zip(facts.groups, facts.group_sizes, strict=True)), tested)
+    if by.say is not None:
+        for remark in found:
+            by.say(remark.sentence)
+    return found
 
 
 def _say_rows_of_people(say: Say | None, request: Request, columns: Columns) -> None:

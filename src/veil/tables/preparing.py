@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,18 @@ from veil.problem.people import name_hashes, names_of
 from veil.request import Request
 from veil.tables.encoding import Codes, Encoding, Numeric, day_comes_first, numbers
 from veil.tables.guessing import RARE, fit_encoding, guess_kind
-from veil.tables.reading import looks_like_row, read_table
+from veil.tables.reading import read_table
 from veil.tables.schema import PRIVATE_NOTE, Schema, SchemaColumn, read_schema
 from veil.tables.splitting import Holdout, identities_for
-from veil.tables.table import Columns, check_classes, check_groups, labels_of, names_shown, require_columns
+from veil.tables.table import (
+    Columns,
+    check_classes,
+    check_groups,
+    group_labels,
+    labels_of,
+    nearest_name,
+    require_columns,
+)
 from veil.tables.text import vocabulary_of
 
 HOLDOUT = 0.2
@@ -109,7 +116,7 @@ def _is_quantity(column: pd.Series) -> bool:
 def check_tables(request: Request, columns: Columns, table: pd.DataFrame, public: pd.DataFrame | None) -> None:
     """Both tables have the columns that are needed, and nothing is missing in them."""
     check_columns(table, columns)
-    check_ignored(table, request.ignore)
+    check_named(table, request)
     check_groups(len(group_names(table, columns)[0]), len(table), columns.groups)
     if public is not None:
         with about("--test"):
@@ -159,15 +166,18 @@ def check_columns(table: pd.DataFrame, columns: Columns) -> None:
         labels_of(table, columns.owner, "owner")
 
 
-def check_ignored(table: pd.DataFrame, ignore: Collection[str]) -> None:
-    """Check that every ignored column exists: a misspelled column would be used as a feature."""
-    names = [str(name) for name in table.columns]
-    for name in sorted(set(ignore) - set(names)):
-        near = [] if looks_like_row(names, table) else get_close_matches(name, names, 1, 0.5)
-        raise InputError(
-            f'--ignore names "{name}", which is not a column of the table: '
-            + (f'did you mean "{near[0]}"?' if near else names_shown(table))
-        )
+def check_named(table: pd.DataFrame, request: Request) -> None:
+    """Check that every ignored column and every category exists: a misspelled one would be learned as it looks."""
+    names = {str(name) for name in table.columns}
+    for option, given in (("--ignore", request.ignore), ("--category", request.category)):
+        for name in sorted(set(given) - names):
+            raise InputError(
+                f'{option} names "{name}", which is not a column of the table: {nearest_name(name, table)}'
+            )
+    require(
+        not request.category or request.schema_file is None,
+        '--category is for tables without a schema: write kind = "category" in the schema',
+    )
 
 
 def classes_of(table: pd.DataFrame, columns: Columns) -> list[str]:
@@ -195,8 +205,7 @@ def set_rows_apart(
     rows = identities_for(relation, table) if named is None else name_hashes(named)
     if not sizes_public:
         return holdout.chosen(rows)
-    declared = columns.schema.group_sizes if columns.schema is not None else None
-    return holdout.sparing(rows, group_names(table, columns)[1], declared)
+    return holdout.sparing(rows, group_names(table, columns)[1], columns.group_sizes())
 
 
 def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame, rare: int = RARE) -> Encoding:
@@ -207,7 +216,7 @@ def plain_encoding(request: Request, columns: Columns, table: pd.DataFrame, rare
     else:
         # Beside a text that is read as such, the words of a group are no second one.
         unused = columns.left_out() | set(request.ignore) | set(columns.groups if sequence else ())
-        found = fit_encoding(table, unused, sequence, rare=rare)
+        found = fit_encoding(table, unused, sequence, rare=rare, categories=request.category)
     kind, _, folder = request.model.partition(":")
     if sequence and kind == "hf":
         # A model from disk comes with the tokens that it was trained on.
@@ -242,14 +251,25 @@ def open_schema(request: Request, columns: Columns, table: pd.DataFrame) -> Sche
         elif name in columns.groups:
             found.append(SchemaColumn(name, "group"))
         else:
-            kind = guess_kind(table[name])
+            kind = "category" if name in request.category else guess_kind(table[name])
             found.append(SchemaColumn(name, kind, day_first=day_comes_first(table[name]) if kind == "date" else None))
     return Schema(tuple(found))
 
 
+def with_group_values(schema: Schema, columns: Columns, table: pd.DataFrame) -> Schema:
+    """The schema with the values of columns of groups, which are public: names of groups are."""
+    stated = [
+        replace(facts, values=tuple(sorted(set(labels_of(table, facts.name, "group").tolist()))))
+        if facts.kind == "group" and facts.values is None and facts.name in columns.groups
+        else facts
+        for facts in schema.columns
+    ]
+    return replace(schema, columns=tuple(stated))
+
+
 def group_names(table: pd.DataFrame, columns: Columns) -> tuple[list[str], list[str]]:
     """The names of all groups, and the group of each row."""
-    ids, names = cross({name: labels_of(table, name, "group") for name in columns.groups}, len(table))
+    ids, names = cross(group_labels(table, columns), len(table))
     return list(names), [names[i] for i in ids]
 
 

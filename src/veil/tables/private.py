@@ -1,11 +1,16 @@
-"""Private preprocessing: bounds, categories and group sizes from two noisy releases, charged with the training.
+"""Private preprocessing: bounds, categories and group sizes from at most two noisy releases, charged with the training.
 
-1. One release over all columns: octaves of numbers and dates, hash values of categories, group sizes.
-2. One release over numbers and dates: 64 equal steps between the octaves found, which tightens the bounds.
+1. Octaves of numbers and dates, and group sizes, which get a quarter of the release at least.
+2. Numbers and dates in 64 equal steps between the octaves found, which tightens the bounds; and hash values of
+   categories, if the number of rows lets values stand out of their noise.
 
-Bounds reach from the first to the last bin whose noisy count stands out of the noise; categories are the hash values
-whose noisy count does. Both releases have the same noise multiplier κ, so they are two equal events; the training that
-follows is planned for what is left of ε (`WithPreprocessing`).
+Bounds reach from the first to the last bin whose noisy count stands out. Categories are the hash values whose noisy
+count does; all other values are pooled by their hash, so that a column of categories is learned at any ε, at no cost
+where nothing stands out. Names of groups are public, so columns of groups need no release.
+
+Both releases have the same noise multiplier κ, so they are equal events; which categories are counted in the second is
+chosen from the first, which is sound because its cost does not depend on the choice. The training that follows is
+planned for what is left of ε (`WithPreprocessing`).
 
 Where group sizes are released, the rates and the noise of training depend on a released value. Composing such a choice
 by PLD is not proved, so every cell then has a Rényi filter at one order that follows from (ε, δ) alone.
@@ -40,18 +45,17 @@ from veil.accounting.rdp import rdp
 from veil.accounting.spending_rules import SpendingRule
 from veil.errors import InputError, require
 from veil.methods import Method
+from veil.noise import GaussianNoise
 from veil.plans import Earlier, Plan, Settings
 from veil.problem import Cell, PublicFacts
 from veil.releases import Allowance
 from veil.tables.encoding import Column, Date, Encoding, HashedCategory, Numeric, days, hashed_words, numbers
-from veil.tables.histograms import HistogramRelease, filled_range, octave_bins, octave_edges, step_bins
+from veil.tables.histograms import Floats, HistogramRelease, filled_range, octave_bins, octave_edges, step_bins
 from veil.tables.schema import Schema, SchemaColumn
 
 PURPOSE = "preprocessing"
-RELEASES = 2
 HASH_VALUES = 1024
 STEPS = 64
-GROUPS = "groups"
 KINDS_PUBLIC = (
     "Which columns the table has, the kind of each (number, date, category, text) and how it is read (whether dates "
     "begin with the day), the classes of the target and the names of the groups are public knowledge and stay as they "
@@ -61,16 +65,21 @@ KINDS_PUBLIC = (
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What the releases gave: how columns become numbers, the noisy group sizes, and the event that each cost."""
+    """What the releases gave: how columns become numbers, the noisy group sizes, and the event that each cost.
+
+    `stands_out` is how many rows must share something for a release to show it.
+    """
 
     encoding: Encoding
     group_sizes: Mapping[str, int] | None
     event: Event
     share: float
+    releases: int
+    stands_out: float
 
     def tokens(self) -> tuple[Repeated, ...]:
         """The cost to every cell."""
-        return (Repeated(self.event, RELEASES),)
+        return (Repeated(self.event, self.releases),)
 
 
 def relation_of(method: Method, groups: Sequence[str]) -> tuple[Relation, bool]:
@@ -86,6 +95,38 @@ def relation_of(method: Method, groups: Sequence[str]) -> tuple[Relation, bool]:
     return Relation(str(plan.relation)), fixed
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be found: columns with bounds, columns of categories, and group sizes or not."""
+
+    ranged: tuple[SchemaColumn, ...]
+    listed: tuple[SchemaColumn, ...]
+    sizes: bool
+
+    @classmethod
+    def by(cls, schema: Schema, sizes: bool) -> _Asked:
+        """What a schema leaves open."""
+        left = [facts for facts in schema.columns if facts.open]
+        ranged = tuple(facts for facts in left if facts.kind in ("numeric", "date"))
+        return cls(ranged, tuple(facts for facts in left if facts not in ranged), sizes)
+
+    @property
+    def releases(self) -> int:
+        """How many releases it takes: public, whatever the rows say."""
+        return int(bool(self.ranged) or self.sizes) + int(bool(self.ranged or self.listed))
+
+    def first(self, kappa: float, relation: Relation) -> HistogramRelease:
+        """Octaves and sizes; the sizes have a quarter of the squared distance at least."""
+        others = len(self.ranged)
+        weights = {_GROUP_KEY: max(1.0, math.sqrt(others / 3))} if self.sizes else {}
+        return HistogramRelease(PURPOSE, 0, max(others + self.sizes, 1), kappa, relation, weights)
+
+    def second(self, kappa: float, relation: Relation, listed: bool) -> HistogramRelease:
+        """Steps, and hash values where categories are counted."""
+        columns = len(self.ranged) + listed * len(self.listed)
+        return HistogramRelease(PURPOSE, 1, columns, kappa, relation)
+
+
 def find_encoding(
     table: pd.DataFrame,
     schema: Schema,
@@ -93,71 +134,131 @@ def find_encoding(
     share: float,
     groups: Sequence[str],
     group_of: Sequence[str] | None,
+    rows: int | None = None,
 ) -> Preprocessing:
-    """Fill in what the schema leaves open, by two releases that together cost `share` of the allowance.
+    """Fill in what the schema leaves open, by releases that together cost `share` of the allowance.
 
-    `group_of` names each row's group; where it is given, the group sizes are released too. Values that are not of
-    their column's kind count as missing.
+    `group_of` names each row's group; where it is given, the group sizes are released too. Else `rows` is how many
+    there are, as everybody may know. Values that are not of their column's kind count as missing.
     """
     require(0 < share < 1, f"the share of private preprocessing is {share}: it must be between 0 and 1")
-    relation, noise = allowance.relation, allowance.noise
+    asked, relation, noise = _Asked.by(schema, group_of is not None), allowance.relation, allowance.noise
+    require(
+        asked.releases > 0,
+        "the schema already states everything: omit --private-preprocessing to use all ε for training",
+    )
     kappa = noise_multiplier(
-        lambda k: [Repeated(Gaussian(k, relation, one_sided=True), RELEASES)],
+        lambda k: [Repeated(Gaussian(k, relation, one_sided=True), asked.releases)],
         share * allowance.epsilon,
         allowance.delta,
         allowance.accountant,
     )
-    ranged = [facts for facts in schema.columns if facts.open and facts.kind in ("numeric", "date")]
-    listed = [facts for facts in schema.columns if facts.open and facts.kind in ("category", "group")]
-    columns = len(ranged) + len(listed) + (group_of is not None)
-    require(columns > 0, "the schema already states everything: omit --private-preprocessing to use all ε for training")
-    first = HistogramRelease(PURPOSE, 0, columns, kappa, relation)
-    second = HistogramRelease(PURPOSE, 1, max(len(ranged), 1), kappa, relation)
+    first, octaves = asked.first(kappa, relation), octave_edges()
+    limit = first.threshold(max(len(asked.ranged), 1) * len(octaves))
+    if asked.ranged and group_of is None and rows is not None:
+        _require_enough(limit, rows, share, allowance.epsilon, len(asked.ranged))
     event = Gaussian(kappa, relation, one_sided=True)
-    ledger = _ledger(groups, allowance, event)
-    ledger.reserve(PURPOSE, 0, RELEASES, dict.fromkeys(range(len(groups)), event))
-    values = {facts.name: _values(table, facts) for facts in ranged}
+    ledger = _ledger(groups, allowance, event, asked.releases)
+    ledger.reserve(PURPOSE, 0, asked.releases, dict.fromkeys(range(len(groups)), event))
+    values = {facts.name: _values(table, facts) for facts in asked.ranged}
     bins = {name: octave_bins(found) for name, found in values.items()}
-    bins |= {facts.name: (hashed_words(table[facts.name], facts.name, HASH_VALUES), HASH_VALUES) for facts in listed}
     if group_of is not None:
         bins[_GROUP_KEY] = (pd.Index(list(groups)).get_indexer(pd.Index(list(group_of))).astype(np.int64), len(groups))
-    counts = first.make(bins, noise)
-    limit = first.threshold(sum(total for _, total in bins.values()))
-    found: dict[str, Column] = {
-        facts.name: HashedCategory(facts.name, HASH_VALUES, tuple(np.flatnonzero(counts[facts.name] > limit).tolist()))
-        for facts in listed
-    }
-    coarse = {facts.name: filled_range(counts[facts.name], limit, octave_edges()) or (0.0, 1.0) for facts in ranged}
-    fine = second.make({name: step_bins(values[name], *coarse[name], STEPS) for name in coarse}, noise)
-    narrow = second.threshold(STEPS * max(len(ranged), 1))
-    for facts in ranged:
-        low, high = coarse[facts.name]
-        edges = np.linspace(low, high, STEPS + 1)
-        pairs = np.column_stack([edges[:-1], edges[1:]])
-        bounds = filled_range(fine[facts.name], narrow, pairs)
-        if bounds is None or not _holds_most(fine[facts.name], pairs, bounds, counts[facts.name], limit):
-            bounds = low, high
-        found[facts.name] = _ranged(facts, *bounds)
-    sizes = None if group_of is None else _sizes(counts[_GROUP_KEY], groups)
-    return Preprocessing(_encoding(schema, found), sizes, event, share)
+    counts = first.make(bins, noise) if bins else {}
+    sizes = None if group_of is None else _sizes(counts.pop(_GROUP_KEY), groups)
+    known = rows if sizes is None else sum(sizes.values())
+    coarse = {name: _octaves(count, limit, octaves) for name, count in counts.items()}
+    if asked.ranged and not any(coarse.values()):
+        _require_enough(limit, 0 if known is None else known, share, allowance.epsilon, len(asked.ranged), spent=True)
+    spans = {name: span for name, span in coarse.items() if span is not None}
+    wide = {name: float(count[count > limit].sum()) for name, count in counts.items()}
+    second = asked.second(kappa, relation, _worth_counting(asked, kappa, relation, known))
+    found = _second_look(
+        table, asked, second, {name: (values[name], span) for name, span in spans.items()}, wide, noise
+    )
+    return Preprocessing(_encoding(schema, found), sizes, event, share, asked.releases, limit)
 
 
+def _second_look(
+    table: pd.DataFrame,
+    asked: _Asked,
+    release: HistogramRelease,
+    spans: Mapping[str, tuple[Floats, tuple[float, float]]],
+    wide: Mapping[str, float],
+    noise: GaussianNoise,
+) -> dict[str, Column]:
+    """Bounds within the octaves found, and the categories that stand out, from the second release."""
+    count_listed = release.columns > len(asked.ranged)
+    bins = {name: step_bins(values, *span, STEPS) for name, (values, span) in spans.items()}
+    for facts in asked.listed if count_listed else ():
+        bins[facts.name] = hashed_words(table[facts.name], facts.name, HASH_VALUES), HASH_VALUES
+    fine = release.make(bins, noise) if bins else {}
+    narrow = release.threshold(STEPS * max(len(asked.ranged), 1))
+    stands = release.threshold(HASH_VALUES * max(len(asked.listed), 1))
+    found: dict[str, Column] = {}
+    for facts in asked.ranged:
+        if facts.name in spans:
+            span = spans[facts.name][1]
+            found[facts.name] = _ranged(facts, *_narrowed(fine[facts.name], narrow, span, wide[facts.name]))
+    for facts in asked.listed:
+        kept = np.flatnonzero(fine[facts.name] > stands).tolist() if count_listed else []
+        found[facts.name] = HashedCategory(facts.name, HASH_VALUES, tuple(kept), FEW_POOLS if kept else POOLS)
+    return found
+
+
+# Of a column of categories, the pools for values that do not stand out; and where no value does.
+FEW_POOLS, POOLS = 4, 8
+# Categories are counted if one that this share of the rows has would stand out.
+_WORTH_COUNTING = 0.2
+
+
+def _worth_counting(asked: _Asked, kappa: float, relation: Relation, rows: int | None) -> bool:
+    """Whether values of categories would stand out; else the noise of the second release is kept for numbers."""
+    if not asked.listed or rows is None:
+        return bool(asked.listed)
+    stands = asked.second(kappa, relation, True).threshold(HASH_VALUES * len(asked.listed))
+    return stands <= _WORTH_COUNTING * rows
+
+
+def _require_enough(
+    limit: float, rows: int, share: float, epsilon: float, columns: int, *, spent: bool = False
+) -> None:
+    """Refuse where no number can be found: what all rows share would not stand out of the noise."""
+    if not spent and limit < rows:
+        return
+    needed = share * 2 * limit / max(rows, 1)
+    advice = f"raise it to about {needed:.1g}, or " if needed <= 0.5 else ""
+    raise InputError(
+        f"--private-preprocessing {share:g} of ε = {epsilon:g} cannot find the bounds of {columns} columns: a value "
+        f"must be in about {limit:,.0f} rows to stand out of the noise, and there are about {rows:,}: {advice}state "
+        f"bounds in --schema{' (this attempt was charged)' if spent else ''}"
+    )
+
+
+def _octaves(counts: Floats, limit: float, edges: Floats) -> tuple[float, float] | None:
+    """The octaves that stand out; else the one that nearly does; None where there is none."""
+    found = filled_range(counts, limit, edges)
+    return found if found is not None else filled_range(counts, max(_NEARLY * limit, counts.max() - 1e-9), edges)
+
+
+def _narrowed(fine: Floats, limit: float, span: tuple[float, float], wide: float) -> tuple[float, float]:
+    """The steps that stand out, if they hold most rows; else the octaves."""
+    edges = np.linspace(*span, STEPS + 1)
+    pairs = np.column_stack([edges[:-1], edges[1:]])
+    bounds = filled_range(fine, limit, pairs)
+    return bounds if bounds is not None and _holds_most(fine, pairs, bounds, wide) else span
+
+
+_NEARLY = 0.7
 _GROUP_KEY = "\0groups"
 # Narrow bounds must hold this share of the rows that the wide ones hold, as far as noise lets one see.
 _MOST = 0.8
 
 
-def _holds_most(
-    fine: np.ndarray[Any, np.dtype[np.float64]],
-    pairs: np.ndarray[Any, np.dtype[np.float64]],
-    bounds: tuple[float, float],
-    coarse: np.ndarray[Any, np.dtype[np.float64]],
-    limit: float,
-) -> bool:
+def _holds_most(fine: Floats, pairs: Floats, bounds: tuple[float, float], wide: float) -> bool:
     """Whether narrow bounds hold most rows: a few bins that stand out of the noise are not yet a range."""
     inside = (pairs[:, 0] >= bounds[0]) & (pairs[:, 1] <= bounds[1])
-    rows = max(float(fine.sum()), float(coarse[coarse > limit].sum()))
-    return float(fine[inside].sum()) >= _MOST * rows
+    return float(fine[inside].sum()) >= _MOST * max(float(fine.sum()), wide)
 
 
 def _values(table: pd.DataFrame, facts: SchemaColumn) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -185,10 +286,10 @@ def _encoding(schema: Schema, found: Mapping[str, Column]) -> Encoding:
     return Encoding(kept, schema.from_rows)
 
 
-def _ledger(groups: Sequence[str], allowance: Allowance, event: Event) -> Ledger:
-    rule = TokenBucket((Repeated(event, RELEASES),))
+def _ledger(groups: Sequence[str], allowance: Allowance, event: Event, releases: int) -> Ledger:
+    rule = TokenBucket((Repeated(event, releases),))
     accounts = tuple(Account(name, "everybody", allowance.epsilon, rule) for name in groups)
-    details = {"method": PURPOSE, "steps": RELEASES}
+    details = {"method": PURPOSE, "steps": releases}
     return allowance.open_ledger(
         Terms(allowance.relation, allowance.delta, allowance.accountant.name, accounts, details)
     )

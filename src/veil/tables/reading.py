@@ -17,7 +17,7 @@ from veil.errors import InputError, require
 PARQUET = {".parquet", ".pq"}
 ARROW = {".arrow", ".feather", ".ipc"}
 # Read as CSV, the first row of such a file would be taken for names of columns, which messages and files repeat.
-NOT_READ = {".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".ods", ".pkl", ".pickle", ".xml", ".html"}
+NOT_READ = {".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".ods", ".pkl", ".pickle", ".xml", ".html", ".arff"}
 _COMPRESSED = {".gz", ".bz2", ".xz", ".zip", ".zst"}
 _VALUE = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?%?|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*", re.IGNORECASE)
 
@@ -40,6 +40,8 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pd.DataFrame:
     require(path.exists(), f"file not found: {path}")
     kind = path.with_suffix("").suffix if path.suffix in _COMPRESSED else path.suffix
     require(path.is_dir() or kind.lower() not in NOT_READ, _OTHER_FORMAT.format(path))
+    if path.is_file():
+        _refuse_other_kinds(path)
     with naming(path):
         if path.is_dir():
             table = _read_folder(path)
@@ -54,6 +56,29 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pd.DataFrame:
 
 
 _OTHER_FORMAT = "{} is not a supported table: save it as CSV, TSV, Parquet, Arrow or Feather"
+# How files of other kinds begin, whatever their names end with.
+_BEGINNINGS = {
+    b"PK\x03\x04": "a spreadsheet or a ZIP archive",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"GIF8": "an image",
+    b"%PDF": "a PDF file",
+    b"SQLite format 3": "a database",
+    b"\x80\x04\x95": "a pickle",
+    b"\x1f\x8b": "a compressed file without its ending (.gz)",
+}
+
+
+def _refuse_other_kinds(path: Path) -> None:
+    """Reject an empty file, and a file of another kind by how it begins; nothing of what it holds is quoted."""
+    with path.open("rb") as file:
+        start = file.read(16)
+    require(len(start) > 0, f"{path} is not a readable table: it is empty")
+    if path.suffix in _COMPRESSED:
+        return
+    for beginning, kind in _BEGINNINGS.items():
+        require(not start.startswith(beginning), f"{path} is {kind}: save it as CSV, TSV, Parquet, Arrow or Feather")
 
 
 def as_table(data: Any, names: list[str] | None = None, *, empty: bool = False) -> pd.DataFrame:
@@ -83,9 +108,13 @@ def _read_csv(path: Path, texts: Sequence[str] = ()) -> pd.DataFrame:
             heading = pd.read_csv(path, **form, header=None, nrows=1, dtype=str, keep_default_na=False)
             names = [str(name) for name in heading.iloc[0] if name]
             require(not names or not names[0].lstrip().startswith(("{", "[")), _OTHER_FORMAT.format(path))
-            require(len(set(names)) == len(names) or not looks_like_row(names), f"{path}: {ROW_AS_NAMES}")
-            refuse_twice(names, str(path))
+            twice = len(set(names)) < len(names)
+            require(not twice or not looks_like_row(names), f"{path}: {ROW_AS_NAMES}")
             table = pd.read_csv(path, **form, dtype={name: str for name in names if name in texts})
+            if twice:  # pandas has called the second "age" "age.1"
+                below = table.set_axis([*map(str, heading.iloc[0])], axis=1)
+                require(not _stands_below(below), f"{path}: {ROW_AS_NAMES}")
+                table.attrs[RENAMED] = _new_names(map(str, heading.iloc[0]), table)
             return with_decimal_points(table, texts)
         except pd.errors.ParserWarning as error:
             raise InputError(f"{path} has rows with more values than its first line has names: correct them") from error
@@ -99,7 +128,6 @@ def csv_pieces(path: Path, rows: int, texts: Sequence[str]) -> Iterator[pd.DataF
     with naming(path):
         form: dict[str, Any] = {"skipinitialspace": True, "sep": _separator(path), "index_col": False}
         heading = pd.read_csv(path, **form, header=None, nrows=1, dtype=str, keep_default_na=False)
-        refuse_twice([str(name) for name in heading.iloc[0] if name], str(path))
         kinds = {name: "str" for name in map(str, heading.iloc[0]) if name in texts}
         with pd.read_csv(path, **form, chunksize=rows, low_memory=False, dtype=kinds) as pieces:
             for piece in pieces:
@@ -118,7 +146,13 @@ def looks_like_row(names: Iterable[Any], table: pd.DataFrame | None = None) -> b
     listed = [str(name) for name in names]
     if any(_VALUE.fullmatch(name) for name in listed):
         return True
-    return table is not None and any(name in set(table[name].head(1000).astype(str)) for name in listed)
+    return table is not None and _stands_below(table)
+
+
+def _stands_below(table: pd.DataFrame) -> bool:
+    """Whether the name of a column is one of its values, as it is where a row was taken for names."""
+    head = table.head(1000)
+    return any(str(name) in set(head.iloc[:, place].astype(str)) for place, name in enumerate(head.columns))
 
 
 def with_decimal_points(table: pd.DataFrame, texts: Sequence[str] = ()) -> pd.DataFrame:
@@ -167,16 +201,32 @@ def _read_folder(folder: Path) -> pd.DataFrame:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turn a library's error about an unreadable file into one sentence that names the file."""
+    """Turn a library's error about an unreadable file into one sentence that names the file, and quotes none of it."""
     try:
         yield
     except InputError:
         raise
     except UnicodeError as error:
         raise InputError(f"{path} is not UTF-8 text: save it as UTF-8") from error
+    except pd.errors.EmptyDataError as error:
+        raise InputError(f"{path} is not a readable table: it is empty") from error
     except (OSError, ValueError, LookupError, TypeError, NotImplementedError, ArithmeticError, MemoryError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise InputError(f"{path} is not a readable table: {first}") from error
+        raise InputError(f"{path} is not a readable table: {_in_words(error)}") from error
+
+
+def _in_words(error: Exception) -> str:
+    """What a library's error says of lines and fields; no more, because it may quote what stands in a row."""
+    said = " ".join(str(error).split())
+    if fields := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", said):
+        expected, line, found = fields.groups()
+        return f"line {line} has {found} values where {expected} are expected"
+    if row := re.search(r"EOF inside string starting at row (\d+)", said):
+        return f"a quotation mark that opens in row {row.group(1)} is not closed"
+    if "buffer overflow" in said.lower() or isinstance(error, MemoryError):
+        return "it does not fit into memory"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return "its content is damaged or of another kind"
 
 
 def _read_arrow(path: Path) -> pd.DataFrame:
@@ -193,8 +243,28 @@ def _read_arrow(path: Path) -> pd.DataFrame:
 def _checked(table: pd.DataFrame, what: str, empty: bool = False) -> pd.DataFrame:
     require(empty or len(table) > 0, f"{what} has no rows")
     table.columns = table.columns.map(str)
-    refuse_twice(table.columns, what)
-    return table
+    if table.columns.is_unique:
+        return table
+    given = list(table.columns)
+    known, listed = set(given), list[str]()
+    for name in given:
+        place, new = 0, name
+        while new in listed or (place and new in known):
+            place += 1
+            new = f"{name}.{place}"
+        listed.append(new)
+    renamed = table.set_axis(listed, axis=1)
+    renamed.attrs[RENAMED] = _new_names(given, renamed)
+    return renamed
+
+
+RENAMED = "renamed columns"
+"""Where a table keeps which of its columns had the name of another one: a mapping from the new name to the old."""
+
+
+def _new_names(given: Iterable[str], table: pd.DataFrame) -> dict[str, str]:
+    """By its new name, the name that a column had in the file, where several had it."""
+    return {str(new): old for old, new in zip(given, table.columns, strict=True) if old and str(new) != old}
 
 
 def refuse_twice(names: Iterable[Any], what: str) -> None:

@@ -13,19 +13,20 @@ import numpy as np
 import pandas as pd
 
 
-def _words(listed: str) -> frozenset[str]:
+def word_set(listed: str) -> frozenset[str]:
+    """Words that are listed with spaces between them."""
     return frozenset(listed.split())
 
 
-_PEOPLE = _words(
+_PEOPLE = word_set(
     "patient person people user customer client subject member employee student pupil participant respondent worker "
     "citizen resident borrower passenger driver individual household family account card device visitor player author "
     "sender donor applicant policyholder"
 )
-_NUMBERED = _words("id ids no nr num number key uuid guid hash code pseudonym")
-_ANYTHING = _words("id uid uuid guid")
-_ALONE = _ANYTHING | _words("pid ssn mrn email mail userid patientid customerid")
-_OTHER = _words(
+_NUMBERED = word_set("id ids no nr num number key uuid guid hash code pseudonym")
+_ANYTHING = word_set("id uid uuid guid")
+_ALONE = _ANYTHING | word_set("pid ssn mrn email mail userid patientid customerid")
+_OTHER = word_set(
     "zip zipcode postcode postal plz date day week month year hour time timestamp age amount count price score rate "
     "product item store shop branch school hospital clinic department city town county state country region"
 )
@@ -48,17 +49,18 @@ def repeated_people(table: pd.DataFrame, leave_out: Collection[str]) -> list[str
 def named_like_people(table: pd.DataFrame, leave_out: Collection[str]) -> list[str]:
     """Columns that are named like identifiers of people, not just "id", which may count the rows; reads no row."""
     names = [str(name) for name in table.columns if name not in leave_out]
-    return [name for name in names if _named(name) and not {*_tokens(name)} <= _ANYTHING]
+    return [name for name in names if _named(name) and not {*name_tokens(name)} <= _ANYTHING]
 
 
-def _tokens(name: str) -> list[str]:
+def name_tokens(name: str) -> list[str]:
+    """The words in the name of a column: patient_id, patientId and "patient id" have two each."""
     parted = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
     return [token for token in re.split(r"[^a-z]+", parted.lower()) if token]
 
 
 def _named(name: str) -> bool:
     """Whether a name says "identifier of people": patient, userId, customer_number, email; not patient_age."""
-    tokens = _tokens(name)
+    tokens = name_tokens(name)
     if not tokens or _OTHER & set(tokens):
         return False
     if len(tokens) == 1 and tokens[0] in _ALONE:
@@ -77,7 +79,7 @@ def _repeats(column: pd.Series, name: str) -> bool:
     if _named(name):
         # a "customer" of few values is a kind of customer
         return bool(shared >= 0.01 and len(counts) >= min(_FEWEST, len(present) / 5) and each <= _MOST_ROWS_EACH)
-    if _OTHER & set(_tokens(name)) or len(counts) < _FEWEST:
+    if _OTHER & set(name_tokens(name)) or len(counts) < _FEWEST:
         return False
     # Many values, most of them in a few rows each, none in many: towns, jobs and quantities have frequent values.
     even = counts.max() <= max(10.0, 8 * each) and each <= 10 and shared >= 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 
 import numpy as np
@@ -11,27 +12,41 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from veil.errors import InputError, require
-from veil.problem import Problem, PublicFacts
+from veil.problem import Problem, PublicFacts, cross
+from veil.problem.groups import CROSSED
 from veil.tables.encoding import Encoding, Numeric, words
 from veil.tables.reading import ROW_AS_NAMES, looks_like_row
 from veil.tables.schema import Schema
 
 MAX_CLASSES = 1000
 MAX_GROUPS = 1000
+MOST_NAMES = 20
 
 
 def require_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
     """Every named column is there."""
     for name in names:
         if name not in table.columns:
-            raise InputError(f'column "{name}" is missing: {names_shown(table)}')
+            raise InputError(f'column "{name}" is missing: {nearest_name(name, table)}')
+
+
+def nearest_name(name: str, table: pd.DataFrame) -> str:
+    """A name that somebody who typed this one may have meant, else all names; not where they may be a private row."""
+    names = [str(known) for known in table.columns]
+    if looks_like_row(names, table):
+        return ROW_AS_NAMES
+    lower = {known.lower(): known for known in names}
+    near = get_close_matches(name.lower(), lower, 1, 0.7)
+    return f'did you mean "{lower[near[0]]}"?' if near else names_shown(table)
 
 
 def names_shown(table: pd.DataFrame) -> str:
     """The names of a table's columns, for a message; not where they may be a private row."""
     if looks_like_row(table.columns, table):
         return ROW_AS_NAMES
-    return f"the table has {', '.join(map(str, table.columns))}"
+    names = [str(name) for name in table.columns]
+    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+    return f"the table has {', '.join(names[:MOST_NAMES])}{more}"
 
 
 def labels_of(table: pd.DataFrame, name: str, role: str, known: Sequence[str] | None = None) -> NDArray[np.object_]:
@@ -62,6 +77,8 @@ class Columns:
     person: str | None = None
     number: Numeric | None = None
     """The target as a number within its bounds; None where it is a class."""
+    kept: frozenset[str] | None = None
+    """The groups that stay on their own, where the others are merged into one."""
 
     def left_out(self) -> set[str]:
         """Columns that the model does not see when there is no schema: the target, the owner and the person."""
@@ -70,6 +87,27 @@ class Columns:
     def known(self, name: str) -> Sequence[str] | None:
         """The values that the schema gives a column."""
         return None if self.schema is None else self.schema.values_of(name)
+
+    def group_sizes(self) -> Mapping[str, int] | None:
+        """The sizes that the schema declares, of merged groups together; None where it declares none."""
+        declared = None if self.schema is None else self.schema.group_sizes
+        if not declared or self.kept is None:
+            return declared or None
+        sizes = {name: size for name, size in declared.items() if name in self.kept}
+        return sizes | {OTHER_GROUPS: sum(declared.values()) - sum(sizes.values())}
+
+
+OTHER_GROUPS = "other groups"
+
+
+def group_labels(table: pd.DataFrame, columns: Columns) -> dict[str, NDArray[np.object_]]:
+    """The columns that are crossed to groups, as words; where groups are merged, the crossed groups themselves."""
+    own = {name: labels_of(table, name, "group", columns.known(name)) for name in columns.groups}
+    if columns.kept is None or not own:
+        return own
+    ids, names = cross(own, len(table))
+    merged = np.array([name if name in columns.kept else OTHER_GROUPS for name in names], dtype=object)
+    return {CROSSED.join(columns.groups): merged[ids]}
 
 
 def table_problem(
@@ -96,7 +134,7 @@ def table_problem(
     make = partial(
         Problem.from_arrays,
         encoding.encode(table),
-        groups={name: labels_of(table, name, "group", columns.known(name)) for name in groups} or None,
+        groups=group_labels(table, columns) or None,
         owners=labels_of(table, owner, "owner") if owner else None,
         budgets=budgets,
         group_sizes=group_sizes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.methods import Method, create, planned, relation_asked
 from veil.plans import Plan
+from veil.plans.budget_remarks import budget_remarks
 from veil.request import Request, Settings
 from veil.tables.charging import Charge
 from veil.tables.effects import Learned
@@ -23,8 +24,12 @@ from veil.tables.preparing import columns_of, holdout_of, model_options
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
 from veil.tables.table import Columns
 from veil.training import Callback, Run
+from veil.training.duration import duration_in_words, estimated_seconds
 from veil.training.fitting import Job, Measure, execute
 from veil.training.run_folder import LEDGER, RunFolder
+
+# A shorter training is over before anybody has read how long it takes.
+WORTH_SAYING = 5.0
 
 
 def train_table(
@@ -47,14 +52,14 @@ def train_table(
     columns, settings = asked_columns(request), request.settings
     whole = {**(config or {}), **configuration(request, columns)}
     if out is None:
-        by = Opening(method, settings, _split(request, method, seed_of(settings)), say=say)
+        by = Opening(method, settings, _split(request, method, seed_of(settings)), say=say, look=True)
         return _train(_opened(request, columns, by, not_covered), by, callbacks, whole)
     record = {**whole, "method": method.name, "settings": settings.model_dump(exclude_none=True)}
     folder = RunFolder.open(out, settings, resume, record)
     charge = charge_of(request, columns, folder)
     try:
         folder.hold_to("request", request_identity(request, columns, method, record, folder.seed))
-        by = Opening(method, settings, _split(request, method, folder.seed), folder, charge, say)
+        by = Opening(method, settings, _split(request, method, folder.seed), folder, charge, say, look=True)
         run = _train(_opened(request, columns, by, not_covered), by, callbacks, whole)
         if charge is not None:
             charge.finish()
@@ -74,6 +79,15 @@ def _opened(request: Request, columns: Columns | None, by: Opening, not_covered:
     return replace(opened, not_covered=(*opened.not_covered, *not_covered))
 
 
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a run would do: its plan, about how many seconds training would take, if known, and the opened rows."""
+
+    plan: Plan
+    seconds: float | None
+    opened: Opened
+
+
 def plan_of(request: Request) -> Plan:
     """The plan that a training run would have: rows are read for their public facts, and nothing is released."""
     opened = opened_to_plan(request)
@@ -82,10 +96,30 @@ def plan_of(request: Request) -> Plan:
 
 def opened_to_plan(request: Request) -> Opened:
     """The rows of a request, opened as a training run would open them; nothing is charged or released."""
+    return _rehearsed(request, None, look=False)[0]
+
+
+def rehearse(request: Request, say: Say | None = None) -> Rehearsal:
+    """The plan and how long training would take; what a run would say of its table is said too."""
+    opened, by = _rehearsed(request, say, look=True)
+    plan = planned(opened.method, opened.problem.public, opened.settings)
+    _remark(by.say, plan)
+    seconds = estimated_seconds(opened.factory(opened.problem, by.split.seed), opened.problem, plan)
+    return Rehearsal(plan, seconds, opened)
+
+
+def _rehearsed(request: Request, say: Say | None, look: bool) -> tuple[Opened, Opening]:
     columns, settings = asked_columns(request), request.settings
     method = create(request.method, request.options())
     configuration(request, columns)
-    return open_rows(request, columns, Opening(method, settings, _split(request, method, seed_of(settings))))
+    by = Opening(method, settings, _split(request, method, seed_of(settings)), say=say, look=look)
+    return open_rows(request, columns, by), by
+
+
+def _remark(say: Say | None, plan: Plan) -> None:
+    if say is not None:
+        for sentence in budget_remarks(plan):
+            say(sentence)
 
 
 def asked_columns(request: Request) -> Columns | None:
@@ -100,9 +134,14 @@ def _split(request: Request, method: Method, seed: Seed) -> Split:
 def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Mapping[str, Any]) -> Run:
     """Plan, charge, execute; then keep what turns a new table into predictions."""
     plan = planned(opened.method, opened.problem.public, opened.settings)
+    _remark(by.say, plan)
     if by.charge is not None:
         by.charge.reserve(plan)
-    run = execute(_job(opened, by, callbacks, config), plan, by.folder)
+    job = _job(opened, by, callbacks, config)
+    seconds = None if by.say is None else estimated_seconds(job.model, job.problem, plan)
+    if by.say is not None and seconds is not None and seconds >= WORTH_SAYING:
+        by.say(f"Training takes about {duration_in_words(seconds)}.")
+    run = execute(job, plan, by.folder)
     if run.folder is not None and opened.encoding is not None:
         options = model_options(opened.request, plan.facts, opened.encoding)
         save_preprocessing(run.folder, opened.encoding, plan.facts, opened.request.model, options)
@@ -131,6 +170,8 @@ def _job(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Map
         not_covered=opened.not_covered,
         config=config,
         measures=measures,
+        columns=tuple(asdict(use) for use in opened.uses),
+        remarks=tuple(remark.sentence for remark in opened.remarks),
     )
 
 

@@ -22,6 +22,7 @@ from veil.gradients import GradientSum
 from veil.metrics import GroupMetrics, evaluate
 from veil.models.calling import put_on
 from veil.plans import LossFunction, Plan
+from veil.plans.controllers import first_release
 from veil.plans.plan import METRICS, OWN_COLLATE, TRAINED, TUNING
 from veil.problem import Problem
 from veil.problem.inputs import LOADER, is_loader
@@ -119,6 +120,7 @@ class Job:
 
     `evaluation` holds rows that were declared public; `not_covered` are sentences for the certificate; `config` is what
     was asked for, as the run's folder keeps it; `measures` are taken of the trained model before it is certified.
+    `columns` says what became of each column of a table (column, role, how), `remarks` what is worth knowing about it.
     """
 
     model: nn.Module
@@ -129,6 +131,8 @@ class Job:
     not_covered: Sequence[str] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     measures: Sequence[Measure] = ()
+    columns: Sequence[Mapping[str, str]] = ()
+    remarks: Sequence[str] = ()
 
 
 def execute(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Run:
@@ -191,6 +195,8 @@ def _tried(job: Job, plan: Plan) -> list[str]:
     if plan.solver is not None:
         table = problem.is_one_tensor and problem.targets.ndim == 1
         require(table, f"{plan.method} trains a linear model of a table of numbers: use dp-sgd for other rows")
+    if problem.weights is not None:
+        _check_weights(plan)
     if job.loss in (row_losses, label_losses):
         check_outputs(model, problem, "pass your own loss")
     check_loss(job.loss, model, problem)
@@ -212,6 +218,13 @@ def _tried(job: Job, plan: Plan) -> list[str]:
     if not plan.over_budget:
         check_budgets(Ledger(plan.terms()), plan.settings.accountant_for(plan.facts))
     return said
+
+
+def _check_weights(plan: Plan) -> None:
+    """Reject weights of rows where they would be ignored, or where rows are bounded together."""
+    whole = plan.solver is not None and not getattr(plan.solver, "weighs_rows", False)
+    together = plan.solver is None and not first_release(plan.controller).bound.row_local
+    require(not (whole or together), f"{plan.method} does not take weights of rows: use auto or dp-sgd, or omit them")
 
 
 def _set_up(job: Job, plan: Plan, folder: RunFolder | None) -> Loop:
@@ -317,6 +330,8 @@ class Preparation:
             config=dict(self.job.config),
             folder=self.folder.path if self.folder is not None and self.folder.leads else None,
             effects=next((found.effects for found in measured if found.effects is not None), None),
+            columns=tuple(map(dict, self.job.columns)),
+            remarks=tuple(self.job.remarks),
         )
         if self.folder is not None and self.folder.leads:
             run.save(self.folder.path)
@@ -327,6 +342,8 @@ class Preparation:
     def _certificate(self, measured: Sequence[Measured]) -> Certificate:
         loop = self.loop
         made = _certificate(loop, self.job.not_covered, measured) if loop.processes.leads else None
+        if made is not None:
+            made = replace(made, columns={use["column"]: f"{use['role']}: {use['how']}" for use in self.job.columns})
         said = loop.processes.told_json(None if made is None else made.as_json())
         return made or Certificate.from_json(said)
 

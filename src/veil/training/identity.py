@@ -141,7 +141,7 @@ def rows_identity(problem: Problem, digest: Digester) -> dict[str, str]:
     """Rows and what belongs to each, part by part; all rows are read once, in order."""
     facts = problem.public
     return {
-        "rows": digest.of(_inputs(problem, digest), facts.input_shape, problem.present),
+        "rows": digest.of(_inputs(problem, digest), facts.input_shape, problem.present, problem.weights),
         "targets": digest.of(problem.targets, facts.task, facts.classes, facts.classes_declared),
         "groups": digest.of(problem.group_of, facts.groups, facts.group_sizes, facts.sizes, problem.memberships),
         "owners": digest.of(problem.owner_of, facts.owners, [cell.rows for cell in facts.cells]),

@@ -29,7 +29,10 @@ from veil.training.run_folder import under_way
 
 @dataclass
 class Run:
-    """A trained model with its history, metrics and certificate; `effects` is what an additive model learned."""
+    """A trained model with its history, metrics and certificate; `effects` is what an additive model learned.
+
+    `columns` has what became of each column of a table: its role, and how it is learned or why it is not.
+    """
 
     model: nn.Module
     plan: Plan
@@ -42,6 +45,8 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     effects: Mapping[str, Any] | None = None
+    columns: tuple[Mapping[str, str], ...] = ()
+    remarks: tuple[str, ...] = ()
     trained: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +96,8 @@ class Run:
             "details": dict(plan.details),
             "findings": dict(self.findings),
             "effects": None if self.effects is None else dict(self.effects),
+            "columns": [dict(use) for use in self.columns],
+            "remarks": list(self.remarks),
             "config": dict(self.config),
             "budget": self._budget(),
             "parameters": sum(p.numel() for p in self.model.parameters() if p.requires_grad),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -50,6 +51,8 @@ class GroupDescent:
     momentum: float
     secure: bool
 
+    weighs_rows: ClassVar[bool] = True
+
     def check(self, model: nn.Module) -> None:
         """Only features that need no training, whitening, and one linear layer."""
         _parts(model)
@@ -79,6 +82,8 @@ class GroupDescent:
                 white = layer.whiten(rows)
             finally:
                 layer.to(kept)
+            if problem.weights is not None:
+                shares = shares * torch.from_numpy(problem.weights[present])
             # Features of images take longer than all steps: their model is measured at the end only.
             told = {self.steps - 1} if isinstance(features, ImageFeatures) else range(self.steps)
             for step in self._descend(white, problem, present, shares, head, noise):

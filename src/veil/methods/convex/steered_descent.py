@@ -20,6 +20,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -121,6 +122,8 @@ class SteeredDescent:
     momentum: float
     secure: bool
 
+    weighs_rows: ClassVar[bool] = True
+
     def check(self, model: nn.Module) -> None:
         """Only features that need no training, and one linear layer with a bias."""
         _require_memory(sum(self.steering.units.rows), _parts(model)[1])
@@ -156,6 +159,8 @@ class SteeredDescent:
             rows = torch.cat([finite(_in_double(features, inputs)) for inputs in inputs_of(problem, present)])
             white = self._whiten(rows, shares, facts.rows, noise, _gaps(features))
             kind = _Classes if facts.task == "classification" else _Numbers
+            if problem.weights is not None:
+                shares = shares * torch.from_numpy(problem.weights[present])
             work = kind(white.rows(rows), problem.targets[present], self._units(problem, present), shares, facts)
             # Features of images take longer than all steps: their model is measured at the end only.
             slow = any(isinstance(part, ImageFeatures) for part in features)
