@@ -20,7 +20,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from veil.errors import InputError
-from veil.estimators import SEARCH, FairPrivateClassifier, FairPrivateRegressor, NotCoveredWarning
+from veil.estimators import (
+    SEARCH,
+    FairPrivateClassifier,
+    FairPrivateRegressor,
+    NoGroupsWarning,
+    NotCoveredWarning,
+)
+from veil.estimators.base import CLASS_COUNTS, LARGEST_WEIGHT
 from veil.tables.preparing import DRAFTED, fitted_on_rows
 from veil.tables.schema import Schema, SchemaColumn, draft_schema
 
@@ -31,8 +38,11 @@ CHECKED = [
 ]
 
 
-# No check is expected to fail. An entry here would be name: reason.
-EXPECTED_FAILURES: dict[str, str] = {}
+_WEIGHTS = "The number of rows is public and decides noise and draws: a row of weight 0 is not a row that is missing."
+EXPECTED_FAILURES: dict[str, str] = {
+    "check_sample_weight_equivalence_on_dense_data": _WEIGHTS,
+    "check_sample_weight_equivalence_on_sparse_data": _WEIGHTS,
+}
 
 
 # Fits on the same rows, one after another, are what these tests are about.
@@ -162,7 +172,7 @@ def test_a_search_warns_that_it_is_not_covered_and_the_certificate_says_so() -> 
         search.fit(table[["age"]].fillna(50.0), labels)
     assert SEARCH in search.best_estimator_.certificate_.not_covered
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", NotCoveredWarning)
         assert SEARCH not in quick().fit(table, labels).certificate_.not_covered
 
 
@@ -248,3 +258,126 @@ def test_a_regression_stays_within_the_targets_bounds_and_learns() -> None:
     assert not any("Bounds of the target" in sentence for sentence in model.certificate_.not_covered)
     open_bounds = FairPrivateRegressor(epsilon=8.0, epochs=1, random_state=0).fit(rows, values)
     assert any("Bounds of the target" in sentence for sentence in open_bounds.certificate_.not_covered)
+
+
+def numbers(rows: int = 400) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Two numbers, of which the first decides; labels 0 and 1; two groups."""
+    generator = np.random.default_rng(5)
+    X = generator.normal(size=(rows, 2))
+    return X, (X[:, 0] + 0.3 * generator.normal(size=rows) > 0).astype(int), generator.choice(["f", "m"], rows)
+
+
+def test_fitting_without_groups_is_warned_of() -> None:
+    X, y, groups = numbers()
+    with pytest.warns(NoGroupsWarning, match="fitted without groups"):
+        quick().fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoGroupsWarning)
+        warnings.simplefilter("ignore", NotCoveredWarning)
+        quick().fit(X, y, sensitive_features=groups)
+
+
+@SAME_ROWS
+def test_groups_are_named_by_column_and_a_gap_is_a_group_if_asked() -> None:
+    table, labels, groups = people()
+    whole = table.assign(**groups)
+    by_name = quick().fit(whole, labels, sensitive_features=["sex", "old"])
+    assert set(by_name.groups_) == {"f × no", "f × yes", "m × no", "m × yes"}
+    assert quick().fit(whole, labels, sensitive_features="sex").groups_ == ("f", "m")
+    with pytest.raises(InputError, match='sensitive_features names "sexx": did you mean "sex"'):
+        quick().fit(whole, labels, sensitive_features="sexx")
+    with pytest.raises(InputError, match=r"the group of row .* is missing"):
+        quick().fit(whole, labels, sensitive_features="town")
+    assert "unknown" in quick(missing_group="unknown").fit(whole, labels, sensitive_features="town").groups_
+
+
+@SAME_ROWS
+@pytest.mark.parametrize("method", ["auto", "dp-sgd", "group-gd"])
+def test_weights_decide_what_is_learned_and_their_largest_is_public_or_not_covered(method: str) -> None:
+    """Half of the labels are turned around: which half counts is what the weights say."""
+    X, y, groups = numbers(800)
+    turned = np.arange(len(y)) % 2 == 0
+    labels = np.where(turned, 1 - y, y)
+    first = quick(method=method, max_weight=1.0, epochs=20)
+    model = first.fit(X, labels, sample_weight=np.where(turned, 0.0, 1.0), sensitive_features=groups)
+    assert model.score(X, y) > 0.8
+    assert LARGEST_WEIGHT not in model.certificate_.not_covered
+    model = quick(method=method, epochs=20).fit(X, labels, np.where(turned, 3.0, 0.0), sensitive_features=groups)
+    assert model.score(X, 1 - y) > 0.8
+    assert LARGEST_WEIGHT in model.certificate_.not_covered
+
+
+@SAME_ROWS
+def test_weights_of_classes_move_the_decision_and_balanced_ones_are_not_covered() -> None:
+    X, y, groups = numbers()
+    shares = []
+    for weight in ({0: 1.0, 1: 0.05}, {0: 0.05, 1: 1.0}):
+        model = quick(method="dp-sgd", class_weight=weight, epochs=20).fit(X, y, sensitive_features=groups)
+        assert CLASS_COUNTS not in model.certificate_.not_covered
+        shares.append(float((model.predict(X) == 1).mean()))
+    assert shares[0] < 0.4 < 0.6 < shares[1]
+    model = quick(class_weight="balanced").fit(X, y, sensitive_features=groups)
+    assert CLASS_COUNTS in model.certificate_.not_covered
+
+
+@pytest.mark.parametrize(
+    ("changes", "weight", "sentence"),
+    [
+        ({}, [1.0], "sample_weight.shape"),
+        ({}, [-1.0] * 400, "finite and not negative"),
+        ({}, [0.0] * 400, "nothing to learn from"),
+        ({"max_weight": 0.0}, [1.0] * 400, "max_weight is 0.0"),
+        ({"class_weight": "even"}, None, 'class_weight is "even"'),
+        ({"class_weight": {7: 1.0}}, None, "names a class that y does not have"),
+        ({"method": "noisy-sgd-mgr"}, [1.0] * 400, "does not take weights of rows"),
+        ({"preset": "best", "method": "dp-sgd"}, None, "preset best sets method and model"),
+    ],
+)
+def test_wrong_weights_get_a_sentence(changes: dict[str, Any], weight: Any, sentence: str) -> None:
+    X, y, groups = numbers()
+    with pytest.raises(InputError, match=sentence):
+        quick(**changes).fit(X, y, weight, sensitive_features=groups)
+
+
+@SAME_ROWS
+def test_scores_agree_with_probabilities_for_two_classes_and_for_more() -> None:
+    X, y, groups = numbers()
+    model = quick().fit(X, y, sensitive_features=groups)
+    scores = model.decision_function(X)
+    assert scores.shape == (400,)
+    assert np.allclose(1 / (1 + np.exp(-scores)), model.predict_proba(X)[:, 1])
+    several = quick().fit(X, y + (X[:, 1] > 0.5), sensitive_features=groups)
+    assert several.decision_function(X).shape == (400, 3)
+    assert np.array_equal(several.classes_[several.decision_function(X).argmax(axis=1)], several.predict(X))
+
+
+@SAME_ROWS
+def test_sparse_rows_are_learned_as_dense_ones_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scipy.sparse import csr_array
+
+    X, y, groups = numbers()
+    dense, sparse = (quick().fit(rows, y, sensitive_features=groups) for rows in (X, csr_array(X)))
+    assert np.array_equal(dense.predict_proba(X), sparse.predict_proba(csr_array(X)))
+    monkeypatch.setattr("veil.estimators.base.MOST_CELLS", 10)
+    with pytest.raises(InputError, match="select columns first"):
+        quick().fit(csr_array(X), y, sensitive_features=groups)
+
+
+@SAME_ROWS
+def test_an_estimator_writes_the_report_of_its_fit_and_takes_the_preset_of_the_command_line(tmp_path: Any) -> None:
+    X, y, groups = numbers()
+    model = quick(preset="best").fit(X, y, sensitive_features=groups)
+    assert model.certificate_.method == "group-gd"
+    page = model.report(tmp_path / "page.html").read_text()
+    assert "What became of each column" in page
+    assert "feature" in page
+    assert model.certificate_.columns["x0"] == "feature: a number; bounds read off the rows"
+
+
+def test_the_defaults_are_those_of_the_command_line() -> None:
+    from veil.request import Request
+
+    asked, own = Request.checked(data="x"), FairPrivateClassifier().get_params()
+    assert own["method"] == asked.method
+    for name in ("epsilon", "delta", "epochs", "batch_size", "learning_rate", "accountant", "secure_noise"):
+        assert own[name] == getattr(asked.settings, name)

@@ -139,7 +139,7 @@ def test_a_fit_that_only_names_columns_otherwise_is_no_repetition() -> None:
 def test_a_warning_made_an_error_stops_a_second_fit_before_it_reads_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = rows()
     quick().fit(X, y)
-    monkeypatch.setattr("veil.estimators.execute", lambda *_, **__: pytest.fail("rows were read"))
+    monkeypatch.setattr("veil.estimators.base.execute", lambda *_, **__: pytest.fail("rows were read"))
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotCoveredWarning)
         with pytest.raises(NotCoveredWarning):
@@ -168,7 +168,7 @@ def test_thresholds_that_fairlearn_reads_off_the_rows_are_said() -> None:
 def test_the_certificate_names_what_a_pipeline_learned_of_the_rows_before() -> None:
     X, y = rows()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", NotCoveredWarning)
         scaled = make_pipeline(StandardScaler(), quick()).fit(X, y)
         alone = make_pipeline(quick()).fit(*rows(seed=9))
     assert STEPS in scaled[-1].certificate_.not_covered

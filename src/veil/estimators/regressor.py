@@ -1,0 +1,119 @@
+"""`FairPrivateRegressor`: numbers within public bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils import assert_all_finite
+from sklearn.utils.validation import column_or_1d
+
+from veil.errors import InputError, require
+from veil.estimators.arguments import check_length, not_quoting, sample_weights
+from veil.estimators.base import FairPrivate, Weights
+from veil.metrics.errors import ErrorMetrics
+from veil.problem.people import ROWS_PER_PERSON, Counting
+from veil.tables.preparing import TARGET_BOUNDS
+from veil.tables.schema import Schema
+
+
+class FairPrivateRegressor(RegressorMixin, FairPrivate):  # type: ignore[misc]
+    """A regression model trained with differential privacy for every row: squared error on a bounded target.
+
+    `target_bounds` are the smallest and largest value a target may have: public knowledge. Without them they are read
+    off the rows, and the certificate says that this is not covered. Predictions stay within the bounds.
+
+    `worst_group_error_` (a root mean squared error) comes from a noisy release on held-out rows, as the classifier's
+    figures do.
+    """
+
+    def __init__(
+        self,
+        *,
+        target_bounds: tuple[float, float] | None = None,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        method: str = "auto",
+        preset: str | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        model: str = "",
+        model_options: Mapping[str, Any] | None = None,
+        epochs: float = 20.0,
+        batch_size: int = 512,
+        learning_rate: float | None = None,
+        holdout: float = 0.2,
+        rows_per_person: int = ROWS_PER_PERSON,
+        person_rows: Counting = "mean",
+        schema: Schema | None = None,
+        budgets: Mapping[str, float] | None = None,
+        max_weight: float | None = None,
+        missing_group: str | None = None,
+        accountant: str = "pld",
+        secure_noise: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            method=method,
+            preset=preset,
+            method_options=method_options,
+            model=model,
+            model_options=model_options,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            holdout=holdout,
+            rows_per_person=rows_per_person,
+            person_rows=person_rows,
+            schema=schema,
+            budgets=budgets,
+            max_weight=max_weight,
+            missing_group=missing_group,
+            accountant=accountant,
+            secure_noise=secure_noise,
+            random_state=random_state,
+        )
+        self.target_bounds = target_bounds
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        sensitive_features: Any = None,
+        owners: Any = None,
+        people: Any = None,
+    ) -> Self:
+        """Train on rows `X` with numbers `y`; weights, groups, owners and people as for the classifier."""
+        if y is None:
+            raise InputError("requires y to be passed, but the target y is None")
+        table = self._table(X, reset=True)
+        with not_quoting("y"):
+            values = column_or_1d(y, dtype=np.float64, warn=True)
+        assert_all_finite(values, input_name="y")
+        check_length(len(table), len(values), "y")
+        low, high = self.target_bounds or (float(values.min()), float(values.max()))
+        require(low <= high, f"target_bounds are {low} and {high}: the first must not be above the second")
+        self.target_bounds_ = (low, high)
+        scaled = np.clip(2 * (values - low) / ((high - low) or 1.0) - 1, -1.0, 1.0)
+        weights = Weights.by(sample_weights(sample_weight, len(table)), self.max_weight)
+        run = self._train(table, scaled, (sensitive_features, owners, people), weights, task="regression")
+        self.group_metrics_ = figures = run.metrics
+        self.worst_group_error_ = figures.worst_group_error if isinstance(figures, ErrorMetrics) else math.nan
+        return self
+
+    def _not_covered(self) -> list[str]:
+        return super()._not_covered() + ([TARGET_BOUNDS] if self.target_bounds is None else [])
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The expected value of each row, within the target's bounds."""
+        low, high = self.target_bounds_ if hasattr(self, "target_bounds_") else (0.0, 1.0)
+        outputs = self._outputs(X).squeeze(1).to(torch.float64).numpy()
+        return np.asarray(low + (np.clip(outputs, -1.0, 1.0) + 1) / 2 * (high - low))
