@@ -1,0 +1,130 @@
+"""Twelve raw tables from file to decision, by the commands of the README alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.program import Program
+from tests.tables.raw_table_cases import RAW, clinic, survey
+
+VALUES = ("Huber", "Gruber", "P00001", "fever", "treated")
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_a_look_at_a_raw_table_finds_what_is_wrong_with_it_and_quotes_no_row(
+    name: str, tmp_path: Path, veil: Program
+) -> None:
+    case = RAW[name]
+    words = (str(case.write(tmp_path)), "--target", case.target, "--group", case.group)
+    code, out, err = veil("data", "check", *words, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert set(case.found) <= {remark["kind"] for remark in found["remarks"]}, found["remarks"]
+    assert found["from_rows"] is True
+    assert {use["role"] for use in found["uses"]} >= {"target", "feature"}
+    code, shown, err = veil("data", "check", *words)
+    assert code == 0, err
+    assert "do not publish" in err
+    assert not any(value in shown + err + out for value in VALUES)
+    # What was asked for silences the remark that asked for it.
+    if case.words:
+        code, out, err = veil("data", "check", *words, *case.words, "--json")
+        assert code == 0, err
+        left = {remark["kind"] for remark in json.loads(out)["remarks"]}
+        assert not left & {"tiny group", "tells the target", "name or address", "several rows of a person"}, left
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_a_raw_table_is_trained_on_judged_and_predicted(name: str, tmp_path: Path, veil: Program) -> None:
+    case = RAW[name]
+    data, run = str(case.write(tmp_path)), str(tmp_path / "run")
+    words = ("--target", case.target, "--group", case.group, *case.words)
+    code, out, err = veil("train", data, *words, "--epsilon", "2", "--seed", "1", "--out", run)
+    assert code == 0, err
+    assert "Report: file://" in out
+    assert not any(value in out + err for value in VALUES)
+    certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    report, card = (tmp_path / "run" / "report.html").read_text(), (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    assert certificate["columns"][case.target].startswith("target: ")
+    assert "What became of each column" in report
+    assert "## Columns" in card
+    for ignored in case.words[case.words.index("--ignore") + 1].split(",") if "--ignore" in case.words else ():
+        assert certificate["columns"][ignored] == "left out: ignored"
+    code, out, err = veil("verify", run)
+    assert code == 0, out + err
+    answers = tmp_path / "answers.csv"
+    code, _, err = veil("predict", run, data, "-o", str(answers))
+    assert code == 0, err
+    assert len(pd.read_csv(answers)) >= 500
+
+
+def test_columns_the_certificate_does_not_own_up_to_are_noticed(tmp_path: Path, veil: Program) -> None:
+    case = RAW["survey"]
+    run = tmp_path / "run"
+    words = ("--target", case.target, "--group", case.group, *case.words, "--seed", "1", "--out", str(run))
+    assert veil("train", str(case.write(tmp_path)), *words)[0] == 0
+    certificate = json.loads((run / "certificate.json").read_text())
+    assert certificate["columns"]["wave"] == "left out: the same in every row"
+    assert certificate["columns"]["comment"] == "left out: empty"
+    assert any(sentence.startswith("A look at the table") for sentence in certificate["not_covered"])
+    assert any(sentence.startswith("Which groups were merged") for sentence in certificate["not_covered"])
+    certificate["columns"]["wave"] = "feature: a number; bounds stated as public knowledge"
+    (run / "certificate.json").write_text(json.dumps(certificate))
+    code, out, _ = veil("verify", str(run))
+    assert code == 1
+    assert "columns is not what run.json says" in out
+
+
+def test_with_a_schema_only_names_are_looked_at(tmp_path: Path, veil: Program) -> None:
+    """No row changes what is said: the same words for another table with the same columns."""
+    table = clinic()
+    schema = tmp_path / "schema.toml"
+    kinds = {"sex": '"group"\nvalues = ["f", "m"]', "ill": '"target"\nvalues = ["yes", "no"]'}
+    kinds |= {"zip_code": '"numeric"\nlow = 1000\nhigh = 9999', "last_name": '"text"'}
+    kinds = dict.fromkeys(table.columns, '"ignore"') | kinds
+    listed = (f"[columns.{name}]\nkind = {kind}\n" for name, kind in kinds.items())
+    schema.write_text("".join(listed) + "[group_sizes]\nf = 300\nm = 300\n")
+    said = []
+    for place, rows in enumerate((table, table.sample(frac=0.7, random_state=1).assign(zip_code=7000))):
+        rows.to_csv(tmp_path / f"{place}.csv", index=False)
+        code, out, err = veil("data", "check", str(tmp_path / f"{place}.csv"), "--schema", str(schema), "--json")
+        assert code == 0, err
+        said.append(json.loads(out))
+    assert said[0] == said[1]
+    assert said[0]["from_rows"] is False
+    assert [remark["kind"] for remark in said[0]["remarks"]] == ["name or address"]
+
+
+def test_groups_of_few_rows_are_merged_in_training_test_and_held_out_rows(tmp_path: Path, veil: Program) -> None:
+    survey().to_csv(tmp_path / "a.csv", index=False)
+    public = survey().iloc[:200].assign(region="abroad")
+    public.to_csv(tmp_path / "t.csv", index=False)
+    words = ("train", str(tmp_path / "a.csv"), "--target", "votes", "--group", "region", "--seed", "1")
+    words += ("--test", str(tmp_path / "t.csv"), "--merge-groups-below", "50", "--out", str(tmp_path / "run"), "--json")
+    code, out, err = veil(*words)
+    assert code == 0, err
+    answer = json.loads(out)
+    assert set(answer["privacy"]["by_group"]) == {"north", "south", "other groups"}, "the islands and the next smallest"
+    assert answer["metrics"]["by_group"]["other groups"]["n"] == 200, "a group that nobody knew is one of the others"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--merge-groups-below", "100000"), "every group would be merged"),
+        (("--merge-groups-below", "1"), "give a number of rows above 1"),
+        (("--merge-groups-below", "50", "--private-preprocessing", "0.2"), "needs sizes that are public"),
+        (("--category", "ocupation"), 'did you mean "occupation"?'),
+    ],
+)
+def test_what_cannot_be_merged_or_learned_gets_a_sentence(
+    words: tuple[str, ...], sentence: str, tmp_path: Path, veil: Program
+) -> None:
+    survey().to_csv(tmp_path / "a.csv", index=False)
+    code, _, err = veil("train", str(tmp_path / "a.csv"), "--target", "votes", "--group", "region", *words)
+    assert code == 2
+    assert sentence in err
