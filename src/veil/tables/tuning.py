@@ -419,7 +419,7 @@ def search_words(search: Search) -> dict[str, Any]:
         "charge": "paid by",
         "expected_trials": "expected trials",
         "trials": "trials",
-        "trial_epsilon": "ε of a trial",
-        "trial_delta": "δ of a trial",
+        "trial_epsilon": "a trial's ε",
+        "trial_delta": "a trial's δ",
     }
     return {words: found[name] for name, words in names.items() if name in found}
