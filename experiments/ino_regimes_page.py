@@ -260,7 +260,8 @@ def _long(long: Runs) -> list[str]:
 
 def _long_cells(run: Mapping[str, Any], place: int) -> list[str]:
     shares = [f"{100 * run['accuracy'][owner][place]:.1f}" for owner in (PRIVATE, OPEN)]
-    idle = [f"{100 * run['activity'][place]['idle']:.0f} %"] if "sentence" in run else []
+    ordered = any(one["removed"] for one in run["activity"])
+    idle = [f"{100 * run['activity'][place]['idle']:.0f} %"] if ordered else []
     return [*shares, f"{run['loss'][PRIVATE][place]:.2f}", *idle]
 
 
