@@ -237,7 +237,8 @@ def _long(long: Runs) -> list[str]:
         return ["The run of the paper's length was not made."]
     runs = {"INO-SGD" if part(label, "tail") else "IDP-SGD": next(iter(long[label].values())) for label in labels}
     first = next(iter(runs.values()))
-    heads = [f"{name}: {what}" for name in runs for what in ("digits 0–4", "digits 5–9", "loss of 0–4")]
+    shown = ("digits 0–4", "digits 5–9", "loss of 0–4", "tail without gradients")
+    heads = [f"{name}: {what}" for name in runs for what in (shown if name == "INO-SGD" else shown[:3])]
     lines = [
         f"## A run of the paper's length: {first['steps'][-1]:,} steps",
         "",
@@ -259,7 +260,9 @@ def _long(long: Runs) -> list[str]:
 
 def _long_cells(run: Mapping[str, Any], place: int) -> list[str]:
     shares = [f"{100 * run['accuracy'][owner][place]:.1f}" for owner in (PRIVATE, OPEN)]
-    return [*shares, f"{run['loss'][PRIVATE][place]:.2f}"]
+    ordered = any(one["removed"] for one in run["activity"])
+    idle = [f"{100 * run['activity'][place]['idle']:.0f} %"] if ordered else []
+    return [*shares, f"{run['loss'][PRIVATE][place]:.2f}", *idle]
 
 
 def _drop(drop: Mapping[str, Any]) -> str:

@@ -49,4 +49,4 @@ def test_an_owner_who_is_hardly_drawn_is_one_plain_line_and_the_advice_has_numbe
     assert "warnings.warn" not in done.stderr
     advice = json.loads(done.stdout)["budget_advice"]
     assert [part["owner"] for part in advice["now"]["owners"]] == ["shy", "open"]
-    assert advice["sentences"][0].startswith('Owner "shy" (ε = 0.01) has 50 % of the rows')
+    assert advice["sentences"][0].startswith('Owner "shy" (ε = 0.01) has ')
