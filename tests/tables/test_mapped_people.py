@@ -97,3 +97,14 @@ def test_a_missing_name_and_a_person_in_both_tables_are_one_sentence(
     table.iloc[1_000:].to_parquet(folder / "part-1.parquet", index=False)
     with pytest.raises(InputError, match='"patient" is missing in row 1234: fill it in or remove the row'):
         opened(asked(folder, schema=tmp_path / "schema.toml", method="dp-sgd"))
+
+
+def test_names_of_several_kinds_are_the_same_people(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "LARGE", 2_000)
+    request = asked(folder, schema=tmp_path / "schema.toml", method="dp-sgd")
+    numbers = inputs_of(opened(request).problem)
+    table = visits().iloc[1_000:]
+    table.assign(patient=table["patient"].astype(str)).to_parquet(folder / "part-1.parquet", index=False)
+    assert inputs_of(opened(request).problem).equal(numbers)

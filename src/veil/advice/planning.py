@@ -231,7 +231,8 @@ def _noise_at(facts: PublicFacts, settings: Settings, delta: float) -> float:
 def _people(plan: Plan, facts: PublicFacts, settings: Settings, budgets: Sequence[Budget]) -> dict[str, Any]:
     """What people with several rows are promised, and what a promise for people would cost."""
     if facts.unit == "person":
-        said = "The promise is for people: group sizes are numbers of people."
+        counted = "people" if facts.rows_together == 1 else "rows"
+        said = f"The promise is for people: group sizes are numbers of {counted}."
         return {"unit": "person", "sentence": said, "several": []}
     rule, delta, accountant = (plan.rules or (None,))[0], plan.delta, settings.accountant_for()
     assert isinstance(rule, TokenBucket), "auto has a fixed list of releases"

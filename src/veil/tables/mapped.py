@@ -259,28 +259,56 @@ def _pieces(files: Sequence[Path], columns: Sequence[str] | None = None) -> Iter
 
 
 class _People:
-    """Names as numbers in the order in which they were first seen, row by row."""
+    """Names as numbers in the order in which they were first seen, row by row.
+
+    Whole numbers are put in order at the end, all at once: of a million people that is several times as fast.
+    """
 
     def __init__(self, column: str | None) -> None:
-        self._column, self._known, self._codes = column, dict[str, int](), list[NDArray[np.int32]]()
+        self._column, self._known = column, dict[str, int]()
+        self._whole, self._codes = list[NDArray[Any]](), list[NDArray[np.int32]]()
 
     def add(self, names: pd.Series, rows: pd.Index) -> None:
         """Some more rows."""
+        missing = names.isna().to_numpy()
+        if missing.any():
+            row = rows[int(missing.argmax())]
+            raise InputError(f'column "{self._column}" is missing in row {row}: fill it in or remove the row')
+        if pd.api.types.is_integer_dtype(names.dtype) and not self._codes:
+            kind = np.uint64 if pd.api.types.is_unsigned_integer_dtype(names.dtype) else np.int64
+            if not self._whole or self._whole[0].dtype == kind:
+                self._whole.append(names.to_numpy(dtype=kind))
+                return
+        self._settle()
+        self._codes.append(self._numbered(names, rows))
+
+    def _numbered(self, names: Any, rows: pd.Index | None = None) -> NDArray[np.int32]:
         codes, distinct = pd.factorize(names_of(names))
-        if (codes < 0).any():
+        if rows is not None and (codes < 0).any():  # a word of blanks is none
             row = rows[int((codes < 0).argmax())]
             raise InputError(f'column "{self._column}" is missing in row {row}: fill it in or remove the row')
         numbers = [self._known.setdefault(name, len(self._known)) for name in distinct.tolist()]
-        self._codes.append(np.array(numbers, dtype=np.int32)[codes])
+        return np.array(numbers, dtype=np.int32)[codes]
+
+    def _settle(self) -> None:
+        """What was read as whole numbers, one name at a time: other files have names of another kind."""
+        self._codes += [self._numbered(values) for values in self._whole]
+        self._whole.clear()
 
     def save(self, place: Path) -> None:
         """The number of each row's person, and the name of each person."""
         import pyarrow.parquet as pq
 
+        names: Any = list(self._known)
+        if self._whole:
+            distinct, first, inverse = np.unique(np.concatenate(self._whole), return_index=True, return_inverse=True)
+            self._whole.clear()
+            order = np.argsort(first)
+            place_of = np.empty(len(order), dtype=np.int32)
+            place_of[order] = np.arange(len(order))
+            self._codes, names = [place_of[inverse.ravel()]], names_of(distinct[order])
         np.save(place / "people.npy", np.concatenate(self._codes))
-        pq.write_table(
-            pyarrow.table({"name": pyarrow.array(list(self._known), type=pyarrow.string())}), place / "people.parquet"
-        )
+        pq.write_table(pyarrow.table({"name": pyarrow.array(names, type=pyarrow.string())}), place / "people.parquet")
 
 
 class _Codes:
