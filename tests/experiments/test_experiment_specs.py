@@ -97,7 +97,7 @@ def test_every_arm_of_every_experiment_can_be_planned(name: str) -> None:
         ('label = "two"', 'label = "one"', "same label"),
         ("[small]\n", '[small]\narms = ["ten"]\n', 'small.arms names the arm "ten"'),
         ("[small]\n", "[small]\nvalues = [1.0]\n", "must be one of vary.values"),
-        ("[settings]\n", "[settings]\nseed = 1\n", "seeds are counted from 1"),
+        ("[settings]\n", "[settings]\nseed = 1\n", "a scale has seeds and first_seed"),
         ('title = "t"\n', "", 'the key "title" is missing'),
         ('method = "dp-sgd"', 'method = "dp-sgd"\npaper = { accuracy = 1.0 }', "not one of figures"),
         ("[settings]\n", '[plot]\nkind = "vary"\nfigure = "accuracy"\n[settings]\n', "there is no vary"),

@@ -20,8 +20,8 @@ from tests.experiments.experiment_cases import NAMES, RESULTS, ROOT, SPECS
 from veil.errors import InputError
 from veil.report import build_twin
 
-# Made by `python -m benchmarks tables`; tests/benchmarks compares its page with its file.
-BENCHMARKS = ["tables", "growth"]
+# Made by `python -m benchmarks`; tests/benchmarks and tests/advice compare them with what stands on pages.
+BENCHMARKS = ["tables", "growth", "plan", "tune"]
 STORED = [name for name in NAMES if (RESULTS / f"{name}.json").exists()]
 
 

@@ -62,6 +62,7 @@ from veil.tables.preparing import (
 )
 from veil.tables.reading import read_table
 from veil.tables.repeated_people import named_like_people, repeated_people
+from veil.tables.schema import Schema
 from veil.tables.splitting import Holdout, Split, image_identities
 from veil.tables.table import Columns, check_trained, labels_of, table_problem
 from veil.training.run_folder import PREPROCESSING, RunFolder
@@ -187,9 +188,10 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     names, _ = group_names(table, columns)
     groups = names if _releases_sizes(request, columns, names, method) else None
     apart = set_rows_apart(split.holdout, columns, table, split.relation, sizes_public=groups is None)
-    # The same coin with a smaller share: a part of the rows held out.
-    fewer = replace(split.holdout, share=split.choosing)
-    choosing = apart & set_rows_apart(fewer, columns, table, split.relation, sizes_public=groups is None)
+    choosing = np.zeros_like(apart)
+    if split.choosing > 0:  # the same coin with a smaller share: a part of the rows held out
+        fewer = replace(split.holdout, share=split.choosing)
+        choosing = apart & set_rows_apart(fewer, columns, table, split.relation, sizes_public=groups is None)
     training, held = table[~apart] if gathered is None else gathered.entries(~apart), table[apart]
     # All rows are checked before any is trained on or measured: a late error would have cost ε. Where sizes are
     # declared or released, whether a group has a row to train on decides nothing.
@@ -201,7 +203,9 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         encoding = plain_encoding(request, columns, training, by.rare)
     else:
         settings = _with_one_delta(columns, training, groups is not None, settings)
-        found = _privately(request, columns, training, replace(by, settings=settings), budgets, groups)
+        # Names of groups are public wherever their rows are: a value without a row to train on keeps its place.
+        schema = with_group_values(open_schema(request, columns, training), columns, table)
+        found = _privately(request, columns, training, replace(by, settings=settings), budgets, groups, schema)
         encoding = found.encoding
         if by.say is not None:
             by.say(f"Private preprocessing finds what at least about {found.stands_out:,.0f} rows share.")
@@ -390,6 +394,7 @@ def _privately(
     by: Opening,
     budgets: Mapping[str, float] | None,
     groups: list[str] | None,
+    schema: Schema,
 ) -> private.Preprocessing:
     """Bounds and categories by noisy releases, and the sizes of the named groups where `groups` is given."""
     require(
@@ -410,7 +415,7 @@ def _privately(
         by.charge.reserve_whole(most, delta, relation, by.method.name)
     return private.find_encoding(
         table,
-        with_group_values(open_schema(request, columns, table), columns, table),
+        schema,
         Allowance(
             epsilon=settings.epsilon if budgets is None else min(budgets.values()),
             delta=delta,
