@@ -381,3 +381,12 @@ def test_the_defaults_are_those_of_the_command_line() -> None:
     assert own["method"] == asked.method
     for name in ("epsilon", "delta", "epochs", "batch_size", "learning_rate", "accountant", "secure_noise"):
         assert own[name] == getattr(asked.settings, name)
+
+
+def test_weights_that_were_counted_in_all_rows_do_not_decide_which_rows_are_held_out() -> None:
+    codes = np.array([0, 0, 0, 1])
+    estimator = FairPrivateClassifier(class_weight="balanced")
+    estimator.classes_ = np.array(["a", "b"])
+    found = estimator._weights(None, codes)
+    assert found.of_row is not None
+    assert found.given is None

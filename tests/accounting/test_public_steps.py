@@ -18,6 +18,7 @@ from veil.accounting.verify import verify
 from veil.errors import InputError
 from veil.plans.plan import PUBLIC_STEPS
 from veil.problem import Problem
+from veil.training.callbacks import Callback, EarlyStopping, StepReport, StopTraining
 from veil.training.run import Run
 
 PLANNED, MADE = 30, 4
@@ -68,3 +69,29 @@ def test_the_certificate_is_verified_and_no_other_ledger_gives_it(tmp_path: Path
 def test_a_method_that_chooses_what_its_steps_cost_is_refused() -> None:
     with pytest.raises(InputError, match="steps all cost the same"):
         ended(MADE, method="asc", public_steps=True)
+
+
+def test_a_run_that_callbacks_may_end_has_no_public_number_of_steps() -> None:
+    problem = Problem.from_arrays(torch.randn(60, 3), [0, 1] * 30, ["a", "b"] * 30)
+    settings = {**SETTINGS, "public_steps": True}
+    with pytest.raises(InputError, match="loop of your own"):
+        veil.fit(nn.Linear(3, 2), problem, method="dp-sgd", **settings)
+    with pytest.raises(InputError, match="a callback steers it"):
+        veil.session(
+            nn.Linear(3, 2), problem, method="dp-sgd", callbacks=[EarlyStopping()], evaluation=problem, **settings
+        )
+
+
+class SilentStop(Callback):
+    def on_step(self, report: StepReport) -> None:
+        raise StopTraining("it looks good")
+
+
+def test_a_callback_that_does_not_say_that_it_steers_cannot_end_such_a_run() -> None:
+    problem, model = Problem.from_arrays(torch.randn(60, 3), [0, 1] * 30, ["a", "b"] * 30), nn.Linear(3, 2)
+    session = veil.session(
+        model, problem, method="dp-sgd", callbacks=[SilentStop()], **{**SETTINGS, "public_steps": True}
+    )
+    with pytest.raises(InputError, match="omit public_steps"):
+        for inputs, targets in session:
+            session.step(F.cross_entropy(model(inputs), targets, reduction="none"))

@@ -25,6 +25,7 @@ from tests.attacks.test_moved_rows import SLACK, largest_move, losses, rows_of
 from veil import estimators
 from veil.accounting import Ledger
 from veil.errors import InputError
+from veil.estimators import surroundings
 from veil.gradients import GradientEngine, GradientError, loss_trace, passes, probing
 from veil.gradients.layouts import FIRST
 from veil.gradients.model_state import ModelState
@@ -292,7 +293,7 @@ GUARDS = [
     ),
     Guard(
         "a second fit on the same rows is noticed",
-        lambda m: m.setattr(estimators, "fitted_before", lambda *_: []),
+        lambda m: m.setattr(surroundings, "fitted_before", lambda *_: []),
         fitted_again,
     ),
 ]

@@ -192,3 +192,32 @@ def test_a_data_set_is_charged_once_for_the_whole_search(table: Path, tmp_path: 
     assert code == 2
     assert "budget" in error
     assert not (tmp_path / "two" / LEDGER).exists()
+
+
+def test_a_search_says_nothing_of_several_rows_of_a_person(searched: Path) -> None:
+    """Some of them may choose and measure, at costs that the trials' rule does not have."""
+    assert Certificate.load(searched / "certificate.json").by_rows == {}
+
+
+def test_trials_that_lie_there_already_are_not_taken_and_not_deleted(table: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "run" / "trials" / "000000"
+    mine.mkdir(parents=True)
+    with pytest.raises(InputError, match="choose another --out"):
+        tuning.tune(asked(table), tmp_path / "run")
+    assert mine.exists()
+
+
+def test_public_rows_choose_or_measure_never_both(table: Path, tmp_path: Path) -> None:
+    public = pd.read_csv(table).head(300)
+    public.to_csv(tmp_path / "public.csv", index=False)
+    run = tuning.tune(asked(table, test=tmp_path / "public.csv", trials=1.1), tmp_path / "run")
+    assert run.metrics is not None
+    assert sum(score.n for score in run.metrics.by_group.values()) == 150
+
+
+def test_a_first_candidate_of_another_relation_is_rejected_before_anything_is_charged(
+    table: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="relation"):
+        tuning.tune(asked(table, candidate=["erm", "auto"]), tmp_path / "run")
+    assert not (tmp_path / "run" / LEDGER).exists()

@@ -70,7 +70,7 @@ def trained(plan: Plan, problem: Problem, *callbacks: Callback, out: Path | None
         lambda terms: folder.ledger(terms, "preprocessing.jsonl"),
     )
     groups = plan.facts.groups
-    _ledger(groups, allowance, event).reserve("preprocessing", 0, 2, dict.fromkeys(range(len(groups)), event))
+    _ledger(groups, allowance, event, 2).reserve("preprocessing", 0, 2, dict.fromkeys(range(len(groups)), event))
     run = execute(Job(model, problem, None, row_losses, callbacks, ()), plan, folder)
     folder.complete()
     return run

@@ -62,7 +62,7 @@ def _shortly(name: str) -> Any:
     return name if name in SHORTLY else pytest.param(name, marks=pytest.mark.long)
 
 
-@pytest.mark.parametrize("name", map(_shortly, ARCHITECTURES))
+@pytest.mark.parametrize("name", [_shortly(name) for name in ARCHITECTURES])
 def test_a_real_architecture_trains_by_fit_and_by_a_loop_of_ones_own(name: str) -> None:
     problem = problem_of(name)
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from veil.accounting.accountant import Accountant
-from veil.accounting.events import AccountingError, Relation
+from veil.accounting.events import AccountingError, Relation, Selection
 from veil.accounting.generalisation import gap_bounds, gap_sentence
 from veil.accounting.ledger import Account, Ledger, Terms
 from veil.accounting.people import epsilons_shown
@@ -211,7 +211,7 @@ def certify(
         facts=terms.facts,
         ledger_check=ledger.check,
         unit=unit_of(terms),
-        by_rows=epsilons_shown(ledger, accountant) if unit_of(terms) == UNIT else {},
+        by_rows=epsilons_shown(ledger, accountant) if unit_of(terms) == UNIT and not _selects(terms) else {},
         generalisation=gaps,
         generalisation_statement=gap_sentence(gaps) if gaps else "",
     )
@@ -307,6 +307,13 @@ def check_together(terms: Terms, accountant: Accountant) -> None:
     tokens = (account.rule for account in terms.accounts)
     if rows > 1 and not all(isinstance(rule, TokenBucket) for rule in tokens):
         raise AccountingError("only releases that are fixed beforehand are accounted for several rows of a person")
+
+
+def _selects(terms: Terms) -> bool:
+    """Whether the run is the best of several, which rows of one person may also choose and measure."""
+    rules = (account.rule for account in terms.accounts)
+    tokens = (token for rule in rules if isinstance(rule, TokenBucket) for token in rule.tokens)
+    return any(isinstance(token.event, Selection) for token in tokens)
 
 
 def _neighbours_in_words(terms: Terms) -> tuple[str, str]:

@@ -57,6 +57,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         twice = [name for name in _TAKEN if name in settings]
         require(not twice, f'"{next(iter(twice), "")}" is set by the TrainingArguments: set it there')
+        require(not settings.get("public_steps"), "callbacks of a Trainer may end it by figures: omit public_steps")
         super().__init__(model=model, args=args, callbacks=callbacks)
         self._problem, self._method, self._loss, self._settings = problem, method, loss, settings
 

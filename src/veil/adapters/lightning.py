@@ -58,6 +58,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
             "the network is a LightningModule: give the torch module inside; hooks go into a class derived from this",
         )
         require("micro_batch" not in settings, "Lightning counts batches, so none comes in parts: omit micro_batch")
+        require(not settings.get("public_steps"), "callbacks of a Trainer may end it by figures: omit public_steps")
         self.network = network
         self.automatic_optimization = False
         self._session: Session = session(network, problem, loss=loss, **settings)

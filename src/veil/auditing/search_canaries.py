@@ -1,8 +1,9 @@
-"""Canaries through a whole search: an attacker who sees the best trial alone guesses whether a row was there.
+"""Canaries through a simulated search: an attacker who sees the best trial alone guesses whether a row was there.
 
 The canary is as strong as the theorem allows for: the release of every trial moves by the canary's whole bound, and the
-search prefers the trials in which it moved most. Trials, their number and their noise are drawn as a search draws
-them. A search whose share forgets the trials is caught: its best trial tells more than its certificate says.
+search prefers the trials in which it moved most. The number of trials has the search's own distribution and their noise
+its own size; no model is trained. A search whose share forgets the trials is caught: its best trial tells more than its
+certificate says.
 """
 
 from __future__ import annotations

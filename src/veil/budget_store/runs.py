@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_multiplier
-from veil.accounting.events import Gaussian, Relation, Repeated
+from veil.accounting.events import Gaussian, Relation, Repeated, Selection
 from veil.accounting.spending_rules import TokenBucket
 from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of, largest, require_same_unit
 from veil.budget_store.entries import Spending, State
@@ -154,6 +154,12 @@ def _costs(plan: Plan, terms: DataSet, held_out: bool) -> dict[tuple[str, str], 
         facts.rows_together == 1 or terms.order is None,
         f'the budget of "{terms.name}" adds Rényi costs, which count one row of a person: use person_rows mean, or a '
         "budget with composition by sum",
+    )
+    searched = any(isinstance(token.event, Selection) for rule in plan.rules for token in getattr(rule, "tokens", ()))
+    require(
+        not searched or terms.order is None,
+        f'the budget of "{terms.name}" adds Rényi costs, and those of the rows that a search chooses by are not known '
+        "to it: use a budget with composition by sum",
     )
     besides = [_measurement(plan, terms, plan.settings.accountant_for())] if held_out else []
     known: dict[Any, Cost] = {}

@@ -42,6 +42,7 @@ def class_weights(given: Any, classes: NDArray[Any], codes: NDArray[np.int64]) -
     by_name = {str(label): float(weight) for label, weight in given.items()}
     found = np.array([by_name.get(str(label), 1.0) for label in classes.tolist()])
     require(bool(np.isfinite(found).all() and (found >= 0).all()), "class_weight must be finite and not negative")
+    require(bool((found > 0).any()), "every class_weight is 0: give at least one class a weight")
     return found
 
 

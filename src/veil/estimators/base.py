@@ -72,11 +72,15 @@ Besides = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class Weights:
-    """The weight of each row, the largest that one may have, and what about them the certificate does not cover."""
+    """The weight of each row, the largest that one may have, and what about them the certificate does not cover.
+
+    `given` are those of the user alone: weights of classes may be counted in all rows.
+    """
 
     of_row: NDArray[np.float64] | None = None
     largest: float = 1.0
     not_covered: tuple[str, ...] = ()
+    given: NDArray[np.float64] | None = None
 
     @classmethod
     def by(cls, given: NDArray[np.float64] | None, most: float | None, more: tuple[str, ...] = ()) -> Weights:
@@ -85,7 +89,7 @@ class Weights:
             return cls()
         require(most is None or (most > 0 and math.isfinite(most)), f"max_weight is {most}: it must be above 0")
         largest = float(given.max()) if most is None else float(most)
-        return cls(given, largest, more if most is not None else (LARGEST_WEIGHT, *more))
+        return cls(given, largest, more if most is not None else (LARGEST_WEIGHT, *more), given)
 
 
 class FairPrivate(BaseEstimator):  # type: ignore[misc]
@@ -201,7 +205,7 @@ class FairPrivate(BaseEstimator):  # type: ignore[misc]
         crossed = attributes(groups, table, "sensitive_features", self.missing_group)
         owned = None if owners is None else labels_of_rows(owners, len(table), "owners")
         told = {"target": targets, **{f"group {k}": v for k, v in (crossed or {}).items()}, "owner": owned}
-        told["weight"] = weights.of_row
+        told["weight"] = weights.given
         counted, drawn, own = None, np.arange(len(table)), None
         if people is not None:
             named = told["person"] = names_of(labels_of_rows(people, len(table), "people"))

@@ -145,7 +145,7 @@ class FairPrivateClassifier(ClassifierMixin, FairPrivate):  # type: ignore[misc]
         by_class = class_weights(self.class_weight, self.classes_, codes)
         more = (CLASS_COUNTS,) if self.class_weight == "balanced" else ()
         of_row = by_class[codes] if own.of_row is None else by_class[codes] * np.minimum(own.of_row, own.largest)
-        return Weights(of_row, own.largest * float(by_class.max()), (*own.not_covered, *more))
+        return Weights(of_row, own.largest * float(by_class.max()), (*own.not_covered, *more), own.given)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """The score of each class; of two classes the log-odds of the second, one number per row."""

@@ -113,8 +113,8 @@ class Settings(Asked):
     secure_noise: bool = Field(False, description="ChaCha20 noise on a fixed grid, safe against floating-point attacks")
     public_steps: bool = Field(
         False,
-        description="the number of steps is chosen from public facts alone (a clock), so a run that ends early is "
-        "charged for the steps it made",
+        description="veil.session: the number of steps is chosen from public facts alone (a clock), so a run that ends "
+        "early is charged for the steps it made",
     )
     device: str | None = Field(None, description="where to train: auto, cpu, cuda, …; by default where the model is")
     micro_batch: int | None = Field(None, gt=0, description="rows per forward pass, to limit memory")

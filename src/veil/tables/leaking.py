@@ -60,7 +60,7 @@ def _pieces(column: pd.Series) -> NDArray[np.int64]:
 
 def _classes_told(pieces: NDArray[np.int64], targets: NDArray[np.int64], counts: NDArray[np.int64]) -> float:
     """The mean share of rows that are told right, over the classes that have enough rows."""
-    halves, right = np.arange(len(pieces)) % 2, np.zeros(len(pieces), dtype=bool)
+    halves, right = _halves(len(pieces)), np.zeros(len(pieces), dtype=bool)
     weights = 1 / np.maximum(counts, 1)
     for half in (0, 1):
         learned = np.zeros((int(pieces.max()) + 1, len(counts)))
@@ -71,9 +71,14 @@ def _classes_told(pieces: NDArray[np.int64], targets: NDArray[np.int64], counts:
     return float(np.mean([right[targets == k].mean() for k in np.flatnonzero(counts >= _FEWEST)]))
 
 
+def _halves(rows: int) -> NDArray[np.int64]:
+    """Half of the rows by a fixed shuffle: a table may be in any order."""
+    return np.random.default_rng(0).permutation(rows) % 2
+
+
 def _variance_told(pieces: NDArray[np.int64], values: NDArray[np.float64]) -> float:
     """The share of the variance that the means of the pieces explain on the other half."""
-    halves, told, top = np.arange(len(pieces)) % 2, np.empty(len(values)), int(pieces.max()) + 1
+    halves, told, top = _halves(len(pieces)), np.empty(len(values)), int(pieces.max()) + 1
     for half in (0, 1):
         of = halves != half
         sums = np.bincount(pieces[of], values[of], minlength=top)

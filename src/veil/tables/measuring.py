@@ -41,6 +41,12 @@ def held_out_problem(
     return table_problem(held, encoding, columns, facts, group_sizes=sizes)
 
 
+OF_TRAINED = (
+    "ε by group and by owner is that of what was trained on. What was held out and measured has ε = {:.3g}, whatever "
+    "its group."
+)
+
+
 @dataclass(frozen=True)
 class HeldOutFigures:
     """Figures on held-out rows, by a noisy release: also where the method itself is not private.
@@ -81,7 +87,10 @@ class HeldOutFigures:
         if plan.relation is None:
             return Measured(metrics)
         people = plan.facts.unit == "person"
-        return Measured(metrics, assumptions=(DISJOINT_PEOPLE if people else said[Relation(plan.relation)],))
+        found = [DISJOINT_PEOPLE if people else said[Relation(plan.relation)]]
+        if len(set(plan.rules or ())) > 1:
+            found.append(OF_TRAINED.format(allowance.epsilon))
+        return Measured(metrics, assumptions=tuple(found))
 
 
 SHOWN = "Exact figures on the training rows, requested with --show-private. Do not publish this folder."

@@ -327,7 +327,7 @@ def _not_covered(request: Request, columns: Columns, encoding: Encoding, rare: i
     found = read_off_rows(columns.schema, encoding, rare)
     if columns.number is not None and stated_bounds(request, columns) is None:
         found.append(TARGET_BOUNDS)
-    if columns.kept is not None and columns.group_sizes() is None:
+    if request.merge_groups_below is not None and columns.group_sizes() is None:
         found.append(MERGED)
     return [*found, LEVELS] if request.row_budgets else found
 

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from veil.accounting import Ledger, certify
 from veil.accounting.certificate import check_budgets
@@ -52,6 +53,7 @@ from veil.training.searching import NumberOfTrials, Search, plan_search
 from veil.training.suggesting import suggester
 
 TRIALS = "trials"
+ENDED = "trials-ended"
 SELECTED = (
     "One trial of the search is published: the best by its score. How many trials there were, and the models, figures "
     "and scores of all others, stay secret. Each trial drew its candidate and its noise by itself."
@@ -197,8 +199,13 @@ def tune(
     columns = asked_columns(first)
     record = {**(config or {}), **request.record(), "settings": request.settings.model_dump(exclude_none=True)}
     folder = RunFolder.open(out, request.settings, resume, record)
+    shutil.rmtree(folder.path / ENDED, ignore_errors=True)
     charge = charge_of(first, columns, folder)
     try:
+        require(
+            folder.resumed or not (folder.path / TRIALS).exists(),
+            f"{out} has a folder {TRIALS}, which a search makes anew: choose another --out",
+        )
         folder.hold_to("request", Identity(settings_of(record)))
         parts = _open(request, folder.seed, say)
         # Roles may stand in the schema alone.
@@ -214,7 +221,8 @@ def tune(
         run = _finished(best, shown, parts, folder)
         if charge is not None:
             charge.finish()
-        shutil.rmtree(folder.path / TRIALS)
+        # Renamed first: what a kill leaves of a folder half deleted is no trial of a resumed search.
+        shutil.rmtree((folder.path / TRIALS).rename(folder.path / ENDED))
         now = time.time()
         for path in folder.path.iterdir():  # when each file was written tells how long the search took
             os.utime(path, (now, now))
@@ -242,14 +250,21 @@ def _open(request: TuneRequest, seed: Seed, say: Say | None) -> Parts:
     method = create(first.method, first.option)
     split = Split(seed, holdout, relation_asked(method), holdout.share / 2)
     opened = open_rows(first, columns, Opening(method, first.settings, split, say=say))
-    held, chosen = opened.held_out, opened.choosing
     if opened.test is not None:  # public rows: any rule may split them
-        held, chosen = opened.test, np.arange(len(opened.test.targets)) % 2 == 0
+        rows = np.arange(len(opened.test.targets))
+        return Parts(opened, split, *(_some(opened.test, rows[rows % 2 == half]) for half in (0, 1)))
+    held, chosen = opened.held_out, opened.choosing
     require(held is not None, "too few rows to hold any out, so there is nothing to choose by: use veil train")
     assert held is not None
     assert chosen is not None
     parts = [replace(held, present=held.present & which) for which in (chosen, ~chosen)]
     return Parts(opened, split, *parts)
+
+
+def _some(rows: Problem, which: NDArray[np.int64]) -> Problem:
+    """Some of the public rows of a table."""
+    assert isinstance(rows.inputs, Tensor)
+    return rows.with_rows(rows.inputs[which], rows.targets[which], rows.cell_of[which])
 
 
 def _planned(request: TuneRequest, parts: Parts) -> Search:
@@ -268,7 +283,13 @@ def _planned(request: TuneRequest, parts: Parts) -> Search:
         return sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
 
     trials = int(request.trials) if whole else NumberOfTrials.expecting(request.trials)
-    return plan_search(request.candidates(), parts.opened.problem.public, request.settings, trials, parameters)
+    search = plan_search(request.candidates(), parts.opened.problem.public, request.settings, trials, parameters)
+    require(
+        parts.public or search.relation is parts.split.relation,
+        f"the first candidate has the relation {parts.split.relation or 'none'}, the search {search.relation}: give a "
+        "candidate of that relation first",
+    )
+    return search
 
 
 @dataclass(frozen=True)
@@ -298,7 +319,7 @@ def _searched(
         check_budgets(Ledger(each), search.settings.accountant_for())
     ledgers = [folder.ledger(each, name) for name, each in terms.items()]
     private = folder.path / TRIALS
-    private.mkdir(mode=0o700, exist_ok=True)
+    private.mkdir(mode=0o700, exist_ok=folder.resumed)
     trials = Trials(request, parts, search, folder.seed, private)
     if charge is not None:
         charge.on_start()

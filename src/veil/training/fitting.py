@@ -137,6 +137,11 @@ class Job:
 
 def execute(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Run:
     """Carry out a plan: check and set up, train, measure, certify, save."""
+    require(
+        not plan.settings.public_steps,
+        "public_steps is for a loop of your own (veil.session): here only a callback could end the run early, and what "
+        "callbacks see are releases; omit it",
+    )
     with prepare(job, plan, out, resume) as preparation:
         carry_out(preparation.loop)
         return preparation.finish()
@@ -155,6 +160,11 @@ def carry_out(loop: Loop) -> None:
 
 def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Preparation:
     """Check the model, open the ledger and set up the loop; no row is read yet."""
+    require(
+        not plan.settings.public_steps or not any(callback.steers() for callback in job.callbacks),
+        "public_steps states that the run ends by public facts alone, but a callback steers it by what is released: "
+        "omit one of them",
+    )
     job = _made_ready(job, plan)
     asked, plan = plan.settings, with_learning_rate(plan, job.model)
     job = replace(job, not_covered=(*job.not_covered, *_tried(job, plan)))

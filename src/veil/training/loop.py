@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from veil.accounting import AccountingError, Ledger
+from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
 from veil.gradients.generators import set_seed
@@ -158,6 +159,7 @@ class Loop:
             try:
                 yield
             except StopTraining as reason:
+                refuse_public_end(self.plan)
                 self.stopped = str(reason)
         self.optimizer.average.install()
 
@@ -169,3 +171,11 @@ class Loop:
         """Continue after the steps that were done before."""
         self.checkpointer.put_back(progress)
         self._state, self.first, self._next = progress.state, progress.step, progress.step
+
+
+def refuse_public_end(plan: Plan) -> None:
+    """Reject the end that a callback gives a run whose number of steps was stated to be public."""
+    require(
+        not plan.settings.public_steps,
+        "a callback ended a run that was to end by public facts alone: omit public_steps",
+    )

@@ -214,6 +214,10 @@ def roll_back(
     """
     _check_alone()
     plan, releases = run.plan, StepReleases.of(run.plan)
+    require(
+        not plan.settings.public_steps,
+        "a run with public_steps cannot be rolled back: which of its checkpoints is taken is no public fact",
+    )
     facts = _with_budgets(plan, budgets)
     require(
         all(new <= old for new, old in zip(_given(facts), _budgets(plan), strict=True)),

@@ -33,8 +33,9 @@ from veil.plans.plan import OWN_LOOP
 from veil.problem import Problem
 from veil.releases import GradientRelease
 from veil.sampling import Sampler
-from veil.training.callbacks import Callback
+from veil.training.callbacks import Callback, StopTraining
 from veil.training.fitting import Job, Preparation, prepare, require_problem
+from veil.training.loop import refuse_public_end
 from veil.training.losses import Form, as_it_is, form_of, row_losses
 from veil.training.run import Run
 from veil.training.side_effects import refuse_written
@@ -222,8 +223,12 @@ class Session:
         loop.side_effects.carry_on()
         self._waiting = None
         self._done = step + 1
-        with torch.no_grad():
-            loop.absorb(step, released)
+        try:
+            with torch.no_grad():
+                loop.absorb(step, released)
+        except StopTraining:
+            refuse_public_end(loop.plan)
+            raise
 
     def _try(self, loss: LossFunction) -> LossFunction:
         """The loss of each row; one that was not seen before is tested on synthetic rows."""
