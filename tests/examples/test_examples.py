@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.launching import finished
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -59,12 +58,7 @@ def test_several_runs_are_compared() -> None:
 
 @pytest.mark.slow
 def test_one_model_is_trained_by_two_processes() -> None:
-    words = ["--standalone", "--nproc-per-node", "2", str(FOLDER / "distributed.py"), "--rows", "800"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *words], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = finished([str(FOLDER / "distributed.py"), "--rows", "800"], processes=2)
     assert done.stdout.count("ε by group") == 1
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from tests.methods.method_cases import small_problem
 from tests.training.small_models import WORDS, Encoder
@@ -69,7 +71,9 @@ def main() -> None:
         assert run.certificate.private
         torch.save(model.state_dict(), out / f"{name}-{rank}.pt")
     if not processes.alone:
-        os._exit(0)  # as the command line does: torch's threads may abort a process that Python takes apart
+        group = weakref.ref(dist.group.WORLD)
+        dist.destroy_process_group()
+        assert group() is None, "threads of a group that somebody still holds may abort the process at its end"
 
 
 if __name__ == "__main__":

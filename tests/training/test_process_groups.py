@@ -3,63 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from fcntl import LOCK_EX, flock
 from functools import cache
 from pathlib import Path
 from shutil import rmtree
-from tempfile import gettempdir
 
 import numpy as np
 import pytest
 import torch
 
+from tests.launching import finished, launched
 from veil.training.process_group import ProcessGroup
 
 METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur", "text-dp-sgd", "text-asc")
-ROOT = Path(__file__).parents[2]
-WORKER = ["-m", "tests.training.process_group_worker"]
 
 
-NO_CONNECTION = (b"connectFullMesh", b"EADDRINUSE", b"DistNetworkError", b"rendezvous")
-# torch's own threads may abort a process at its very end; the other processes are then stopped wherever they are.
-ABORTED = b"terminate called without an active exception"
+def words(out: Path, methods: tuple[str, ...], dying: int = -1, resume: bool = False, edited: int = -1) -> list[str]:
+    out.mkdir(exist_ok=True)
+    asked = [str(out), ",".join(methods), str(dying), "resume" if resume else "start", str(edited)]
+    return ["-m", "tests.training.process_group_worker", *asked]
 
 
 def finish(out: Path, processes: int, methods: tuple[str, ...], resume: bool = False) -> None:
-    """A run that ends well; once more where the machine gave no connection, or torch aborted a process at its end."""
-    for _ in range(3):
-        done = launched(out, processes, methods, resume=resume)
-        if done.returncode == 0 or not any(sign in done.stderr for sign in (*NO_CONNECTION, ABORTED)):
-            break
-        if ABORTED in done.stderr and all((out / f"{name}-0.pt").exists() for name in methods):
-            return
+    def again() -> None:
         if not resume:
             rmtree(out)
-    assert done.returncode == 0, done.stderr.decode()[-8000:]
+            out.mkdir()
 
-
-def launched(
-    out: Path, processes: int, methods: tuple[str, ...], dying: int = -1, resume: bool = False, edited: int = -1
-) -> subprocess.CompletedProcess[bytes]:
-    out.mkdir(exist_ok=True)
-    words = [str(out), ",".join(methods), str(dying), "resume" if resume else "start", str(edited)]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    if processes == 1:
-        command = [sys.executable]
-    # One group at a time: two that start at once may choose the same free port.
-    with (Path(gettempdir()) / "veil-process-groups.lock").open("w") as lock:
-        flock(lock, LOCK_EX)
-        return subprocess.run(
-            [*command, *WORKER, *words],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            cwd=ROOT,
-            capture_output=True,
-            timeout=240,
-            check=False,
-        )
+    finished(words(out, methods, resume=resume), processes, again)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +71,7 @@ def test_a_group_gives_the_same_model_and_the_same_promise(runs: dict[int, Path]
 def test_a_process_that_dies_ends_the_run_and_it_goes_on_with_another_number(
     tmp_path: Path, runs: dict[int, Path], dying: int, then: int
 ) -> None:
-    assert launched(tmp_path / "cut", 2, ("asc",), dying).returncode != 0
+    assert launched(words(tmp_path / "cut", ("asc",), dying), 2).returncode != 0
     assert not (tmp_path / "cut" / "asc" / "certificate.json").exists()
     finish(tmp_path / "cut", then, ("asc",), resume=True)
     found = weights(tmp_path / "cut" / "asc-0.pt")
@@ -113,13 +83,13 @@ def test_a_process_that_dies_ends_the_run_and_it_goes_on_with_another_number(
 @pytest.mark.parametrize("edited", [0, 1])
 def test_a_process_with_other_rows_is_refused(tmp_path: Path, edited: int) -> None:
     """Each process reads its own share: one that has other rows would put them under the noise of the run."""
-    found = launched(tmp_path / "start", 2, ("dp-sgd",), edited=edited)
+    found = launched(words(tmp_path / "start", ("dp-sgd",), edited=edited), 2)
     assert found.returncode != 0
-    assert b"in process 1 the rows differ from process 0." in found.stderr
+    assert "in process 1 the rows differ from process 0." in found.stderr
     assert not (tmp_path / "start" / "dp-sgd" / "ledger.jsonl").exists(), "nothing was reserved"
-    said = b"Cannot resume: the rows differ from the original run"
-    assert launched(tmp_path / "cut", 2, ("dp-sgd",), dying=1).returncode != 0
-    found = launched(tmp_path / "cut", 2, ("dp-sgd",), resume=True, edited=edited)
+    said = "Cannot resume: the rows differ from the original run"
+    assert launched(words(tmp_path / "cut", ("dp-sgd",), dying=1), 2).returncode != 0
+    found = launched(words(tmp_path / "cut", ("dp-sgd",), resume=True, edited=edited), 2)
     assert found.returncode != 0
     assert said in found.stderr
     finish(tmp_path / "cut", 2, ("dp-sgd",), resume=True)
@@ -128,26 +98,14 @@ def test_a_process_with_other_rows_is_refused(tmp_path: Path, edited: int) -> No
 def test_the_command_line_trains_in_a_process_group(tmp_path: Path) -> None:
     rows = "".join(f"{i % 7 - 3},{'fm'[i % 2]},{'no' if i % 7 < 3 else 'yes'}\n" for i in range(600))
     (tmp_path / "people.csv").write_text("a,sex,rich\n" + rows)
-    words = [str(tmp_path / "people.csv"), "--target", "rich", "--group", "sex", "--model", "logistic", "--seed", "1"]
-    words += ["--epochs", "2", "--batch-size", "50", "--private-preprocessing", "0.1", "--json"]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    asked = ["-m", "veil.cli", "train", str(tmp_path / "people.csv"), "--target", "rich", "--group", "sex"]
+    asked += ["--model", "logistic", "--seed", "1", "--epochs", "2", "--batch-size", "50", "--json"]
+    asked += ["--private-preprocessing", "0.1"]
     answers = []
-    for name, launcher in (("one", []), *[("two", torchrun)] * 3):
-        if len(answers) == 2:
-            break
-        rmtree(tmp_path / name, ignore_errors=True)
-        found = subprocess.run(
-            [sys.executable, *launcher, "-m", "veil.cli", "train", *words, "--out", str(tmp_path / name)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        if ABORTED.decode() in found.stderr:
-            continue
-        assert found.returncode == 0, found.stderr
-        answers.append(json.loads(found.stdout))
+    for processes, name in ((1, "one"), (2, "two")):
+        out = tmp_path / name
+        done = finished([*asked, "--out", str(out)], processes, lambda out=out: rmtree(out, ignore_errors=True))
+        answers.append(json.loads(done.stdout))
     assert answers[0]["metrics"] == answers[1]["metrics"]
     assert answers[0]["privacy"] == answers[1]["privacy"]
     for name in ("ledger.jsonl", "preprocessing.jsonl", "evaluation.jsonl", "certificate.json"):

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class ProcessGroup:
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
             # Left while torch still stands: its threads may abort a process that ends with the group open.
             atexit.register(_leave)
+        _held_by_nobody()
         return cls(dist.get_rank(), dist.get_world_size()) if dist.get_world_size() > 1 else ALONE
 
     @property
@@ -166,6 +168,21 @@ def _meeting_place() -> torch.device:
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _held_by_nobody() -> None:
+    """Let the group end where it is destroyed.
+
+    `torch.distributed.nn.functional`, which torch imports by itself in the middle of a run, takes the group that is
+    open then as its functions' default argument. The group's threads would outlive it and may abort the process at
+    its end, so that torchrun reports a finished run as failed. `None` means the same group and holds nothing.
+    """
+    from torch.distributed.nn import functional
+
+    for function in vars(functional).values():
+        if isinstance(function, FunctionType) and dist.group.WORLD in (function.__defaults__ or ()):
+            defaults = function.__defaults__ or ()
+            function.__defaults__ = tuple(None if one is dist.group.WORLD else one for one in defaults)
 
 
 @dataclass
