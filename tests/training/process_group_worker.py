@@ -2,7 +2,8 @@
 
 `torchrun -m tests.training.process_group_worker OUT METHODS DYING_RANK start|resume EDITED`.
 
-METHODS are names, or `text-NAME` for sentences of different lengths in place of a table.
+METHODS are names, or `text-NAME` for sentences of different lengths and `people-NAME` for people with different numbers
+of rows in place of a table.
 
 EDITED is the rank whose copy of the rows has another number in it.
 """
@@ -39,6 +40,14 @@ def sentences() -> Problem:
     return Problem.from_arrays({"input_ids": rows}, [int(row[0]) % 2 for row in rows], ["a", "b", "b"] * 40)
 
 
+def people() -> Problem:
+    """People with one to twelve rows each, of two groups."""
+    rows, generator = small_problem(rows=480, spread=1.0), torch.Generator().manual_seed(1)
+    names = torch.repeat_interleave(torch.arange(480), torch.randint(1, 13, (480,), generator=generator))[:480]
+    groups = ["b" if name % 3 else "a" for name in names.tolist()]
+    return Problem.from_arrays(rows.inputs, rows.targets, groups, people=names, rows_per_person=12)
+
+
 def main() -> None:
     out, names, dying, resume = Path(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]), sys.argv[4] == "resume"
     torch.set_num_threads(1)
@@ -50,13 +59,14 @@ def main() -> None:
     for name in names:
         torch.manual_seed(rank)  # processes that begin with other weights must end with the same
         text = name.startswith("text-")
+        of_people = name.startswith("people-")
         model = (
             Encoder() if text else torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
         )
         run = fit(
             model,
-            sentences() if text else problem,
-            method=name.removeprefix("text-"),
+            sentences() if text else people() if of_people else problem,
+            method=name.removeprefix("text-").removeprefix("people-"),
             out=out / name,
             resume=resume,
             callbacks=[Dies()] if rank == dying else [],

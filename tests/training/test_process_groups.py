@@ -6,15 +6,24 @@ import json
 from functools import cache
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.launching import finished, launched
+from veil.accounting import Relation
+from veil.bounding import Clip
+from veil.gradients import GradientEngine
+from veil.problem import Problem
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
+from veil.training import process_group
 from veil.training.process_group import ProcessGroup
 
-METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur", "text-dp-sgd", "text-asc")
+METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur", "text-dp-sgd", "text-asc", "people-dp-sgd")
 
 
 def words(out: Path, methods: tuple[str, ...], dying: int = -1, resume: bool = False, edited: int = -1) -> list[str]:
@@ -110,6 +119,27 @@ def test_the_command_line_trains_in_a_process_group(tmp_path: Path) -> None:
     assert answers[0]["privacy"] == answers[1]["privacy"]
     for name in ("ledger.jsonl", "preprocessing.jsonl", "evaluation.jsonl", "certificate.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_process_reads_no_more_places_than_its_peoples_rows_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One person with a hundred rows must not make a hundred places of everybody else."""
+    monkeypatch.setattr(dist, "all_reduce", lambda values: None)
+    monkeypatch.setattr(process_group, "_meeting_place", lambda: torch.device("cpu"))
+    names = [*range(60), *[60] * 100]
+    problem = Problem.from_arrays([[0.1]] * 160, [0, 1] * 80, people=names, rows_per_person=100).together()
+    read: list[int] = []
+
+    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        (inputs, shares), targets = batch
+        read.append(shares.numel())
+        found = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="none")
+        return (found.view(shares.shape) * shares).sum(1)
+
+    release = GradientRelease(Poisson((1.0,)), Clip((1.0,)), 1.0, 1.0, Relation.ADD_REMOVE)
+    engine, everybody = GradientEngine(torch.nn.Linear(1, 2), loss), np.arange(61)
+    found = ProcessGroup(1, 2).bounded_sum(release, engine, problem, everybody)
+    assert sum(read) <= 2 * 160
+    assert len(found.weights) == 61
 
 
 def test_a_process_alone_is_a_group_of_one_that_leads_and_agrees_with_itself() -> None:

@@ -31,7 +31,8 @@ from veil.training.run_folder import under_way
 class Run:
     """A trained model with its history, metrics and certificate; `effects` is what an additive model learned.
 
-    `columns` has what became of each column of a table: its role, and how it is learned or why it is not.
+    `columns` has what became of each column of a table: its role, and how it is learned or why it is not. `who` is a
+    digest of who is who in the rows, which only this process can compare.
     """
 
     model: nn.Module
@@ -47,6 +48,7 @@ class Run:
     effects: Mapping[str, Any] | None = None
     columns: tuple[Mapping[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
+    who: str = field(default="", repr=False, compare=False)
     trained: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
