@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from tests.cli.people_cases import TRAIN, write_people
 from tests.program import Program
 from veil.accounting import Gaussian, Ledger, Repeated, TokenBucket
 from veil.accounting.ledger import Account, Terms
+from veil.accounting.model_digest import hashes_in
 from veil.accounting.verify import verify
 from veil.cli.app import app
 
@@ -128,3 +130,56 @@ def test_a_run_that_is_not_private_has_nothing_to_verify(people: Path, tmp_path:
 def test_a_run_whose_seed_is_still_there_does_not_hold(run: Path) -> None:
     (run / "seed.key").write_text("{}")
     assert "seed.key still exists" in faults(run)
+
+
+def test_a_changed_weight_is_noticed(run: Path) -> None:
+    path = run / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert faults(run) == "the model is not the certified one: its weights have another hash"
+
+
+def test_a_weight_of_another_name_or_shape_is_noticed(run: Path) -> None:
+    weights = load_file(run / "model.safetensors")
+    name = next(iter(weights))
+    for others in ({"x": weights[name].clone()} | weights, weights | {name: weights[name].unsqueeze(0)}):
+        save_file(others, run / "model.safetensors")
+        assert "its weights have another hash" in faults(run)
+
+
+def test_changed_preprocessing_is_noticed(run: Path) -> None:
+    path = run / "preprocessing.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record, indent=None, sort_keys=True))
+    assert faults(run) == "", "how the file is written does not matter"
+    record["classes"] = record["classes"][::-1]
+    path.write_text(json.dumps(record))
+    assert faults(run) == "the model is not the certified one: its preprocessing has another hash"
+    path.unlink()
+    assert "its preprocessing has another hash" in faults(run)
+
+
+def test_hashes_that_were_changed_along_with_the_model_are_noticed_by_the_record_of_the_run(run: Path) -> None:
+    path = run / "model.safetensors"
+    save_file({name: value + 1 for name, value in load_file(path).items()}, path)
+    change(run, model=hashes_in(run))
+    assert faults(run) == "model is not what run.json says"
+
+
+def test_a_certificate_of_an_earlier_version_verifies_and_says_that_it_names_no_model(run: Path, veil: Program) -> None:
+    record = json.loads((run / "run.json").read_text())
+    del record["certificate"]["model"]
+    (run / "run.json").write_text(json.dumps(record))
+    (run / "certificate.json").write_text(json.dumps(record["certificate"]))
+    code, out, _ = veil("verify", str(run))
+    assert code == 0
+    assert "The certificate has no hash of a model" in " ".join(out.split())
+    assert "The certificate holds." in out
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 100])
+def test_weights_that_cannot_be_read_are_a_sentence(run: Path, content: bytes, veil: Program) -> None:
+    (run / "model.safetensors").write_bytes(content)
+    code, _, err = veil("verify", str(run))
+    assert code == 2
+    assert "holds no readable weights" in err

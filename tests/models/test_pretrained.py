@@ -20,7 +20,7 @@ from veil.foundation.randomness import Seed
 from veil.models import build_model, embed_texts
 from veil.models.pretrained import Pixels, efficientnet_lite0
 from veil.problem import Problem
-from veil.tables.text import tokenizer_codes
+from veil.tables.tokenizing import tokenizer_codes
 from veil.training import fit
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -81,7 +81,7 @@ class Certificate:
     `unit` is what every ε is for: one row, or one person with all their rows. Where it is a row, `by_rows` has the ε of
     a person with that many rows, wherever they stand, and `generalisation` bounds, by group, how far figures on
     training rows are from those on new rows (`gap_bounds`). `columns` says of each column of a table how it was
-    learned, or why it was left out.
+    learned, or why it was left out. `model` has the hashes of the trained model (`model_digest.py`).
     """
 
     method: str
@@ -104,6 +104,7 @@ class Certificate:
     generalisation: Mapping[str, float] = field(default_factory=dict)
     generalisation_statement: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
+    model: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -151,9 +152,10 @@ def _check_kinds(record: Any) -> None:
     for name in ("assumptions", "not_covered"):
         if not isinstance(record[name], list) or not all(isinstance(item, str) for item in record[name]):
             raise AccountingError(f"`{name}` must be a list of sentences")
-    columns = record.get("columns", {})
-    if not isinstance(columns, dict) or not all(isinstance(said, str) for said in columns.values()):
-        raise AccountingError("`columns` must map names to sentences")
+    for name, what in (("columns", "sentences"), ("model", "hashes")):
+        words = record.get(name, {})
+        if not isinstance(words, dict) or not all(isinstance(said, str) for said in words.values()):
+            raise AccountingError(f"`{name}` must map names to {what}")
     if record.get("unit", UNIT) not in (UNIT, PERSON) or not all(map(str.isdecimal, record.get("by_rows", {}))):
         raise AccountingError(f"`unit` must be {UNIT} or {PERSON}, and `by_rows` must map numbers of rows to numbers")
     if not isinstance(record["private"], bool) or not isinstance(record["facts"], dict):

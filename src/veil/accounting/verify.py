@@ -34,6 +34,7 @@ from veil.accounting.accountant import Accountant
 from veil.accounting.certificate import ADDED, UNIT, Certificate, certify, check_budgets, rows_together
 from veil.accounting.events import AccountingError, Event, Relation, Repeated
 from veil.accounting.ledger import Account, Ledger, LedgerDamaged, Terms
+from veil.accounting.model_digest import NO_HASH, faults_of_model, hashes_in
 from veil.accounting.pld import Pld
 from veil.accounting.rdp import Rdp
 from veil.accounting.spending_rules import RenyiFilter, TokenBucket
@@ -77,11 +78,12 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of `verify`: every opinion, and what else does not fit."""
+    """The outcome of `verify`: every opinion, what else does not fit, and what is worth knowing."""
 
     opinions: tuple[Opinion, ...]
     faults: tuple[str, ...]
     unit: str = UNIT
+    remarks: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -94,8 +96,8 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
 
     Looks at: whether the run is finished and its seed destroyed; the ledgers' checksums; that the certificate was
     made from this ledger, field by field; that what was spent stays within each rule, also where preprocessing,
-    evaluation and the choice among models have ledgers of their own; and each rule's ε by dp-accounting, which may
-    exceed ours by its own error of 1 %.
+    evaluation and the choice among models have ledgers of their own; that the model beside it is the certified one;
+    and each rule's ε by dp-accounting, which may exceed ours by its own error of 1 %.
     """
     certificate = Certificate.load(certificate_path)
     if not certificate.private:
@@ -103,6 +105,7 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
     ledger = _opened(ledger_path or certificate_path.with_name("ledger.jsonl"))
     faults = [
         *_faults_of_folder(certificate_path.parent),
+        *faults_of_model(certificate.model, hashes_in(certificate_path.parent) or certificate.model),
         *_faults(certificate, ledger),
         *_faults_of_words(certificate, ledger, certificate_path.with_name("run.json")),
         *_faults_before(ledger, certificate_path.with_name("preprocessing.jsonl")),
@@ -122,7 +125,7 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
         )
         agrees = second is None or second <= claimed * (1 + TOLERANCE) + 1e-3
         opinions.append(Opinion(account.group, account.owner, claimed, second, agrees, remark))
-    return Verdict(tuple(opinions), tuple(faults), certificate.unit)
+    return Verdict(tuple(opinions), tuple(faults), certificate.unit, () if certificate.model else (NO_HASH,))
 
 
 def _opened(path: Path) -> Ledger:
@@ -175,8 +178,9 @@ def _faults_of_words(certificate: Certificate, ledger: Ledger, record_path: Path
             yield f"{name} is empty, but every guarantee has some"
         elif kept is not None and list(kept.get(name) or ()) != list(found[name]):
             yield f"{name} is not what {record_path.name} says"
-    if kept is not None and dict(kept.get("columns") or {}) != dict(found["columns"]):
-        yield f"columns is not what {record_path.name} says"
+    for name in ("columns", "model"):
+        if kept is not None and dict(kept.get(name) or {}) != dict(found[name]):
+            yield f"{name} is not what {record_path.name} says"
 
 
 def _certificate_in(path: Path) -> Mapping[str, Any] | None:

@@ -25,7 +25,8 @@ def verify(
     verdict = check(path)
     if json:
         opinions = [asdict(opinion) for opinion in verdict.opinions]
-        print_json({"holds": verdict.holds, "faults": list(verdict.faults), "opinions": opinions})
+        found = {"holds": verdict.holds, "faults": list(verdict.faults), "remarks": list(verdict.remarks)}
+        print_json({**found, "opinions": opinions})
     else:
         page = Table(title=f"ε of {verdict.unit}, by account", title_justify="left")
         for heading in ("group", "owner", "certificate", "second accountant", "agrees", "how"):
@@ -35,6 +36,8 @@ def verify(
             agrees = "yes" if opinion.agrees else "NO"
             page.add_row(opinion.group, opinion.owner, f"{opinion.claimed:.4f}", second, agrees, opinion.remark)
         stdout.print(page)
+        for remark in verdict.remarks:
+            stdout.print(remark, soft_wrap=True, highlight=False, markup=False)
         for fault in verdict.faults:
             stdout.print(f"fault: {fault}", soft_wrap=True, highlight=False, markup=False)
         stdout.print("The certificate holds." if verdict.holds else "The certificate does NOT hold.")

@@ -16,7 +16,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from veil.errors import InputError, require
-from veil.tables.text import TextForm, bag_of_tokens, hash_of, text_codes, tokenizer_codes
+from veil.tables.text import (
+    CENTURY_FROM,
+    DAY_AND_MONTH,
+    TextForm,
+    bag_of_tokens,
+    text_codes,
+    word_as_read,
+    word_hash,
+    word_of,
+)
+from veil.tables.tokenizing import tokenizer_codes
 
 Missing = Literal["flag", "middle", "refuse"]
 MISSING_RULES = ("flag", "middle", "refuse")
@@ -128,6 +138,7 @@ class Text:
 
     def encode(self, column: pd.Series) -> Array:
         """Counts per bucket over the text's own length."""
+        require(self.buckets > 0, f"buckets is {self.buckets}: it must be above 0")
         return bag_of_tokens(words(column), self.form, self.buckets)
 
 
@@ -206,14 +217,10 @@ class Encoding:
 def words(column: pd.Series) -> list[str]:
     """Each value as text; missing values are empty. Whole numbers look the same whatever their type."""
     if pd.api.types.is_object_dtype(column):  # where 1, 1.0 and True are equal, and three words
-        return ["" if missing else _word(value) for value, missing in zip(column, column.isna(), strict=True)]
+        return ["" if missing else word_of(value) for value, missing in zip(column, column.isna(), strict=True)]
     codes, values = pd.factorize(column)
-    known = [*("" if missing else _word(value) for value, missing in zip(values, pd.isna(values), strict=True)), ""]
+    known = [*("" if missing else word_of(value) for value, missing in zip(values, pd.isna(values), strict=True)), ""]
     return [known[code] for code in codes.tolist()]
-
-
-def _word(value: Any) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def as_read(column: pd.Series, known: Sequence[str] | None) -> pd.Series:
@@ -224,27 +231,17 @@ def as_read(column: pd.Series, known: Sequence[str] | None) -> pd.Series:
     >>> as_read(pd.Series(["05", "7.0", "true", "x", None]), ["05", "True"]).tolist()
     ['05', '7', 'True', 'x', None]
     """
-    stay = set(known or ())
-
-    def word(text: Any) -> Any:
-        if not isinstance(text, str) or text in stay or "_" in text:
-            return text
-        if text.lower() in ("true", "false"):
-            return text.capitalize() if text.capitalize() in stay or known is None else text
-        try:
-            return _word(float(text))
-        except ValueError:
-            return text
-
+    stay = None if known is None else frozenset(known)
     codes, values = pd.factorize(column)
-    found = np.array([*map(word, values), None], dtype=object)
+    read = (word_as_read(value, stay) if isinstance(value, str) else value for value in values)
+    found = np.array([*read, None], dtype=object)
     return pd.Series(found[codes], index=column.index, dtype=object)
 
 
 def hashed_words(column: pd.Series, name: str, buckets: int) -> NDArray[np.int64]:
     """The public hash of each value; −1 where it is missing."""
     listed = words(column)
-    known = {word: hash_of(f"{name}={word}", buckets) if word else -1 for word in set(listed)}
+    known = {word: word_hash(name, word, buckets) for word in set(listed)}
     return np.array([known[word] for word in listed], dtype=np.int64)
 
 
@@ -284,9 +281,6 @@ def days(column: pd.Series, name: str, lenient: bool = False, day_first: bool | 
     return np.asarray(seconds.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
 
 
-_DAY_AND_MONTH = r"^\s*(\d{1,2})([./-])(\d{1,2})[./-](\d{4}|\d{2})(?!\d)(.*)$"
-
-
 def day_comes_first(column: pd.Series) -> bool | None:
     """Whether dates have the day before the month, from unambiguous values; None where all are ambiguous.
 
@@ -295,7 +289,7 @@ def day_comes_first(column: pd.Series) -> bool | None:
     """
     if pd.api.types.is_datetime64_any_dtype(column):
         return None
-    parts = column.astype("string").str.extract(_DAY_AND_MONTH)
+    parts = column.astype("string").str.extract(DAY_AND_MONTH)
     first, second = (int((pd.to_numeric(parts[place]) > 12).sum()) for place in (0, 2))
     return None if first == second else first > second
 
@@ -303,13 +297,12 @@ def day_comes_first(column: pd.Series) -> bool | None:
 def _year_first(column: pd.Series, day_first: bool | None) -> pd.Series:
     """Dates that begin with day and month in the order year, month, day: left to itself pandas reads row by row."""
     listed = column.astype("string")
-    parts = listed.str.extract(_DAY_AND_MONTH)
+    parts = listed.str.extract(DAY_AND_MONTH)
     turn = (parts[1] == ".") if day_first is None else pd.Series(day_first, index=column.index)
     turn = turn.fillna(False).astype(bool)
     day, month = parts[0].where(turn, parts[2]), parts[2].where(turn, parts[0])
-    # Two digits of a year: 70 to 99 are in the last century, whatever today's date is.
     short = parts[3].str.len() == 2
-    century = (pd.to_numeric(parts[3]) < 70).map({True: "20", False: "19"})
+    century = (pd.to_numeric(parts[3]) < CENTURY_FROM).map({True: "20", False: "19"})
     year = parts[3].mask(short.fillna(False).astype(bool), century + parts[3])
     turned = year + "-" + month.str.zfill(2) + "-" + day.str.zfill(2) + parts[4]
     return listed.where(parts[0].isna(), turned)

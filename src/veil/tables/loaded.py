@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from veil.tables.predictor import FILE, Predictor, load_predictor
+from veil.accounting.model_digest import PREPROCESSING_FILE
+from veil.tables.predictor import Predictor, load_predictor
 from veil.tables.reading import as_table
 from veil.training.run import LoadedRun
 from veil.training.run import load as load_run
@@ -53,6 +54,6 @@ def load(folder: Path | str) -> LoadedRun:
         InputError: The folder holds no finished run.
     """
     run = load_run(folder)
-    if not (run.folder / FILE).exists():
+    if not (run.folder / PREPROCESSING_FILE).exists():
         return run
     return LoadedTableRun(run.folder, run.record, run.certificate, run.history)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,14 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from veil.accounting.model_digest import PREPROCESSING_FILE, WEIGHTS_FILE
 from veil.errors import InputError, require
-from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.randomness import Seed
 from veil.models import build_model
 from veil.models.applying import apply
 from veil.problem import PublicFacts, Task
 from veil.tables.encoding import Category, Codes, Column, Date, Encoding, HashedCategory, Numeric, Text
 
-FILE = "preprocessing.json"
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Numeric, Date, Category, HashedCategory, Text, Codes)}
 
 
@@ -53,21 +53,19 @@ class Predictor:
         return apply(self.model, torch.from_numpy(self.encoding.encode(table))).to(torch.float64)
 
 
-def save_preprocessing(
-    folder: Path, encoding: Encoding, facts: PublicFacts, model: str, model_options: dict[str, Any]
-) -> None:
-    """Write what a predictor needs beside the weights. It holds no more about rows than the encoding does."""
-    columns = [{"column": type(column).__name__, **asdict(column)} for column in encoding.columns]
-    record = {
+def preprocessing_record(
+    encoding: Encoding, facts: PublicFacts, model: str, model_options: dict[str, Any]
+) -> dict[str, Any]:
+    """What a predictor needs besides the weights. It holds no more about rows than the encoding does."""
+    return {
         "from_rows": encoding.from_rows,
-        "columns": columns,
+        "columns": [{"column": type(column).__name__, **asdict(column)} for column in encoding.columns],
         "classes": list(facts.classes),
         "target_range": facts.target_range,
         "input_shape": list(facts.input_shape),
         "model": model,
         "model_options": model_options,
     }
-    write_whole(folder / FILE, (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode(), FOR_ALL)
 
 
 def load_predictor(folder: Path | str) -> Predictor:
@@ -83,18 +81,25 @@ def load_predictor(folder: Path | str) -> Predictor:
         InputError: The run is not one on a table, or is not finished.
     """
     folder = Path(folder)
-    require((folder / FILE).exists(), f"{folder} contains no table model: {FILE} is missing")
+    require(
+        (folder / PREPROCESSING_FILE).exists(), f"{folder} contains no table model: {PREPROCESSING_FILE} is missing"
+    )
     try:
-        record = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        columns = tuple(_column(entry) for entry in record["columns"])
-        classes = tuple(str(name) for name in record["classes"])
-        task: Task = "classification" if classes else "regression"
-        facts = PublicFacts(("all",), ("all",), (), tuple(record["input_shape"]), task, classes)
-        bounds = record.get("target_range")
-        model = build_model(str(record["model"]), facts, Seed.from_int(0), **record["model_options"])
-        model.load_state_dict(load_file(folder / "model.safetensors"))
+        record = json.loads((folder / PREPROCESSING_FILE).read_text(encoding="utf-8"))
+        return predictor_of(record, load_file(folder / WEIGHTS_FILE))
     except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
         raise InputError(f"{folder} is not a readable run: {error}") from error
+
+
+def predictor_of(record: Mapping[str, Any], weights: dict[str, Tensor]) -> Predictor:
+    """The predictor of a record and its weights."""
+    columns = tuple(_column(entry) for entry in record["columns"])
+    classes = tuple(str(name) for name in record["classes"])
+    task: Task = "classification" if classes else "regression"
+    facts = PublicFacts(("all",), ("all",), (), tuple(record["input_shape"]), task, classes)
+    bounds = record.get("target_range")
+    model = build_model(str(record["model"]), facts, Seed.from_int(0), **record["model_options"])
+    model.load_state_dict(weights)
     encoding = Encoding(columns, bool(record["from_rows"]))
     return Predictor(model.eval(), encoding, classes, None if bounds is None else (bounds[0], bounds[1]))
 

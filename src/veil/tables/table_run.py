@@ -12,14 +12,16 @@ from veil.foundation.randomness import Seed
 from veil.methods import Method, create, planned, relation_asked
 from veil.plans import Plan
 from veil.plans.budget_remarks import budget_remarks
+from veil.problem import PublicFacts
 from veil.request import Request, Settings
 from veil.tables.charging import Charge
 from veil.tables.effects import Learned
+from veil.tables.encoding import Encoding
 from veil.tables.identity import held_out_identity, request_identity
 from veil.tables.images import holds_images
 from veil.tables.measuring import ExactFigures, HeldOutFigures
 from veil.tables.opening import Opened, Opening, Say, open_rows
-from veil.tables.predictor import save_preprocessing
+from veil.tables.predictor import preprocessing_record
 from veil.tables.preparing import columns_of, holdout_of, model_options
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
 from veil.tables.table import Columns
@@ -132,7 +134,7 @@ def _split(request: Request, method: Method, seed: Seed) -> Split:
 
 
 def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Mapping[str, Any]) -> Run:
-    """Plan, charge, execute; then keep what turns a new table into predictions."""
+    """Plan, charge, execute."""
     plan = planned(opened.method, opened.problem.public, opened.settings)
     _remark(by.say, plan)
     if by.charge is not None:
@@ -141,11 +143,14 @@ def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: M
     seconds = None if by.say is None else estimated_seconds(job.model, job.problem, plan)
     if by.say is not None and seconds is not None and seconds >= WORTH_SAYING:
         by.say(f"Training takes about {duration_in_words(seconds)}.")
-    run = execute(job, plan, by.folder)
-    if run.folder is not None and opened.encoding is not None:
-        options = model_options(opened.request, plan.facts, opened.encoding)
-        save_preprocessing(run.folder, opened.encoding, plan.facts, opened.request.model, options)
-    return run
+    if opened.encoding is not None:
+        job = replace(job, preprocessing=preprocessing_of(opened.request, plan.facts, opened.encoding))
+    return execute(job, plan, by.folder)
+
+
+def preprocessing_of(request: Request, facts: PublicFacts, encoding: Encoding) -> dict[str, Any]:
+    """What turns a new table into predictions, besides the weights."""
+    return preprocessing_record(encoding, facts, request.model, model_options(request, facts, encoding))
 
 
 def _job(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Mapping[str, Any]) -> Job:

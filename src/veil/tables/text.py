@@ -1,4 +1,7 @@
-"""Text: characters and hashed tokens as codes or bags, by fixed public rules that look at no other row."""
+"""Values as words, characters and hashed tokens as codes or bags, by fixed public rules that look at no other row.
+
+This file needs numpy alone: it travels with exported models, so that a value means the same wherever they predict.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,10 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from importlib import import_module
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-from veil.errors import InputError, require
 
 TextForm = Literal["characters", "tokens"]
 # A fixed alphabet, so that it says nothing about the rows: 0 fills up, 1 is any other character.
@@ -23,6 +22,41 @@ ALPHABET = string.ascii_letters + " ',-."
 VOCABULARY = len(ALPHABET) + 2
 _POSITION = {character: index + 2 for index, character in enumerate(ALPHABET)}
 _TOKEN = re.compile(r"\w+", re.UNICODE)
+
+
+# Day and month, their sign, the year, and the rest.
+DAY_AND_MONTH = r"^\s*(\d{1,2})([./-])(\d{1,2})[./-](\d{4}|\d{2})(?!\d)(.*)$"
+CENTURY_FROM = 70  # two digits of a year: 70 to 99 are in the last century, whatever today's date is
+
+
+def word_of(value: Any) -> str:
+    """A value as a word: whole numbers look the same whatever their type.
+
+    >>> word_of(5.0), word_of(5), word_of(True)
+    ('5', '5', 'True')
+    """
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def word_as_read(text: str, known: frozenset[str] | None) -> str:
+    """A word of a CSV file, as if pandas had seen what its column is: 5.0 is 5, true is True. `known` words stay.
+
+    >>> word_as_read("7.0", frozenset(["05"])), word_as_read("05", frozenset(["05"])), word_as_read("true", None)
+    ('7', '05', 'True')
+    """
+    if (known and text in known) or "_" in text:
+        return text
+    if text.lower() in ("true", "false"):
+        return text.capitalize() if known is None or text.capitalize() in known else text
+    try:
+        return word_of(float(text))
+    except ValueError:
+        return text
+
+
+def word_hash(name: str, word: str, buckets: int) -> int:
+    """The public hash of a word of a column; −1 where it is missing."""
+    return hash_of(f"{name}={word}", buckets) if word else -1
 
 
 @lru_cache(maxsize=1 << 18)
@@ -60,22 +94,6 @@ def text_codes(texts: Sequence[str], form: TextForm, length: int, buckets: int) 
     return character_codes(texts, length) if form == "characters" else token_codes(texts, length, buckets)
 
 
-def tokenizer_codes(texts: Sequence[str], folder: str, length: int) -> NDArray[np.int64]:
-    """Each text as `length` ids of a tokenizer that lies on this disk; nothing is downloaded."""
-    require(Path(folder).is_dir(), f"{folder} is not a folder: give the folder of model and tokenizer on this disk")
-    try:
-        tokenizer = import_module("transformers").AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except ImportError as error:
-        raise InputError('reading a tokenizer needs transformers: pip install "veil-dp[hf]"') from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder} holds no tokenizer: save it there with save_pretrained") from error
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.padding_side = "right"
-    found = tokenizer(list(texts), padding="max_length", truncation=True, max_length=length)["input_ids"]
-    return np.asarray(found, dtype=np.int64).reshape(len(texts), length)
-
-
 def vocabulary_of(form: TextForm, buckets: int) -> int:
     """How many codes there are."""
     return VOCABULARY if form == "characters" else buckets + 1
@@ -83,7 +101,6 @@ def vocabulary_of(form: TextForm, buckets: int) -> int:
 
 def bag_of_tokens(texts: Sequence[str], form: TextForm, buckets: int) -> NDArray[np.float32]:
     """Counts of hashed tokens (or of three characters each) per text, scaled to length 1; an empty text is zeros."""
-    require(buckets > 0, f"buckets is {buckets}: it must be above 0")
     bags = np.zeros((len(texts), buckets), dtype=np.float32)
     for row, text in enumerate(texts):
         for piece in tokens(text) if form == "tokens" else _triples(_plain(text)):

@@ -41,10 +41,9 @@ from veil.tables.identity import rows_identity
 from veil.tables.mapped import is_large
 from veil.tables.measuring import HeldOutFigures
 from veil.tables.opening import Opened, Opening, Say, open_rows
-from veil.tables.predictor import save_preprocessing
-from veil.tables.preparing import holdout_of, model_options
+from veil.tables.preparing import holdout_of
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
-from veil.tables.table_run import asked_columns, charge_of, configuration, seed_of
+from veil.tables.table_run import asked_columns, charge_of, configuration, preprocessing_of, seed_of
 from veil.training.fitting import Job, Measured, execute
 from veil.training.identity import Identity, settings_of
 from veil.training.run import Run
@@ -425,11 +424,9 @@ def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFold
         config={**config, "method": request.method, "model": request.model, "option": request.record()["option"]},
         folder=folder.path,
         effects=next((one.effects for one in measured if one.effects is not None), None),
+        preprocessing=None if opened.encoding is None else preprocessing_of(request, plan.facts, opened.encoding),
     )
     run.save(folder.path)
-    if opened.encoding is not None:
-        options = model_options(request, plan.facts, opened.encoding)
-        save_preprocessing(folder.path, opened.encoding, plan.facts, request.model, options)
     return run
 
 

@@ -120,7 +120,8 @@ class Job:
 
     `evaluation` holds rows that were declared public; `not_covered` are sentences for the certificate; `config` is what
     was asked for, as the run's folder keeps it; `measures` are taken of the trained model before it is certified.
-    `columns` says what became of each column of a table (column, role, how), `remarks` what is worth knowing about it.
+    `columns` says what became of each column of a table (column, role, how), `remarks` what is worth knowing about it,
+    `preprocessing` how its columns become numbers.
     """
 
     model: nn.Module
@@ -133,6 +134,7 @@ class Job:
     measures: Sequence[Measure] = ()
     columns: Sequence[Mapping[str, str]] = ()
     remarks: Sequence[str] = ()
+    preprocessing: Mapping[str, Any] | None = None
 
 
 def execute(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, resume: bool = False) -> Run:
@@ -343,6 +345,7 @@ class Preparation:
             columns=tuple(map(dict, self.job.columns)),
             remarks=tuple(self.job.remarks),
             who=who_is_who(self.job.problem) if plan.private else "",
+            preprocessing=self.job.preprocessing,
         )
         if self.folder is not None and self.folder.leads:
             run.save(self.folder.path)

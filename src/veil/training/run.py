@@ -7,7 +7,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import nn
 import veil
 from veil import methods
 from veil.accounting.certificate import Certificate
+from veil.accounting.model_digest import PREPROCESSING_FILE, WEIGHTS_FILE, model_hashes, stored_weights
 from veil.errors import InputError, require
 from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.toml import to_toml
@@ -33,6 +34,8 @@ class Run:
 
     `columns` has what became of each column of a table: its role, and how it is learned or why it is not. `who` is a
     digest of who is who in the rows, which only this process can compare.
+    `columns` has what became of each column of a table: its role, and how it is learned or why it is not.
+    `preprocessing` is how a model of tables turns columns into numbers. The certificate names the model by its hashes.
     """
 
     model: nn.Module
@@ -49,11 +52,14 @@ class Run:
     columns: tuple[Mapping[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
     who: str = field(default="", repr=False, compare=False)
+    preprocessing: Mapping[str, Any] | None = None
     trained: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Remember which weights the run ended with: whatever continues it must begin with these."""
         self.trained = note_trained(self.model)
+        hashes = model_hashes(stored_weights(_packed(self.model)), self.preprocessing)
+        self.certificate = replace(self.certificate, model=hashes)
 
     def summary(self) -> dict[str, Any]:
         """What `veil train --json` prints."""
@@ -138,9 +144,9 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         began_here = self.folder == folder and (folder / "config.toml").exists()
         self.folder = folder
-        # Tied weights share memory: each gets a place of its own in the file.
-        weights = {name: value.clone().contiguous() for name, value in self.model.state_dict().items()}
-        write_whole(folder / "model.safetensors", save(weights), FOR_ALL)
+        write_whole(folder / WEIGHTS_FILE, _packed(self.model), FOR_ALL)
+        if self.preprocessing is not None:
+            _write_json(folder / PREPROCESSING_FILE, dict(self.preprocessing))
         self.certificate.save(folder / "certificate.json")
         write_whole(folder / "history.parquet", self.history.to_parquet(None, index=False), FOR_ALL)
         _write_json(folder / "metrics.json", self.summary())
@@ -181,8 +187,13 @@ class LoadedRun:
 
     def load_weights(self, model: nn.Module) -> nn.Module:
         """Put the run's weights into a module of the same shape."""
-        model.load_state_dict(load_file(self.folder / "model.safetensors"))
+        model.load_state_dict(load_file(self.folder / WEIGHTS_FILE))
         return model
+
+
+def _packed(model: nn.Module) -> bytes:
+    """A model's weights as a safetensors file; tied weights share memory, so each gets a place of its own."""
+    return save({name: value.detach().clone().contiguous() for name, value in model.state_dict().items()})
 
 
 def weights_check(model: nn.Module) -> str:
