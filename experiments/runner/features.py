@@ -24,6 +24,7 @@ from veil.models.pretrained import EFFICIENTNET, UnitLength, efficientnet_lite0,
 from veil.problem import Problem, PublicFacts
 
 SIZE = 128
+VEHICLES = ("airplane", "automobile", "ship", "truck")
 
 
 def features_of(split: Split) -> tuple[Problem, Problem]:
@@ -61,17 +62,48 @@ def unbalanced_cifar10(
     """
     split = load_cifar10(normalisation="none" if features else "published")
     if first is not None:
-        split = Split(_first(split.train, first), _first(split.test, first))
-    train, test = split.train, split.test
-    if features and first is None:
-        train, test = features_of(split)
-    elif features:
-        train, test = fresh_features(split)
+        split = _few(split, first)
+    train, test = _seen(split, first is None) if features else (split.train, split.test)
     require(rare in train.public.classes, f'rare is "{rare}": it must be one of {", ".join(train.public.classes)}')
     labels, order = train.targets.numpy(), shuffled(len(train), 0, "cifar10/unbalanced")
     own = order[labels[order] == train.public.classes.index(rare)]
     kept = np.setdiff1d(np.arange(len(labels)), own[round(share * len(own)) :])
     return Split(of_rows(train, kept), test)
+
+
+def spurious_cifar10(share: float = 0.1, first: int | None = None) -> Split:
+    """Animals and vehicles of CIFAR-10 as features, with a background that tells them apart by chance.
+
+    Groups are what a picture shows and whether it is more blue than red, as sky and water are. More than half of the
+    vehicles are, and one animal in eight; of these animals `share` are kept for training. With `first`, only so many
+    rows in a public random order: their features are computed anew and not kept.
+    """
+    split = load_cifar10(normalisation="none")
+    if first is not None:
+        split = _few(split, first)
+    train, test = _seen(split, first is None)
+    return Split(_by_background(split.train, train, share), _by_background(split.test, test, 1.0))
+
+
+def _by_background(pixels: Problem, features: Problem, share: float) -> Problem:
+    assert isinstance(pixels.inputs, Tensor)
+    assert isinstance(features.inputs, Tensor)
+    red, _, blue = pixels.inputs.mean((2, 3)).T
+    vehicle, sky = np.isin(np.array(pixels.public.classes)[pixels.targets.numpy()], VEHICLES), (blue > red).numpy()
+    order = shuffled(len(sky), 0, "cifar10/spurious")
+    rare = order[(sky & ~vehicle)[order]]
+    rows = np.setdiff1d(np.arange(len(sky)), rare[round(share * len(rare)) :])
+    shown, background = np.where(vehicle, "vehicle", "animal")[rows], np.where(sky, "blue", "other")[rows]
+    groups = {"shown": shown, "background": background}
+    return Problem.from_arrays(features.inputs[torch.from_numpy(rows)], shown, groups, classes=("animal", "vehicle"))
+
+
+def _few(split: Split, count: int) -> Split:
+    return Split(_first(split.train, count), _first(split.test, count))
+
+
+def _seen(split: Split, kept: bool) -> tuple[Problem, Problem]:
+    return features_of(split) if kept else fresh_features(split)
 
 
 def _first(problem: Problem, count: int) -> Problem:

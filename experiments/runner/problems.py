@@ -18,7 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.runner.features import features_of, fresh_features, unbalanced_cifar10, with_validation
+from experiments.runner.features import (
+    features_of,
+    fresh_features,
+    spurious_cifar10,
+    unbalanced_cifar10,
+    with_validation,
+)
 from veil.datasets import (
     GroupSpec,
     Split,
@@ -146,6 +152,11 @@ def cifar10_unbalanced(seed: int, validation: bool = False, **options: Any) -> P
     return with_validation(split.train, seed) if validation else _pair(split)
 
 
+def cifar10_spurious(seed: int, **options: Any) -> Pair:
+    """Animals and vehicles with blue and other backgrounds, as features; few of the animals have a blue one."""
+    return _pair(spurious_cifar10(**options))
+
+
 def ctg(seed: int, **options: Any) -> Pair:
     """Cardiotocography, every diagnosis a group and an owner; a new fifth is set apart for every seed."""
     return _pair(load_ctg(seed=seed, **options))
@@ -203,6 +214,7 @@ PROBLEMS: dict[str, Source] = {
     "cifar10": Source(cifar10, by_seed=False, dataset="cifar10"),
     "cifar10-dealt": Source(cifar10_dealt, by_seed=True, dataset="cifar10"),
     "cifar10-unbalanced": Source(cifar10_unbalanced, by_seed=True, dataset="cifar10"),
+    "cifar10-spurious": Source(cifar10_spurious, by_seed=False, dataset="cifar10"),
     "ctg": Source(ctg, by_seed=True, dataset="ctg"),
     "surnames": Source(surnames, by_seed=True, dataset="surnames"),
     "generated": Source(generated, by_seed=True),
