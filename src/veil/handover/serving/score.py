@@ -26,9 +26,8 @@ from veil.tables.text import CENTURY_FROM, DAY_AND_MONTH, bag_of_tokens, text_co
 Row = Mapping[str, Any]
 # What pandas reads as "no value" in a CSV file.
 NO_VALUE = frozenset(
-    ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"]
-    + ["NULL", "NaN", "None", "n/a", "nan", "null"]
-)
+    ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA")
+) | {"NULL", "NaN", "None", "n/a", "nan", "null"}
 AT_ONCE = 10_000
 _PLACE = re.compile(DAY_AND_MONTH)
 
