@@ -1,7 +1,7 @@
 """`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios.
 
-`python -m benchmarks tables`, `growth`, `plan`, `tune` and `hard-classes` measure models, not time; `thresholds` fails
-where a suite got slower. See their --help.
+`python -m benchmarks tables`, `growth`, `plan`, `tune` and `hard-classes` measure models, not time; `predict` measures
+the command on files of up to ten million rows; `thresholds` fails where a suite got slower. See their --help.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ MODELS = {
     "growth": "benchmarks.tables.growth",
     "plan": "benchmarks.tables.forecasting",
     "hard-classes": "benchmarks.images.hard_classes",
+    "predict": "benchmarks.predict",
     "thresholds": "benchmarks.thresholds",
     "tune": "benchmarks.tables.tuning",
 }
 SUITES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
-SUITES.remove("thresholds")
+SUITES = [name for name in SUITES if name not in MODELS]
 
 
 def main() -> None:

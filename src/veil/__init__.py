@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from veil import accounting, methods
     from veil.auditing import audit
     from veil.foundation.parallel import Workers
+    from veil.handover.loaded import load
     from veil.methods import method, plan
     from veil.problem import Problem
-    from veil.tables.loaded import load
     from veil.training import Run, fit, session
     from veil.training.comparing import compare
     from veil.training.presets import fit_preset
@@ -28,7 +28,7 @@ _HOMES = {
     "Run": "veil.training",
     "Workers": "veil.foundation.parallel",
     "fit": "veil.training",
-    "load": "veil.tables.loaded",
+    "load": "veil.handover.loaded",
     "session": "veil.training",
     "compare": "veil.training.comparing",
     "fit_preset": "veil.training.presets",

@@ -12,9 +12,9 @@ import veil as package
 from tests.program import Program
 from tests.tables.table_cases import messy
 from veil.errors import InputError
+from veil.handover.loaded import LoadedTableRun
 from veil.request import Request
 from veil.tables import load_predictor, predicting
-from veil.tables.loaded import LoadedTableRun
 from veil.tables.table_run import train_table
 
 

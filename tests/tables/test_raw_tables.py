@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from tests.program import Program
 from tests.tables.raw_table_cases import RAW, clinic, survey
+from veil.handover.loaded import LoadedTableRun, load
+from veil.tables import read_table
 
 VALUES = ("Huber", "Gruber", "P00001", "fever", "treated")
 
@@ -60,6 +63,28 @@ def test_a_raw_table_is_trained_on_judged_and_predicted(name: str, tmp_path: Pat
     code, _, err = veil("predict", run, data, "-o", str(answers))
     assert code == 0, err
     assert len(pd.read_csv(answers)) >= 500
+    code, _, err = veil("export", run, "--to", "onnx", "-o", str(tmp_path / "handed"))
+    assert code == 0, err
+    code, out, err = veil("verify", str(tmp_path / "handed"))
+    assert (code, "This is the certified model." in out) == (0, True), out + err
+    handed_over(tmp_path, Path(data))
+
+
+def handed_over(folder: Path, data: Path) -> None:
+    """The exported file gives, for the same rows, what the run gives."""
+    from veil.handover.serving.score import Scorer
+
+    run = load(folder / "run")
+    assert isinstance(run, LoadedTableRun)
+    table = read_table(data)
+    # A word of a CSV file is read as training read it; other values are as they are.
+    rows = table.astype(object).where(table.notna(), None).head(300).to_dict("records")
+    found = Scorer(folder / "handed" / "model.onnx").predict(rows)
+    if run.predictor.classes:
+        assert np.abs(found["probabilities"] - run.predict_proba(table.head(300))).max() < 1e-6
+    else:
+        low, high = run.predictor.target_range or (0.0, 1.0)
+        assert np.abs(found["predicted"] - run.predict(table.head(300))).max() < 1e-6 * (high - low)
 
 
 def test_columns_the_certificate_does_not_own_up_to_are_noticed(tmp_path: Path, veil: Program) -> None:

@@ -24,6 +24,7 @@ from veil.cli.compare import compare
 from veil.cli.console import say_error, say_warning
 from veil.cli.data import data_app
 from veil.cli.demo import demo
+from veil.cli.export import export
 from veil.cli.methods import methods
 from veil.cli.plan import plan
 from veil.cli.predict import predict
@@ -48,6 +49,7 @@ app.command()(demo)
 app.command()(plan)
 app.command()(train)
 app.command()(predict)
+app.command()(export)
 app.command()(compare)
 app.command()(tune)
 app.command()(methods)

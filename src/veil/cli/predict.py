@@ -25,20 +25,39 @@ def predict(
     threshold: Annotated[
         float | None, typer.Option(help="Two classes: predict the second one from this probability on.")
     ] = None,
+    threshold_for: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AIM",
+            help="Two classes: the threshold that serves an aim best on the run's public --test rows: accuracy, "
+            "worst-group, rate=SHARE, recall=SHARE, or equal-recall (a threshold of each group).",
+        ),
+    ] = None,
     keep: Annotated[str, typer.Option(help="Columns of the new rows to copy, comma-separated.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.")] = False,
 ) -> None:
     """Predict new rows with a run's model. Unseen categories and missing values are allowed; it costs no ε."""
-    from veil.tables.predicting import CsvWriter, ParquetWriter, predict_pieces
+    from veil.tables.predicting import CsvWriter, ParquetWriter, predict_pieces, thresholds_of
     from veil.tables.predictor import load_predictor
     from veil.tables.reading import PARQUET
 
     require(run.is_dir(), f"{run} is not the folder of a run: give the --out of veil train")
     require(out is None or force or not out.exists(), f"{out} exists already: choose another file, or add --force")
     require(out is None or out.resolve() != data.resolve(), f"{out} is the file of the new rows: choose another one")
+    require(threshold is None or threshold_for is None, "give --threshold or --threshold-for, not both")
     predictor, rows = load_predictor(run), 0
+    chosen = None if threshold_for is None else thresholds_of(run, threshold_for)
+    if chosen is not None:
+        for name, value in (chosen.chosen.by_group or {"all rows": chosen.chosen.overall}).items():
+            stderr.print(f"Threshold of {name}: {value:g}", soft_wrap=True, highlight=False, markup=False)
+        said = f"On the public rows of the run: {chosen.chosen.reached}."
+        stderr.print(said, soft_wrap=True, highlight=False, markup=False)
     pieces = predict_pieces(
-        predictor, data, threshold=threshold, probabilities=probabilities, keep=listed(keep) if keep else ()
+        predictor,
+        data,
+        threshold=threshold if chosen is None else chosen,
+        probabilities=probabilities,
+        keep=listed(keep) if keep else (),
     )
     # What is not whole gets no name: an error in the middle of a file leaves nothing that looks finished.
     partial = None if out is None else out.with_name(f".{out.name}.{os.getpid()}.part")

@@ -49,6 +49,9 @@ class RowsRequest(Asked):
     merge_groups_below: int | None = Field(
         None, description="Merge all groups of fewer rows into one. Free with declared sizes; else it reads the rows."
     )
+    missing_group: str | None = Field(
+        None, description="Name of the group of rows that have none. [default: such a row is an error]"
+    )
     person: str | None = Field(
         None, description="Column with whom each row is about: protects all rows of a person together."
     )

@@ -259,8 +259,8 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
         "a table larger than memory supports neither owners nor private preprocessing: give a schema",
     )
     require(
-        request.merge_groups_below is None,
-        "a table larger than memory keeps its groups as they are: merge them in a column of their own",
+        request.merge_groups_below is None and request.missing_group is None,
+        "a table larger than memory keeps its groups as they are: merge and fill them in a column of their own",
     )
     head = first_rows(request.data)
     check_named(head, request)

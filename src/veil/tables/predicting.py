@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -12,40 +14,84 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from veil.errors import require
-from veil.tables.encoding import Category, HashedCategory, as_read
+from veil.errors import InputError, require
+from veil.metrics.score_counts import Thresholds, thresholds_for
+from veil.problem.groups import CROSSED
+from veil.tables.encoding import Category, HashedCategory, as_read, words
 from veil.tables.predictor import Predictor
 from veil.tables.reading import ARROW, PARQUET, csv_pieces, naming, parquet_files, read_table
+from veil.tables.table import OTHER_GROUPS
+from veil.training.run import SCORES_FILE
 
 PREDICTED = "predicted"
 AT_ONCE = 50_000
+
+
+@dataclass(frozen=True)
+class GroupThresholds:
+    """Thresholds by group, of rows whose group is told by columns; a group that has none takes that of all."""
+
+    columns: tuple[str, ...]
+    chosen: Thresholds
+
+    def of_rows(self, rows: pd.DataFrame) -> NDArray[np.float64]:
+        """The threshold of each row."""
+        own, others = self.chosen.by_group, self.chosen.by_group.get(OTHER_GROUPS, self.chosen.overall)
+        if not own:
+            return np.full(len(rows), self.chosen.overall)
+        labels = zip(*(words(rows[name]) for name in self.columns), strict=True)
+        return np.array([own.get(CROSSED.join(parts), others) for parts in labels], dtype=np.float64)
+
+
+def thresholds_of(run: Path, aim: str) -> GroupThresholds:
+    """The thresholds that serve an aim best on the public rows that a run was measured on.
+
+    Raises:
+        InputError: The run has no such figures, or they cannot carry the aim.
+    """
+    path = run / SCORES_FILE
+    require(
+        path.exists(),
+        f"{run} has no figures that carry a threshold, which needs two classes and public rows: what is released of "
+        "held-out rows is counts at one threshold, so train with --test, or give --threshold",
+    )
+    try:
+        record, about = (json.loads((run / name).read_text(encoding="utf-8")) for name in (SCORES_FILE, "run.json"))
+        columns = tuple(str(name) for name in about["config"].get("group", ()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{run} is not a readable run: scores.json or run.json is damaged") from error
+    return GroupThresholds(columns, thresholds_for(aim, record))
 
 
 def predict_pieces(
     predictor: Predictor,
     data: Path,
     *,
-    threshold: float | None = None,
+    threshold: float | GroupThresholds | None = None,
     probabilities: bool = False,
     keep: Sequence[str] = (),
 ) -> Iterator[pd.DataFrame]:
     """Predictions for all rows of a file or a folder of Parquet files, in order, a table for every piece.
 
-    With two classes, `threshold` is the probability from which the second one is predicted. `keep` are columns of the
-    file that are put in front, such as the number of a case.
+    With two classes, `threshold` is the probability from which the second one is predicted, or that of each group.
+    `keep` are columns of the file that are put in front, such as the number of a case.
     """
     two = len(predictor.classes) == 2
     require(threshold is None or two, "--threshold is for models with two classes: leave it out")
-    require(threshold is None or 0 < threshold < 1, f"--threshold is {threshold}: it must be between 0 and 1")
+    stated = not isinstance(threshold, float) or 0 < threshold < 1
+    require(stated, f"--threshold is {threshold}: it must be between 0 and 1")
     require(not probabilities or bool(predictor.classes), "this model predicts numbers: leave --probabilities out")
-    for piece in pieces_of(data, _as_texts(predictor)):
-        for name in (*(column.name for column in predictor.encoding.columns), *keep):
-            require(
-                name in piece.columns,
-                f'{data} has no column "{name}", which the model was trained with'
-                if name not in keep
-                else f'{data} has no column "{name}" to keep',
-            )
+    learned, told = [column.name for column in predictor.encoding.columns], list[str]()
+    texts = _as_texts(predictor)
+    if isinstance(threshold, GroupThresholds):
+        told = list(threshold.columns) if threshold.chosen.by_group else []
+        texts = dict.fromkeys(told) | texts
+    needs = dict.fromkeys(keep, "to keep") | dict.fromkeys(told, "with the group, which the threshold needs")
+    needs |= dict.fromkeys(learned, "which the model was trained with")
+    for piece in pieces_of(data, texts):
+        for name, why in needs.items():
+            comma = "" if why.startswith("to ") else ","
+            require(name in piece.columns, f'{data} has no column "{name}"{comma} {why}')
         found = piece[list(keep)].reset_index(drop=True)
         for name, values in _predicted(predictor, piece, threshold, probabilities).items():
             require(name not in keep, f'--keep "{name}" is the name of a result: rename the column')
@@ -54,12 +100,13 @@ def predict_pieces(
 
 
 def _predicted(
-    predictor: Predictor, rows: pd.DataFrame, threshold: float | None, probabilities: bool
+    predictor: Predictor, rows: pd.DataFrame, threshold: float | GroupThresholds | None, probabilities: bool
 ) -> dict[str, NDArray[Any]]:
     if not predictor.classes:
         return {PREDICTED: predictor.predict(rows)}
     chances = predictor.predict_proba(rows)
-    chosen = chances.argmax(axis=1) if threshold is None else (chances[:, 1] >= threshold).astype(np.int64)
+    from_where = threshold.of_rows(rows) if isinstance(threshold, GroupThresholds) else threshold
+    chosen = chances.argmax(axis=1) if from_where is None else (chances[:, 1] >= from_where).astype(np.int64)
     found: dict[str, NDArray[Any]] = {PREDICTED: np.array(predictor.classes, dtype=object)[chosen]}
     if probabilities:
         found |= {f"probability of {name}": chances[:, place] for place, name in enumerate(predictor.classes)}

@@ -37,20 +37,31 @@ class Predictor:
 
     def predict_proba(self, table: pd.DataFrame) -> NDArray[np.float64]:
         """The probability of each class, in the order of `classes`."""
-        require(len(self.classes) > 0, "this model predicts a number: it has no probabilities, use predict")
-        return np.asarray(torch.softmax(self._outputs(table), dim=1).numpy())
+        return self.probabilities_of(self._encoded(table))
 
     def predict(self, table: pd.DataFrame) -> NDArray[np.str_] | NDArray[np.float64]:
         """The most likely class of each row, or its expected number, which lies within the bounds of the target."""
-        if self.classes:
-            return np.asarray(np.array(self.classes)[self.predict_proba(table).argmax(axis=1)])
-        low, high = self.target_range or (-1.0, 1.0)
-        return np.asarray(low + (self._outputs(table).reshape(-1).clip(-1.0, 1.0).numpy() + 1) / 2 * (high - low))
+        return self.predictions_of(self._encoded(table))
 
-    def _outputs(self, table: pd.DataFrame) -> Tensor:
-        if len(table) == 0:
+    def probabilities_of(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """The probability of each class, of rows that are encoded already."""
+        require(len(self.classes) > 0, "this model predicts a number: it has no probabilities, use predict")
+        return np.asarray(torch.softmax(self._outputs(rows), dim=1).numpy())
+
+    def predictions_of(self, rows: NDArray[Any]) -> NDArray[np.str_] | NDArray[np.float64]:
+        """The most likely class, or the expected number, of rows that are encoded already."""
+        if self.classes:
+            return np.asarray(np.array(self.classes)[self.probabilities_of(rows).argmax(axis=1)])
+        low, high = self.target_range or (-1.0, 1.0)
+        return np.asarray(low + (self._outputs(rows).reshape(-1).clip(-1.0, 1.0).numpy() + 1) / 2 * (high - low))
+
+    def _encoded(self, table: pd.DataFrame) -> NDArray[Any]:
+        return self.encoding.encode(table) if len(table) else np.zeros((0, self.encoding.width()))
+
+    def _outputs(self, rows: NDArray[Any]) -> Tensor:
+        if len(rows) == 0:
             return torch.zeros(0, max(1, len(self.classes)), dtype=torch.float64)
-        return apply(self.model, torch.from_numpy(self.encoding.encode(table))).to(torch.float64)
+        return apply(self.model, torch.from_numpy(rows)).to(torch.float64)
 
 
 def preprocessing_record(
@@ -93,15 +104,18 @@ def load_predictor(folder: Path | str) -> Predictor:
 
 def predictor_of(record: Mapping[str, Any], weights: dict[str, Tensor]) -> Predictor:
     """The predictor of a record and its weights."""
-    columns = tuple(_column(entry) for entry in record["columns"])
     classes = tuple(str(name) for name in record["classes"])
     task: Task = "classification" if classes else "regression"
     facts = PublicFacts(("all",), ("all",), (), tuple(record["input_shape"]), task, classes)
     bounds = record.get("target_range")
     model = build_model(str(record["model"]), facts, Seed.from_int(0), **record["model_options"])
     model.load_state_dict(weights)
-    encoding = Encoding(columns, bool(record["from_rows"]))
-    return Predictor(model.eval(), encoding, classes, None if bounds is None else (bounds[0], bounds[1]))
+    return Predictor(model.eval(), encoding_of(record), classes, None if bounds is None else (bounds[0], bounds[1]))
+
+
+def encoding_of(record: Mapping[str, Any]) -> Encoding:
+    """How columns become numbers, of a record."""
+    return Encoding(tuple(_column(entry) for entry in record["columns"]), bool(record["from_rows"]))
 
 
 def _column(entry: dict[str, Any]) -> Column:

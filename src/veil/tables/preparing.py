@@ -35,6 +35,7 @@ from veil.tables.table import (
     check_groups,
     group_labels,
     labels_of,
+    labels_of_group,
     nearest_name,
     require_columns,
 )
@@ -69,7 +70,7 @@ def columns_of(request: Request) -> Columns:
     owner = named or (next(iter(schema.names("owner")), None) if schema else None)
     require(request.budgets is None or owner is not None, "--budgets needs --owner, the column that names the owner")
     person = request.person or (next(iter(schema.names("person")), None) if schema else None)
-    return Columns(str(target), groups, owner, schema, person)
+    return Columns(str(target), groups, owner, schema, person, missing_group=request.missing_group or None)
 
 
 def with_number(request: Request, columns: Columns, table: pd.DataFrame) -> Columns:
@@ -161,7 +162,7 @@ def check_columns(table: pd.DataFrame, columns: Columns) -> None:
     else:
         check_classes(labels_of(table, columns.target, "target", columns.known(columns.target)), columns.target)
     for name in columns.groups:
-        labels_of(table, name, "group", columns.known(name))
+        labels_of_group(table, name, columns)
     if columns.owner:
         labels_of(table, columns.owner, "owner")
 
@@ -259,7 +260,7 @@ def open_schema(request: Request, columns: Columns, table: pd.DataFrame) -> Sche
 def with_group_values(schema: Schema, columns: Columns, table: pd.DataFrame) -> Schema:
     """The schema with the values of columns of groups, which are public: names of groups are."""
     stated = [
-        replace(facts, values=tuple(sorted(set(labels_of(table, facts.name, "group").tolist()))))
+        replace(facts, values=tuple(sorted(set(labels_of_group(table, facts.name, columns).tolist()))))
         if facts.kind == "group" and facts.values is None and facts.name in columns.groups
         else facts
         for facts in schema.columns

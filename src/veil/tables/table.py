@@ -49,12 +49,19 @@ def names_shown(table: pd.DataFrame) -> str:
     return f"the table has {', '.join(names[:MOST_NAMES])}{more}"
 
 
-def labels_of(table: pd.DataFrame, name: str, role: str, known: Sequence[str] | None = None) -> NDArray[np.object_]:
-    """A column as words. A missing word, or one that is not among the known ones, is an error that names the row."""
-    listed = words(table[name])
+def labels_of(
+    table: pd.DataFrame, name: str, role: str, known: Sequence[str] | None = None, instead: str | None = None
+) -> NDArray[np.object_]:
+    """A column as words. A missing word, or one that is not among the known ones, is an error that names the row.
+
+    Where `instead` is given, it takes the place of missing words.
+    """
+    listed = [word or instead or "" for word in words(table[name])]
     missing = [row for row, word in zip(table.index, listed, strict=True) if word == ""]
     if missing:
-        raise InputError(f'the {role} of row {missing[0]} is missing (column "{name}"): fill it in or remove the row')
+        raise InputError(
+            f'the {role} of row {missing[0]} is missing (column "{name}"): {_WAYS_OUT.get(role, _WAY_OUT)}'
+        )
     if known is not None:
         allowed = set(known)
         unknown = [row for row, word in zip(table.index, listed, strict=True) if word not in allowed]
@@ -64,6 +71,10 @@ def labels_of(table: pd.DataFrame, name: str, role: str, known: Sequence[str] | 
             f"{len(allowed)} known ones: correct it, or add the value to the schema",
         )
     return np.array(listed, dtype=object)
+
+
+_WAY_OUT = "fill it in or remove the row"
+_WAYS_OUT = {"group": "fill it in, remove the row, or name a group for such rows with --missing-group"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,8 @@ class Columns:
     """The target as a number within its bounds; None where it is a class."""
     kept: frozenset[str] | None = None
     """The groups that stay on their own, where the others are merged into one."""
+    missing_group: str | None = None
+    """The label of rows without one in a group column; None where that is an error."""
 
     def left_out(self) -> set[str]:
         """Columns that the model does not see when there is no schema: the target, the owner and the person."""
@@ -100,9 +113,14 @@ class Columns:
 OTHER_GROUPS = "other groups"
 
 
+def labels_of_group(table: pd.DataFrame, name: str, columns: Columns) -> NDArray[np.object_]:
+    """One column of groups as words."""
+    return labels_of(table, name, "group", columns.known(name), columns.missing_group)
+
+
 def group_labels(table: pd.DataFrame, columns: Columns) -> dict[str, NDArray[np.object_]]:
     """The columns that are crossed to groups, as words; where groups are merged, the crossed groups themselves."""
-    own = {name: labels_of(table, name, "group", columns.known(name)) for name in columns.groups}
+    own = {name: labels_of_group(table, name, columns) for name in columns.groups}
     if columns.kept is None or not own:
         return own
     ids, names = cross(own, len(table))

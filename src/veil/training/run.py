@@ -24,8 +24,11 @@ from veil.errors import InputError, require
 from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.toml import to_toml
 from veil.metrics import GroupMetrics
+from veil.metrics.score_counts import score_counts
 from veil.plans import Plan
 from veil.training.run_folder import under_way
+
+SCORES_FILE = "scores.json"
 
 
 @dataclass
@@ -154,6 +157,10 @@ class Run:
             write_whole(folder / "config.toml", to_toml(self.configuration()).encode(), FOR_ALL)
         if self.effects is not None:
             _write_json(folder / "effects.json", dict(self.effects))
+        outcomes = None if self.metrics is None else self.metrics.outcomes
+        counts = None if outcomes is None else score_counts(outcomes)
+        if counts is not None:
+            _write_json(folder / SCORES_FILE, counts)
         _write_json(folder / "run.json", self.as_json())
         self.report(folder / "report.html")
         write_card(self.as_json(), folder, read_audits([folder]))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from veil.accounting.model_digest import PREPROCESSING_FILE
+from veil.handover.exporting import export_run
 from veil.tables.predictor import Predictor, load_predictor
 from veil.tables.reading import as_table
 from veil.training.run import LoadedRun
@@ -39,6 +40,22 @@ class LoadedTableRun(LoadedRun):
     def predict_proba(self, table: Any) -> NDArray[np.float64]:
         """The probability of each class, in the order of `predictor.classes`."""
         return self.predictor.predict_proba(as_table(table, empty=True))
+
+    def export(self, to: str, out: Path | str, *, force: bool = False) -> Path:
+        """Write the model into a new folder in a format of other programs; certificate and card travel with it.
+
+        Args:
+            to: `onnx`, `sklearn`, `mlflow` or `container`.
+            out: The folder to make.
+            force: Replace `out` if it holds an exported model.
+
+        Returns:
+            The folder; `veil verify` says whether it holds the certified model.
+
+        Raises:
+            InputError: The model cannot be written in this format, or is not the certified one.
+        """
+        return export_run(self, to, out, force=force)
 
 
 def load(folder: Path | str) -> LoadedRun:
