@@ -37,6 +37,17 @@ def test_the_first_table_has_the_figures_of_the_results_page() -> None:
         assert shown[name] == [worst, average, auc], name
 
 
+def test_the_comparison_repeats_the_figures_of_the_first_table() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    first, compared = rows_of(page.split("\n## ")[0]), rows_of(page.split("## Beside other libraries")[1])
+    columns = dict(
+        zip(compared[""], compared["worst group at ε = 1, points lost to the best model without privacy"], strict=True)
+    )
+    of = {"Veil": "**Veil, default (`auto`)**", "Opacus": "Opacus, MLP with its documented defaults"}
+    of |= {"DP-EBM": "DP-EBM (interpret)", "diffprivlib": "diffprivlib, logistic regression"}
+    assert {name: columns[name] for name in of} == {name: first[row][0] for name, row in of.items()}
+
+
 @pytest.mark.parametrize(
     "name", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "examples/README.md"]
 )
