@@ -1,11 +1,12 @@
-"""Features: CIFAR-10 as pixels or as features of a public pretrained network, with few rows of some class.
+"""Features of images: CIFAR-10 through a public pretrained network, with few rows of some class; MNIST by scattering.
 
-Features are computed once and kept in the cache folder: the network is fixed and public, and each row is taken by
-itself.
+Features are computed once and kept in the cache folder: what computes them is fixed and public, and each row is taken
+by itself.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -21,10 +22,12 @@ from veil.foundation.files import cache_folder
 from veil.models.embedding import embed
 from veil.models.images import papernot_cifar
 from veil.models.pretrained import EFFICIENTNET, UnitLength, efficientnet_lite0, with_head
+from veil.models.whitened import ImageFeatures, Projection, image_features
 from veil.problem import Problem, PublicFacts
 
 SIZE = 128
 VEHICLES = ("airplane", "automobile", "ship", "truck")
+DIMENSIONS = 512
 
 
 def features_of(split: Split) -> tuple[Problem, Problem]:
@@ -51,6 +54,25 @@ def fresh_features(split: Split) -> tuple[Problem, Problem]:
 def _with_features(problem: Problem, features: Tensor) -> Problem:
     maps = UnitLength()(features)[:, :, None, None]
     return replace(problem, inputs=maps, public=replace(problem.public, input_shape=tuple(maps.shape[1:])))
+
+
+def scattered(problem: Problem, keep: bool = True) -> Problem:
+    """Images as 512 numbers of length 1: scattering maps through Veil's public projection; kept by a digest of rows."""
+    digest = hashlib.sha256(problem.inputs.numpy().tobytes()).hexdigest()[:16]
+    path = cache_folder() / f"scattering-{DIMENSIONS}-{digest}.npy"
+    if path.exists():
+        found = np.load(path)
+    else:
+        transform = nn.Sequential(ImageFeatures(), Projection(image_features(problem.public.input_shape), DIMENSIONS))
+        with torch.no_grad():
+            pieces = [transform(piece) for piece in torch.split(problem.inputs, 512)]
+        found = torch.cat(pieces).numpy().astype(np.float16)
+        if keep:
+            fresh = path.with_suffix(".part.npy")
+            np.save(fresh, found)
+            fresh.replace(path)
+    inputs = torch.from_numpy(found.astype(np.float32))
+    return replace(problem, inputs=inputs, public=replace(problem.public, input_shape=(DIMENSIONS,)))
 
 
 def unbalanced_cifar10(

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from experiments.runner.features import (
     features_of,
     fresh_features,
+    scattered,
     spurious_cifar10,
     unbalanced_cifar10,
     with_validation,
@@ -109,16 +110,24 @@ def dutch_validation(seed: int) -> Pair:
     return taken(train, np.flatnonzero(~apart)), taken(train, np.flatnonzero(apart))
 
 
-def umnist(seed: int) -> Pair:
-    """MNIST with 474 eights (ASC); the same rows for every seed."""
-    return _pair(load_unbalanced_mnist())
+def umnist(seed: int, scattering: bool = False, first: int | None = None) -> Pair:
+    """MNIST with 474 eights (ASC); the same rows for every seed; as pixels or as scattering features."""
+    split = load_unbalanced_mnist()
+    return _scattered(split.train, split.test, first) if scattering else (split.train, split.test)
 
 
-def umnist_validation(seed: int) -> Pair:
+def umnist_validation(seed: int, scattering: bool = False, first: int | None = None) -> Pair:
     """The training rows of `umnist`, and the tenth of every digit that is set apart; no test row is looked at."""
     split = load_unbalanced_mnist()
     assert split.validation is not None
-    return split.train, split.validation
+    return _scattered(split.train, split.validation, first) if scattering else (split.train, split.validation)
+
+
+def _scattered(train: Problem, other: Problem, first: int | None) -> Pair:
+    """Features of all rows, kept; with `first`, of so many rows, computed anew."""
+    if first is not None:
+        return scattered(cut_down(train, first), keep=False), scattered(cut_down(other, first), keep=False)
+    return scattered(train), scattered(other)
 
 
 def mnist_few_eights(seed: int) -> Pair:
