@@ -155,9 +155,8 @@ class GradientRelease:
     ) -> Released:
         """Noise, once, on the bounded sum and on the statistics of the same rows."""
         cells, per_row = torch.from_numpy(problem.cell_of[rows]), on_cpu(result.per_row)
-        noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
-        divisor = self._divisor(sampler, seed, step)
-        gradient = {name: value.div_(divisor) for name, value in noisy.items()}
+        gradient, divisor = noise.add(step, result.sums[0], self.sigma, "gradient"), self._divisor(sampler, seed, step)
+        torch._foreach_div_(list(gradient.values()), divisor)
         statistics = {
             statistic.name: self._statistic(statistic, per_row, cells, step, noise) for statistic in self.statistics
         }
@@ -263,7 +262,7 @@ def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:
     >>> clamp_to_limits(one, torch.tensor([0.5, 4.0]), one).round(decimals=2)
     tensor([1.0000, 0.2500])
     """
-    ceiling = (limits * (1 - NORM_ERROR) / (norms.to(limits.dtype) + NORM_FLOOR)).to(weights.dtype)
+    ceiling = torch.div(limits * (1 - NORM_ERROR), norms.to(limits.dtype) + NORM_FLOOR).to(weights.dtype)
     return torch.clamp(weights, -ceiling, ceiling)
 
 

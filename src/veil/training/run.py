@@ -161,10 +161,17 @@ class Run:
         counts = None if outcomes is None else score_counts(outcomes)
         if counts is not None:
             _write_json(folder / SCORES_FILE, counts)
-        _write_json(folder / "run.json", self.as_json())
+        _write_json(folder / "run.json", self._record())
         self.report(folder / "report.html")
         write_card(self.as_json(), folder, read_audits([folder]))
         return folder
+
+    def _record(self) -> dict[str, Any]:
+        """`as_json` with as many steps of the history as a report draws; `history.parquet` has every step."""
+        from veil.report.cleaning import MOST_POINTS, thin
+
+        record = self.as_json()
+        return {**record, "history": thin(record["history"], MOST_POINTS)}
 
     def configuration(self) -> dict[str, Any]:
         """What started the run, for `config.toml`; a seed is kept only where a person gave it."""
@@ -174,7 +181,10 @@ class Run:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run read back from its folder; reading executes no code. `record` is what `Run.as_json` gave."""
+    """A run read back from its folder; reading executes no code.
+
+    `record` is what `Run.as_json` gave, with a few hundred steps of a longer history; `history` has every step.
+    """
 
     folder: Path
     record: Mapping[str, Any]
