@@ -106,7 +106,7 @@ def serious(page: Any) -> list[str]:
 def test_axe_core_finds_what_it_is_asked_to_find(visit: Open) -> None:
     page = visit().page
     page.get_by_role("link", name="first", exact=True).click()
-    page.frames[1].wait_for_selector("h1")
+    page.frame_locator("iframe").locator("h1").wait_for()
     assert serious(page) == []
     page.frames[1].evaluate("document.querySelector('.headline').style.color = '#bbb'")
     page.evaluate("document.documentElement.removeAttribute('lang')")
@@ -204,8 +204,8 @@ def test_a_report_cannot_reach_the_pages_around_it(visit: Open) -> None:
     found = visit()
     page = found.page
     page.get_by_role("link", name="first", exact=True).click()
+    page.frame_locator("iframe").locator("h1").wait_for()
     frame = page.frames[1]
-    frame.wait_for_selector("h1")
     tried = """async (home) => {
       const said = [];
       for (const act of [

@@ -70,6 +70,7 @@ def write_broken(root: Path) -> None:
         "empty": b"",
         "cut": b'{"method": "asc", "metr',
         "deep": b"[" * 100_000,
+        "nested": b'{"a":' * 300 + b"1" + b"}" * 300,
         "list": b"[1, 2]",
         "numbers": b'{"metrics": {"by_group": {"a": 3}}, "privacy": {"epsilon": "one"}}',
         "words": b'{"metrics": "none", "privacy": []}',
@@ -79,6 +80,11 @@ def write_broken(root: Path) -> None:
         (root / "broken" / name).mkdir(parents=True)
         for file in ("metrics.json", "run.json", "certificate.json"):
             (root / "broken" / name / file).write_bytes(content)
+    vast = write_run(root / "broken" / "vast", groups=("a", "b"))
+    number = "9" * 3000
+    for name in ("metrics.json", "run.json", "certificate.json"):
+        (vast / name).write_text((vast / name).read_text().replace("0.998", number))
+    (vast / "config.toml").write_text(f"method = {number}\ndata = {number}\ntarget = {number}\ngroup = [[[1]]]\n")
     (root / "broken" / "pipe").mkdir()
     (root / "broken" / "pipe" / "run.json").touch()
     os.mkfifo(root / "broken" / "pipe" / "metrics.json")

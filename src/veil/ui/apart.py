@@ -5,6 +5,7 @@ What a run's folder says decides how much work it is, and the folder may be anyb
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -80,12 +81,10 @@ def verified(folder: Path) -> dict[str, Any]:
 
 def planned(config: Mapping[str, Any]) -> str:
     """The page of `veil plan` for a table."""
-    import torch
-
+    os.environ["OMP_NUM_THREADS"] = "1"  # a second thread costs a small model more than it gives
     from veil.advice.planning import advise
     from veil.report.plan_page import render_plan
     from veil.request import Request
 
-    torch.set_num_threads(1)
     advice = advise(Request.recorded(config))
     return render_plan(advice.record, advice.page_tables())

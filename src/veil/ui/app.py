@@ -48,7 +48,16 @@ class Pages:
     def runs(self) -> Response:
         """The list, narrowed and ordered by the query string."""
         found = listing(self.shelf.runs(), Filters.from_query(request.args))
-        return page("runs.html", listing=found, filters=found.filters, sorts=SORTS, root=self.shelf.root, most=MOST)
+        shelf = self.shelf
+        return page(
+            "runs.html",
+            listing=found,
+            filters=found.filters,
+            sorts=SORTS,
+            root=shelf.root,
+            whole=shelf.whole,
+            most=MOST,
+        )
 
     def run(self, run_id: str) -> Response:
         """One run with its report inside."""

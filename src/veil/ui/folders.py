@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,29 @@ DEPTH = 3
 MOST_FOLDERS = 20_000
 MOST_ENTRIES = 5_000
 MEGABYTE = 2**20
+NESTED = 40
+LARGEST = 2**63
 
 
 class Unreadable(InputError):
     """A file that is missing, too large, a link, or not what its name says."""
 
 
-def run_folders(root: Path) -> Iterator[tuple[Path, frozenset[str]]]:
-    """Every folder of a run at or below `root`, with the names in it; nothing below a run, behind a link, or hidden."""
-    waiting, seen = [(root, 0)], 0
+def run_folders(root: Path) -> tuple[dict[Path, frozenset[str]], bool]:
+    """Every folder of a run at or below `root`, with the names in it; and whether all folders could be searched.
+
+    Nothing below a run, behind a link, or hidden is looked at; the nearest folders come first.
+    """
+    found, waiting, seen = {}, deque([(root, 0)]), 0
     while waiting and seen < MOST_FOLDERS:
-        folder, depth = waiting.pop()
+        folder, depth = waiting.popleft()
         seen += 1
         names, below = _look(folder)
         if MARKS & names:
-            yield folder, names
+            found[folder] = names
         elif depth < DEPTH:
-            waiting += [(folder / name, depth + 1) for name in below]
+            waiting.extend((folder / name, depth + 1) for name in below)
+    return found, not waiting
 
 
 def _look(folder: Path) -> tuple[frozenset[str], list[str]]:
@@ -53,12 +60,13 @@ def _look(folder: Path) -> tuple[frozenset[str], list[str]]:
 
 def check_files(folder: Path, most: int) -> None:
     """Raise where something in a folder is not a plain file of a size that can be read, before others open it."""
-    for entry in os.scandir(folder):
-        found = entry.stat(follow_symlinks=False)
+    with os.scandir(folder) as entries:
+        files = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+    for name, found in files:
         if stat.S_ISLNK(found.st_mode):
-            raise Unreadable(f"{entry.name} is a link, which is not followed here")
-        if entry.name.endswith((".json", ".jsonl")) and not (stat.S_ISREG(found.st_mode) and found.st_size <= most):
-            raise Unreadable(f"{entry.name} is not a file of at most {most // MEGABYTE} MB")
+            raise Unreadable(f"{name} is a link, which is not followed here")
+        if name.endswith((".json", ".jsonl")) and not (stat.S_ISREG(found.st_mode) and found.st_size <= most):
+            raise Unreadable(f"{name} is not a file of at most {most // MEGABYTE} MB")
 
 
 def read_bytes(folder: Path, name: str, most: int) -> bytes:
@@ -96,13 +104,31 @@ def read_json(folder: Path, name: str, most: int) -> dict[str, Any]:
         raise Unreadable(f"{name} is not valid JSON") from error
     if not isinstance(found, dict):
         raise Unreadable(f"{name} is not a JSON object")
-    return found
+    return _tame(found, name)
 
 
 def read_toml(folder: Path, name: str, most: int) -> dict[str, Any]:
     """A TOML file of a folder; raises `Unreadable`."""
     content = read_bytes(folder, name, most)
     try:
-        return tomllib.loads(content.decode())
+        found = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"{name} is not valid TOML") from error
+    return _tame(found, name)
+
+
+def _tame(record: dict[str, Any], name: str, depth: int = 0) -> dict[str, Any]:
+    """A record that pages can show: nested a few levels, and no number that is too large for them."""
+
+    def tamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return _tame(value, name, depth + 1)
+        if isinstance(value, list):
+            return list(_tame(dict(enumerate(value)), name, depth + 1).values())
+        if isinstance(value, int) and abs(value) >= LARGEST:
+            return math.inf if value > 0 else -math.inf
+        return value
+
+    if depth > NESTED:
+        raise Unreadable(f"{name} is nested more than {NESTED} levels deep")
+    return {key: tamed(value) for key, value in record.items()}

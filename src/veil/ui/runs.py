@@ -18,8 +18,8 @@ from veil.ui.folders import MEGABYTE, Unreadable, check_files, read_json, read_t
 FINISHED, UNFINISHED, DAMAGED = "finished", "not finished", "damaged"
 STATES = (FINISHED, UNFINISHED, DAMAGED)
 # Verdicts, from the best.
-BETTER, UNSURE, NO_BETTER, NOT_MEASURED = "useful", "too few rows", "no better than a constant", "not measured"
-VERDICTS = (BETTER, UNSURE, NO_BETTER, NOT_MEASURED)
+FOR_ALL, UNSURE, NOT_FOR_ALL, NOT_MEASURED = "useful", "too few rows", "not useful", "not measured"
+VERDICTS = (FOR_ALL, UNSURE, NOT_FOR_ALL, NOT_MEASURED)
 SMALL, LARGE = 4 * MEGABYTE, 32 * MEGABYTE
 # What changes when a run moves on.
 WATCHED = ("metrics.json", "config.toml", "seed.key", "run.json")
@@ -64,12 +64,14 @@ class Shelf:
         self.root = root
         self._known: dict[Path, tuple[Any, RunSummary]] = {}
         self._lock = threading.Lock()
+        self.whole = True
 
     def runs(self) -> list[RunSummary]:
         """Every run, the newest first."""
         with self._lock:
             known, self._known = self._known, {}
-            for folder, names in run_folders(self.root):
+            folders, self.whole = run_folders(self.root)
+            for folder, names in folders.items():
                 marks = tuple(_stamp(folder / name) if name in names else None for name in WATCHED)
                 before = known.get(folder)
                 found = before if before is not None and before[0] == marks else (marks, self._summary(folder, names))
@@ -92,6 +94,8 @@ class Shelf:
             return _finished(blank, read_json(folder, "metrics.json", SMALL))
         except Unreadable as error:
             return replace(blank, problem=f"{error}.")
+        except Exception as error:  # a folder may hold anything; it must not take the list of the others away
+            return replace(blank, problem=f"Its files cannot be read ({type(error).__name__}).")
 
 
 def _finished(blank: RunSummary, record: Mapping[str, Any]) -> RunSummary:
@@ -120,7 +124,7 @@ def _finished(blank: RunSummary, record: Mapping[str, Any]) -> RunSummary:
 def _verdict(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return NOT_MEASURED
-    return BETTER if found[USEFUL] else NO_BETTER if found["no_better"] else UNSURE
+    return FOR_ALL if found[USEFUL] else NOT_FOR_ALL if found["no_better"] else UNSURE
 
 
 def record_of(run: RunSummary) -> dict[str, Any]:
