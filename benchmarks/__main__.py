@@ -1,7 +1,8 @@
 """`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios.
 
-`python -m benchmarks tables`, `growth`, `plan`, `tune` and `hard-classes` measure models, not time; `predict` measures
-the command on files of up to ten million rows; `thresholds` fails where a suite got slower. See their --help.
+`python -m benchmarks tables`, `growth`, `plan`, `tune`, `people` and `hard-classes` measure models, not only time;
+`predict` measures the command on files of up to ten million rows; `thresholds` fails where a suite got slower. See
+their --help.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ MODELS = {
     "predict": "benchmarks.predict",
     "thresholds": "benchmarks.thresholds",
     "tune": "benchmarks.tables.tuning",
+    "people": "benchmarks.people.command",
 }
 SUITES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
 SUITES = [name for name in SUITES if name not in MODELS]

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import veil
-from veil.accounting import Pld
+from veil.accounting import Account, Pld, Terms, TokenBucket
 from veil.accounting.events import PoissonGaussian, Relation, Repeated
-from veil.accounting.ledger import Ledger
+from veil.accounting.ledger import STEPS_PUBLIC, Ledger
 from veil.accounting.verify import verify
 from veil.errors import InputError
 from veil.plans.plan import PUBLIC_STEPS
@@ -95,3 +95,17 @@ def test_a_callback_that_does_not_say_that_it_steers_cannot_end_such_a_run() -> 
     with pytest.raises(InputError, match="omit public_steps"):
         for inputs, targets in session:
             session.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+
+
+def test_a_cell_that_sat_steps_out_is_charged_for_as_many_as_the_others() -> None:
+    """Who takes part in a step may follow from releases: that somebody took part in fewer is no public number."""
+    event = PoissonGaussian(2.0, 0.1, Relation.ADD_REMOVE)
+    rule = TokenBucket((Repeated(event, PLANNED),))
+    short = TokenBucket((Repeated(event, 3),))
+    accounts = (Account("a", "all", 9.0, rule), Account("b", "all", 9.0, rule), Account("c", "all", 9.0, short))
+    ledger = Ledger(Terms(Relation.ADD_REMOVE, 1e-5, "pld", accounts, {STEPS_PUBLIC: True}))
+    assert all(account.rule == TokenBucket(()) for account in ledger.standing().terms.accounts)
+    ledger.reserve("gradient", 0, 2, {0: event, 1: event})
+    ledger.reserve("gradient", 2, 3, {0: event})
+    found = [account.rule for account in ledger.standing().terms.accounts]
+    assert found == [TokenBucket((Repeated(event, times),)) for times in (5, 5, 3)]

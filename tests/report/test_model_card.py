@@ -64,6 +64,14 @@ def test_card_and_page_say_what_the_guarantee_means_for_people_with_several_rows
     assert "person with" not in render_card(old) + render_page([old])
 
 
+@pytest.mark.parametrize(("together", "who"), [(1, "each person joins"), (5, "each row joins")])
+def test_the_page_says_whether_people_or_rows_are_drawn(run: veil.Run, together: int, who: str) -> None:
+    record = run.as_json()
+    record["privacy"] |= {"unit": "one person", "rows_together": together}
+    record["details"] |= {"sampling": "poisson"}
+    assert f"Poisson: {who} a batch" in render_page([record])
+
+
 def test_card_and_page_say_how_far_training_rows_may_be_from_new_ones(run: veil.Run) -> None:
     said = run.certificate.generalisation_statement
     assert "points" in said

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.tables.table_cases import held_out_of, messy, with_value
-from veil.accounting import Ledger, Pld
-from veil.accounting.verify import verify
+from veil.accounting import Certificate, Ledger, Pld, certify
+from veil.accounting.certificate import guarantees_by_account
+from veil.accounting.verify import OF_TRAINED, Verdict, verify
 from veil.auditing.rebuilding import rebuild_rows
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
+from veil.request import Request
 from veil.tables import load_predictor
 from veil.tables.splitting import Holdout, row_identities
+from veil.tables.table_run import train_table
 from veil.training.run import load
+from veil.training.run_folder import EVALUATION
 
 
 def test_the_evaluation_of_held_out_rows_is_reserved_in_a_ledger_of_its_own(train: Any, tmp_path: Path) -> None:
@@ -152,3 +158,64 @@ def test_no_row_of_a_small_group_is_held_out_so_that_every_group_is_trained_on(
         group["name"]: group["rows"] for group in json.loads((tmp_path / "run" / "run.json").read_text())["groups"]
     }
     assert sizes["lagoon"] == 8
+
+
+@pytest.fixture(scope="module")
+def unequal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose groups pay unequally in training, and measures held-out rows of both."""
+    rng = np.random.default_rng(4)
+    sex = rng.choice(["f", "m"], 1200, p=[0.1, 0.9])
+    table = tmp_path_factory.mktemp("unequal") / "people.csv"
+    pd.DataFrame({"a": rng.normal(size=1200).round(3), "sex": sex, "ill": rng.integers(0, 2, 1200)}).to_csv(
+        table, index=False
+    )
+    given = {"data": table, "target": "ill", "group": ("sex",), "method": "dp-is-sgd", "model": "logistic"}
+    train_table(
+        Request.checked(**given, settings={"epsilon": 1.0, "steps": 5, "batch_size": 40, "seed": 1}),
+        out=table.parent / "run",
+    )
+    return table.parent / "run"
+
+
+def changed(run: Path, to: Path, **fields: object) -> Verdict:
+    """The verdict on a copy of the run whose certificate, and its copy in the record, say something else."""
+    copytree(run, to)
+    for name in ("certificate.json", "run.json"):
+        whole = json.loads((to / name).read_text())
+        (whole if name == "certificate.json" else whole["certificate"]).update(fields)
+        (to / name).write_text(json.dumps(whole))
+    return verify(to / "certificate.json")
+
+
+def test_a_held_out_row_is_not_promised_the_smaller_epsilon_of_its_groups_training(unequal: Path) -> None:
+    certificate = Certificate.load(unequal / "certificate.json")
+    trained = certify(Ledger.open(unequal / "ledger.jsonl"), Pld()).by_group
+    measured = Ledger.open(unequal / EVALUATION)
+    paid = guarantees_by_account(measured, Pld())[0]
+    assert min(trained.values()) < paid / 2, "else there is nothing to test"
+    assert all(epsilon >= paid for epsilon in certificate.by_group.values())
+    assert certificate.held_out == {EVALUATION: pytest.approx(paid)}
+    assert any("the larger of two" in said for said in certificate.assumptions)
+    assert verify(unequal / "certificate.json").holds
+
+
+def test_a_certificate_that_leaves_held_out_rows_out_is_not_verified(unequal: Path, tmp_path: Path) -> None:
+    certificate = Certificate.load(unequal / "certificate.json")
+    trained = certify(Ledger.open(unequal / "ledger.jsonl"), Pld())
+    small = {"by_group": trained.by_group, "spent_by_group": trained.spent_by_group, "epsilon": trained.epsilon}
+    small |= {"by_owner": trained.by_owner, "statement": trained.statement}
+    verdict = changed(unequal, tmp_path / "lower", **small)
+    assert any("by_group does not follow" in fault for fault in verdict.faults)
+    verdict = changed(unequal, tmp_path / "uncounted", **small, held_out={})
+    assert any("held-out rows have ε = 1" in fault for fault in verdict.faults)
+    said = [OF_TRAINED if "the larger of two" in one else one for one in certificate.assumptions]
+    assert changed(unequal, tmp_path / "earlier", **small, held_out={}, assumptions=said).holds, "as it was said before"
+
+
+def test_a_ledger_of_held_out_rows_that_is_gone_is_missed(unequal: Path, tmp_path: Path) -> None:
+    copytree(unequal, tmp_path / "gone")
+    (tmp_path / "gone" / EVALUATION).unlink()
+    assert (
+        f"{EVALUATION} is missing: the certificate counts what it records"
+        in verify(tmp_path / "gone" / "certificate.json").faults
+    )

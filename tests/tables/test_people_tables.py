@@ -193,6 +193,7 @@ def test_owners_and_budgets_are_those_of_people(data: Path, tmp_path: Path) -> N
     steps = {"settings": {"seed": 1, "steps": 5, "batch_size": 32}}
     certificate = train_table(asked(data, **more, **steps)).certificate
     assert certificate.by_owner["a"] <= 0.5 < certificate.by_owner["b"] <= 2.0
+    assert set(certificate.by_owner) == {"a", "b"}, "held-out people are of these owners, not of another"
     assert "Each person has the ε of their owner" in certificate.statement
     table.assign(clinic=np.where(np.arange(len(table)) % 2 == 0, "a", "b")).to_csv(data, index=False)
     with pytest.raises(InputError, match="has rows of several owners"):

@@ -137,6 +137,23 @@ def test_groups_of_few_rows_are_merged_in_training_test_and_held_out_rows(tmp_pa
     assert answer["metrics"]["by_group"]["other groups"]["n"] == 200, "a group that nobody knew is one of the others"
 
 
+def test_with_declared_sizes_nobody_learns_which_merged_groups_have_rows(tmp_path: Path, veil: Program) -> None:
+    schema = '[columns.votes]\nkind = "target"\nvalues = ["no", "yes"]\n[columns.region]\nkind = "group"\n'
+    schema += 'values = ["north", "south", "isles", "coast"]\n[columns.x]\nkind = "numeric"\nlow = 0.0\nhigh = 1.0\n'
+    (tmp_path / "schema.toml").write_text(schema + "[group_sizes]\nnorth = 90\nsouth = 90\nisles = 9\ncoast = 9\n")
+    words = ("train", str(tmp_path / "a.csv"), "--target", "votes", "--group", "region", "--schema")
+    words = (*words, str(tmp_path / "schema.toml"), "--merge-groups-below", "15", "--dry-run")
+    told = []
+    for seldom in (["isles", "coast"], ["isles"]):
+        regions = (["north", "south"] * 90 + seldom * 10)[:190]
+        rows = {"x": 0.5, "region": regions, "votes": ["no", "yes"] * (len(regions) // 2)}
+        pd.DataFrame(rows).to_csv(tmp_path / "a.csv", index=False)
+        code, out, err = veil(*words)
+        assert code == 0, err
+        told.append([line for line in (out + err).splitlines() if "Merged into one group" in line])
+    assert told[0] == told[1] != []
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from torch import nn
 
 from tests.program import Program
 from veil.accounting import Certificate, Ledger, Pld
 from veil.accounting.verify import verify
+from veil.budget_store import BudgetStore
 from veil.errors import InputError
+from veil.gradients import GradientError
+from veil.plans.plan import UNTRIED
 from veil.request import TuneRequest
 from veil.tables import tuning
+from veil.training import fitting
 from veil.training.run_folder import CHOOSING, EVALUATION, LEDGER
 
 FEW = ["auto", "group-gd steps=10 weight=0.5"]
@@ -69,8 +75,6 @@ def test_a_search_has_one_certificate_that_a_second_accountant_confirms(searched
 
 
 def test_a_certificate_that_claims_less_than_the_trials_cost_is_refuted(searched: Path, tmp_path: Path) -> None:
-    import shutil
-
     folder = tmp_path / "copy"
     shutil.copytree(searched, folder)
     record = json.loads((folder / "certificate.json").read_text())
@@ -221,3 +225,76 @@ def test_a_first_candidate_of_another_relation_is_rejected_before_anything_is_ch
     with pytest.raises(InputError, match="relation"):
         tuning.tune(asked(table, candidate=["erm", "auto"]), tmp_path / "run")
     assert not (tmp_path / "run" / LEDGER).exists()
+
+
+def test_the_ledger_of_the_rows_chosen_by_is_missed_when_it_is_gone(searched: Path, tmp_path: Path) -> None:
+    shutil.copytree(searched, tmp_path / "copy")
+    (tmp_path / "copy" / CHOOSING).unlink()
+    faults = verify(tmp_path / "copy" / "certificate.json").faults
+    assert any(fault.startswith(f"{CHOOSING} is missing") for fault in faults), faults
+
+
+def test_a_model_that_mixes_rows_is_found_before_the_data_set_is_charged(
+    table: Path, tmp_path: Path, veil: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mixing(self: tuning.Parts, request: object, seed: object) -> nn.Module:
+        inputs = self.opened.problem.public.input_shape[0]
+        return nn.Sequential(nn.Linear(inputs, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    store = str(tmp_path / "store.sqlite")
+    assert veil("budget", "create", "people", "--epsilon", "2.5", "--delta", "0.01", "--store", store)[0] == 0
+    monkeypatch.setattr(tuning.Parts, "model", mixing)
+    request = asked(table, candidate=["dp-sgd steps=2"], dataset="people", store=store)
+    with pytest.raises(GradientError, match="BatchNorm"):
+        tuning.tune(request, tmp_path / "run")
+    assert not (tmp_path / "run" / LEDGER).exists()
+    assert BudgetStore.open(store).history("people") == []
+
+
+def test_what_could_not_be_tested_of_a_candidate_is_said(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "check_rows_apart", lambda *_: [UNTRIED])
+    run = tuning.tune(asked(table, candidate=["auto steps=5"], trials=1.1), tmp_path / "run")
+    assert UNTRIED in run.certificate.not_covered
+
+
+def test_a_charged_search_keeps_no_time_of_its_start(table: Path, tmp_path: Path, veil: Program) -> None:
+    store = str(tmp_path / "store.sqlite")
+    assert veil("budget", "create", "people", "--epsilon", "2.5", "--delta", "0.01", "--store", store)[0] == 0
+    request = asked(table, candidate=["auto steps=5"], trials=1.1, dataset="people", store=store)
+    tuning.tune(request, tmp_path / "run")
+    for path in (tmp_path / "run").iterdir():
+        times = re.findall(rb"\d\d:\d\d:\d\d", path.read_bytes()) if path.suffix in (".json", ".toml", ".md") else []
+        assert len(times) == (1 if path.name == "budget.json" else 0), path.name  # of the end
+
+
+def test_a_search_does_not_continue_with_other_public_rows(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public, rows = tmp_path / "public.csv", pd.read_csv(table).head(200)
+    rows.to_csv(public, index=False)
+    request = asked(table, candidate=["auto steps=5"], test=public, trials=1.1)
+
+    def killed(self: tuning.Trials, number: int, choice: int) -> float:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning.Trials, "run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tuning.tune(request, tmp_path / "run", workers=tuning.Workers(1, "threading"))
+    rows.assign(a=rows["a"] + 1).to_csv(public, index=False)
+    with pytest.raises(InputError, match="the public rows differ"):
+        tuning.tune(request, tmp_path / "run", resume=True)
+
+
+def test_an_error_of_a_trial_does_not_say_which_one_it_is(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: tuning.Trials, number: int, choice: int) -> float:
+        raise OSError(28, "No space left on device", str(self.place(number) / "ledger.jsonl"))
+
+    monkeypatch.setattr(tuning.Trials, "run", full)
+    with pytest.raises(InputError, match="No space left on device: its folder") as error:
+        tuning.tune(asked(table, trials=1.1), tmp_path / "run", workers=tuning.Workers(1, "threading"))
+    assert "00000" not in str(error.value)

@@ -387,3 +387,25 @@ def test_gpt_layers_train_without_the_fallback(recwarn: pytest.WarningsRecorder)
     veil.fit(model, problem, **SETTINGS)
     assert not [w for w in recwarn if "slower generic path" in str(w.message)]
     assert math.isfinite(sum(float(p.sum()) for p in model.parameters()))
+
+
+class Torn(Items):
+    """A data set of which one row cannot be read, and whose error tells what is in it."""
+
+    def __getitem__(self, row: int) -> Any:
+        if row == 17:
+            raise OSError("the secret of row 17")
+        return super().__getitem__(row)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_row_that_cannot_be_read_is_named_before_anything_is_charged(tmp_path: Path, at_once: bool) -> None:
+    items = Torn()
+    if at_once:
+        items.__getitems__ = lambda rows: [items[row] for row in rows]  # type: ignore[attr-defined]
+    problem = Problem.from_dataset(items, targets=CLASSES, groups=GROUPS, inputs=["input_ids"], pad=True)
+    with pytest.raises(InputError, match=r"Row 17 of the data set cannot be read \(OSError\)") as error:
+        veil.fit(Encoder(), problem, out=tmp_path / "run", **SETTINGS)
+    assert "secret" not in str(error.value)
+    assert error.value.__suppress_context__
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()

@@ -15,6 +15,8 @@ from veil.accounting.events import AccountingError, Relation, Selection
 from veil.accounting.generalisation import gap_bounds, gap_sentence
 from veil.accounting.ledger import Account, Ledger, Terms
 from veil.accounting.people import epsilons_shown
+from veil.accounting.pld import Pld
+from veil.accounting.rdp import Rdp
 from veil.accounting.spending_rules import TokenBucket
 from veil.foundation.files import FOR_ALL, write_whole
 
@@ -23,7 +25,7 @@ UNIT_FACT = "unit"
 ROWS_FACT = "rows_of_person"
 """How many rows of a person are accounted for together, where each counts by itself."""
 UNIT, PERSON = "one row", "one person"
-ADDED = ("by_rows", "generalisation")
+ADDED = ("by_rows", "generalisation", "held_out")
 """What certificates of earlier versions do not have."""
 _NAMES = "the names of groups, owners and classes"
 # What cannot be told, and what stays fixed between neighbours, by relation and by where the group sizes come from.
@@ -81,7 +83,9 @@ class Certificate:
     `unit` is what every ε is for: one row, or one person with all their rows. Where it is a row, `by_rows` has the ε of
     a person with that many rows, wherever they stand, and `generalisation` bounds, by group, how far figures on
     training rows are from those on new rows (`gap_bounds`). `columns` says of each column of a table how it was
-    learned, or why it was left out. `model` has the hashes of the trained model (`model_digest.py`).
+    learned, or why it was left out. `held_out` has the ε of rows that took no part in training, by the ledger of what
+    was measured on them: in `by_group` and `by_owner` every row counts by the larger of the two. `model` has the
+    hashes of the trained model (`model_digest.py`).
     """
 
     method: str
@@ -101,6 +105,7 @@ class Certificate:
     ledger_check: str = ""
     unit: str = UNIT
     by_rows: Mapping[str, float] = field(default_factory=dict)
+    held_out: Mapping[str, float] = field(default_factory=dict)
     generalisation: Mapping[str, float] = field(default_factory=dict)
     generalisation_statement: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -167,7 +172,12 @@ def _is_number(value: Any) -> bool:
 
 
 def certify(
-    ledger: Ledger, accountant: Accountant, *, assumptions: tuple[str, ...] = (), not_covered: tuple[str, ...] = ()
+    ledger: Ledger,
+    accountant: Accountant,
+    *,
+    assumptions: tuple[str, ...] = (),
+    not_covered: tuple[str, ...] = (),
+    held_out: Mapping[str, Ledger] | None = None,
 ) -> Certificate:
     """The certificate of a private run. An approximate accountant is rejected.
 
@@ -176,6 +186,7 @@ def certify(
         accountant: What turns events into ε.
         assumptions: Sentences that the guarantee rests on.
         not_covered: Sentences on what it leaves out.
+        held_out: Ledgers of rows that took no part in training, by name.
 
     Returns:
         ε of every group and owner, with statement, assumptions and gaps.
@@ -190,10 +201,19 @@ def certify(
     check_together(terms, accountant)
     guarantees = guarantees_by_account(ledger, accountant)
     readings = _readings(ledger, accountant, guarantees)
-    worst = max(guarantees, default=0.0)
+    apart = {
+        name: (other, guarantees_by_account(other, accountant_of(other.terms)))
+        for name, other in (held_out or {}).items()
+    }
+    accounts = [*terms.accounts, *(account for other, _ in apart.values() for account in other.terms.accounts)]
+    others = [epsilon for _, found in apart.values() for epsilon in found]
+    worst = max([*guarantees, *others], default=0.0)
     if not math.isfinite(worst):
         raise AccountingError("no finite ε holds for this ledger at its δ")
-    by_owner = _largest(terms.accounts, guarantees, "owner")
+    # Rows are held out whoever owns them, and ledgers of held-out rows need not name owners.
+    by_owner = {
+        name: max([epsilon, *others]) for name, epsilon in _largest(terms.accounts, guarantees, "owner").items()
+    }
     # Of people the bound would speak of figures in which every person counts once.
     gaps = gap_bounds(ledger, accountant) if unit_of(terms) == UNIT else {}
     return Certificate(
@@ -203,10 +223,10 @@ def certify(
         delta=terms.delta,
         relation=terms.relation.value,
         accountant=terms.accountant,
-        by_group=_largest(terms.accounts, guarantees, "group"),
+        by_group=_largest(accounts, [*guarantees, *others], "group"),
         by_owner=by_owner,
         budgets=_largest(terms.accounts, [account.budget for account in terms.accounts], "owner"),
-        spent_by_group=_largest(terms.accounts, readings, "group"),
+        spent_by_group=_largest(accounts, [*readings, *others], "group"),
         statement=_statement(worst, terms, by_owner),
         assumptions=assumptions,
         not_covered=not_covered,
@@ -216,6 +236,7 @@ def certify(
         by_rows=epsilons_shown(ledger, accountant) if unit_of(terms) == UNIT and not _selects(terms) else {},
         generalisation=gaps,
         generalisation_statement=gap_sentence(gaps) if gaps else "",
+        held_out={name: max(found, default=0.0) for name, (_, found) in apart.items()},
     )
 
 
@@ -248,6 +269,12 @@ def guarantees_by_account(ledger: Ledger, accountant: Accountant) -> list[float]
     return [known[account.rule] for account in ledger.terms.accounts]
 
 
+def accountant_of(terms: Terms) -> Accountant:
+    """The accountant that a ledger names, for as many rows of a person as it says."""
+    rows = rows_together(terms)
+    return Pld(rows=rows) if terms.accountant == "pld" or rows > 1 else Rdp()
+
+
 def check_budgets(ledger: Ledger, accountant: Accountant) -> None:
     """Reject terms whose rules would let an account exceed its budget; called before anything is released."""
     check_together(ledger.terms, accountant)
@@ -273,7 +300,7 @@ def _readings(ledger: Ledger, accountant: Accountant, guarantees: Sequence[float
     return readings
 
 
-def _largest(accounts: tuple[Account, ...], values: list[float], attribute: str) -> dict[str, float]:
+def _largest(accounts: Sequence[Account], values: Sequence[float], attribute: str) -> dict[str, float]:
     """The largest value of each group or owner."""
     largest: dict[str, float] = {}
     for account, value in zip(accounts, values, strict=True):

@@ -110,6 +110,12 @@ def _has_rungs(rule: TokenBucket) -> bool:
     return any(isinstance(token.event, Envelope) for token in rule.tokens)
 
 
+def _of_steps(rule: SpendingRule, steps: int) -> TokenBucket:
+    """The rule of a plan of so many steps, where the one of a longer plan has one kind of event alone."""
+    assert isinstance(rule, TokenBucket)
+    return TokenBucket(tuple(Repeated(token.event, min(token.times, steps)) for token in rule.tokens if steps))
+
+
 class Ledger:
     """Reservations per cell under the terms' rules; on disk when it has a path, else in memory only."""
 
@@ -188,14 +194,15 @@ class Ledger:
         """The ledger whose rules the guarantee follows from: for certificates, not for spending.
 
         These are the rules of the plan. Where the number of steps is public and all steps cost the same, the run is one
-        of so many steps, and the rule is what was reserved: nothing about it was chosen by looking at a release.
+        of so many steps: nothing about it was chosen by looking at a release. It is as many as were reserved for
+        whoever took part in most of them, since who takes part in a step may follow from releases.
         """
         if self.terms.facts.get(STEPS_PUBLIC) is not True or not self.terms.steps_alike:
             return self
         view = copy(self)
-        accounts = enumerate(self.terms.accounts)
-        rules = tuple(replace(account, rule=TokenBucket(self.spent(cell))) for cell, account in accounts)
-        view.terms = replace(self.terms, accounts=rules)
+        steps = max((times for spent in self._spent for times in spent.values()), default=0)
+        accounts = tuple(replace(account, rule=_of_steps(account.rule, steps)) for account in self.terms.accounts)
+        view.terms = replace(self.terms, accounts=accounts)
         return view
 
     def upto(self, entries: int) -> Ledger:

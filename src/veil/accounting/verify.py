@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,13 +31,19 @@ from dp_accounting import rdp as peer_rdp
 from scipy import stats
 
 from veil.accounting import events as kinds
-from veil.accounting.accountant import Accountant
-from veil.accounting.certificate import ADDED, UNIT, Certificate, certify, check_budgets, rows_together
+from veil.accounting.certificate import (
+    ADDED,
+    UNIT,
+    Certificate,
+    accountant_of,
+    certify,
+    check_budgets,
+    guarantees_by_account,
+    rows_together,
+)
 from veil.accounting.events import AccountingError, Event, Relation, Repeated
 from veil.accounting.ledger import Account, Ledger, LedgerDamaged, Terms
 from veil.accounting.model_digest import NO_HASH, faults_of_model, hashes_in
-from veil.accounting.pld import Pld
-from veil.accounting.rdp import Rdp
 from veil.accounting.spending_rules import RenyiFilter, TokenBucket
 
 TOLERANCE = 0.01
@@ -57,9 +64,14 @@ REMADE = (
     "facts",
     "unit",
     "by_rows",
+    "held_out",
     "generalisation",
     "generalisation_statement",
 )
+# Ledgers of rows that take no part in training.
+AFTER = ("evaluation.jsonl", "selection.jsonl")
+# What certificates said in place of `held_out` before they had it.
+OF_TRAINED = "ε by group and by owner is that of what was trained on."
 # What no ledger holds: the run's own record (run.json) has a copy of it.
 IN_WORDS = ("assumptions", "not_covered")
 
@@ -106,11 +118,11 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
     faults = [
         *_faults_of_folder(certificate_path.parent),
         *faults_of_model(certificate.model, hashes_in(certificate_path.parent) or certificate.model),
-        *_faults(certificate, ledger),
+        *_faults(certificate, ledger, _of_held_out(certificate, certificate_path.parent)),
+        *_faults_of_held_out(certificate, certificate_path.parent),
         *_faults_of_words(certificate, ledger, certificate_path.with_name("run.json")),
         *_faults_before(ledger, certificate_path.with_name("preprocessing.jsonl")),
-        *_faults_after(certificate, certificate_path.with_name("evaluation.jsonl")),
-        *_faults_after(certificate, certificate_path.with_name("selection.jsonl")),
+        *(fault for name in AFTER for fault in _faults_after(certificate, certificate_path.with_name(name))),
     ]
     opinions = []
     known: dict[Any, tuple[float | None, str]] = {}
@@ -147,13 +159,36 @@ def _faults_of_folder(folder: Path) -> Iterable[str]:
         yield "seed.key still exists, so the run is not finished and must not be published: resume it first"
 
 
-def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
+def _of_held_out(certificate: Certificate, folder: Path) -> dict[str, Ledger]:
+    """The ledgers of held-out rows that the certificate counts; one that is damaged is reported apart."""
+    found = {}
+    for name in set(AFTER) & set(certificate.held_out):
+        with suppress(AccountingError):
+            found[name] = _opened(folder / name)
+    return found
+
+
+def _faults_of_held_out(certificate: Certificate, folder: Path) -> Iterable[str]:
+    """Certificates of earlier versions do not count held-out rows: then these may not cost more than it says."""
+    for name in AFTER:
+        there, counted = (folder / name).exists(), name in certificate.held_out
+        if counted and not there:
+            yield f"{name} is missing: the certificate counts what it records"
+        elif there and not counted and not any(said.startswith(OF_TRAINED) for said in certificate.assumptions):
+            with suppress(AccountingError):
+                ledger = _opened(folder / name)
+                found = max(guarantees_by_account(ledger, accountant_of(ledger.terms)), default=0.0)
+                if min(certificate.by_group.values(), default=0.0) < found * (1 - TOLERANCE):
+                    yield f"{name}: held-out rows have ε = {found:.3g}, which is more than the certificate says"
+
+
+def _faults(certificate: Certificate, ledger: Ledger, held_out: Mapping[str, Ledger]) -> Iterable[str]:
     terms = ledger.terms
     if certificate.ledger_check != ledger.check:
         yield "the ledger has changed since the certificate was made"
     if certificate.delta != terms.delta or certificate.relation != terms.relation.value:
         yield "δ or relation differ between certificate and ledger"
-    if set(certificate.by_group) != {account.group for account in terms.accounts}:
+    if not {account.group for account in terms.accounts} <= set(certificate.by_group):
         yield "groups differ between certificate and ledger"
     if certificate.epsilon != max(certificate.by_group.values(), default=None):
         yield "the certificate's ε is not the largest of its groups' ε"
@@ -161,7 +196,7 @@ def _faults(certificate: Certificate, ledger: Ledger) -> Iterable[str]:
     if terms.accountant not in ACCOUNTANTS:
         yield f"the ledger's accountant is {terms.accountant!r}, which certifies nothing"
         return
-    found, remade = certificate.as_json(), certify(ledger, accountant_of(terms)).as_json()
+    found, remade = certificate.as_json(), certify(ledger, accountant_of(terms), held_out=held_out).as_json()
     for name in REMADE:
         if name.startswith(ADDED) and not found[name]:
             continue  # certificates of earlier versions have none
@@ -255,12 +290,6 @@ def _same(found: Any, remade: Any) -> bool:
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 200 else text[:200] + " …"
-
-
-def accountant_of(terms: Terms) -> Accountant:
-    """The accountant that a ledger names, for as many rows of a person as it says."""
-    rows = rows_together(terms)
-    return Pld(rows=rows) if terms.accountant == "pld" or rows > 1 else Rdp()
 
 
 def _second_epsilon(account: Account, ledger: Ledger) -> tuple[float | None, str]:

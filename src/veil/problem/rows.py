@@ -129,10 +129,29 @@ def made_up_lengths(count: int) -> list[int]:
 
 
 def fetched(items: Any, rows: NDArray[np.int64]) -> list[Any]:
-    """Some items; all at once where the data set can do that."""
-    if hasattr(items, "__getitems__"):
-        return list(items.__getitems__([int(row) for row in rows]))
-    return [items[int(row)] for row in rows]
+    """Some items; all at once where the data set can do that. One that cannot be read is named by its number alone."""
+    try:
+        if hasattr(items, "__getitems__"):
+            return list(items.__getitems__([int(row) for row in rows]))
+        return [items[int(row)] for row in rows]
+    except InputError:
+        raise
+    except Exception:
+        number, kind = _unreadable(items, rows)
+        raise InputError(
+            f"Row {number} of the data set cannot be read ({kind}): repair it or take it out. A run that has read rows "
+            "before stays charged; with out= all rows are read once before anything is charged."
+        ) from None
+
+
+def _unreadable(items: Any, rows: NDArray[np.int64]) -> tuple[int, str]:
+    """The number of the first item that cannot be read, in the data set itself, and the kind of its error."""
+    for row in rows.tolist():
+        try:
+            items[row]
+        except Exception as error:
+            return (int(items.indices[row]) if isinstance(items, Subset) else row), type(error).__name__
+    return int(rows[0]), "only together with others"
 
 
 @dataclass(frozen=True)

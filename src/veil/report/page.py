@@ -170,6 +170,7 @@ def environment(*, escaped: bool) -> Environment:
         people_relations=wording.PEOPLE_RELATIONS,
         accountants=wording.ACCOUNTANTS,
         samplings=wording.SAMPLINGS,
+        people_samplings=wording.PEOPLE_SAMPLINGS,
         sizes=wording.SIZES,
     )
     return filling

@@ -35,7 +35,7 @@ def privacy_figures(run: Record) -> dict[str, Figure]:
             value_label="Guaranteed ε",
             mark_label="Budget" if common is not None else "",
             inner_label="Spent by the ledger" if spent else "",
-            note="" if common is not None else "Owners set budgets: a group shows the largest ε among its rows.",
+            note="" if common is not None else f"Owners set budgets: a group shows the largest ε among its {many}.",
         )
     if len(by_owner) > 1:
         figures["epsilon-owners"] = Bars(

@@ -37,6 +37,13 @@ SAMPLINGS = {
     "shuffled": "shuffled: one pass after another over all rows",
     "none": "none: every step reads all rows",
 }
+# The same where a person's rows count as one entry.
+PEOPLE_SAMPLINGS = {
+    "poisson": "Poisson: each person joins a batch independently, at a public rate",
+    "wor": "without replacement: every batch has a fixed, public number of people",
+    "shuffled": "shuffled: one pass after another over all people",
+    "none": "none: every step reads all people",
+}
 FIGURE_NAMES = {
     **TITLES,
     "accuracy": "Overall accuracy",

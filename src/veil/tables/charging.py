@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from veil.accounting import Relation
@@ -111,4 +111,5 @@ class Charge(Callback):
                 self._reservation.cancel()
 
     def _name(self) -> str:
-        return f"{self._folder.name}, {datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}"
+        """A name that no other run has. When it began stays out: beside its end that tells how long a search took."""
+        return f"{self._folder.name}, {secrets.token_hex(4)}"

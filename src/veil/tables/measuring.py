@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 import pandas as pd
 from torch import nn
 
-from veil.accounting import AccountingError, Ledger, Relation
+from veil.accounting import AccountingError, Ledger, Relation, Terms
 from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.metrics import evaluate
@@ -41,9 +42,9 @@ def held_out_problem(
     return table_problem(held, encoding, columns, facts, group_sizes=sizes)
 
 
-OF_TRAINED = (
-    "ε by group and by owner is that of what was trained on. What was held out and measured has ε = {:.3g}, whatever "
-    "its group."
+LARGER = (
+    "ε by group and by owner is the larger of two: that of what was trained on, and that of what was held out and "
+    "measured, which is {:.3g} whatever its group."
 )
 
 
@@ -72,6 +73,7 @@ class HeldOutFigures:
         folder = self.folder
         if folder is not None:
             folder.hold_to("measured", measured_identity(model, self.seed), before=EVALUATION)
+        opened = _Opened(Ledger if folder is None else partial(folder.ledger, name=EVALUATION))
         allowance = Allowance(
             epsilon=min((self.allowed, plan.settings.epsilon, *(plan.facts.budgets or ()))),
             delta=plan.delta,
@@ -79,7 +81,7 @@ class HeldOutFigures:
             # of each held-out person one row is measured, however many count in training
             accountant=plan.settings.accountant_for(self.rows.public),
             noise=GaussianNoise(self.seed, secure=plan.settings.secure_noise),
-            open_ledger=Ledger if folder is None else partial(folder.ledger, name=EVALUATION),
+            open_ledger=opened.open,
         )
         numbers = self.rows.targets.is_floating_point()
         release, said = (noisy_errors, DISJOINT_ERRORS) if numbers else (noisy_metrics, DISJOINT)
@@ -89,8 +91,20 @@ class HeldOutFigures:
         people = plan.facts.unit == "person"
         found = [DISJOINT_PEOPLE if people else said[Relation(plan.relation)]]
         if len(set(plan.rules or ())) > 1:
-            found.append(OF_TRAINED.format(allowance.epsilon))
-        return Measured(metrics, assumptions=tuple(found))
+            found.append(LARGER.format(allowance.epsilon))
+        return Measured(metrics, assumptions=tuple(found), held_out={EVALUATION: opened.ledgers[0]})
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """Remembers the ledger that a release opens."""
+
+    make: Callable[[Terms], Ledger]
+    ledgers: list[Ledger] = field(default_factory=list)
+
+    def open(self, terms: Terms) -> Ledger:
+        self.ledgers.append(self.make(terms))
+        return self.ledgers[-1]
 
 
 SHOWN = "Exact figures on the training rows, requested with --show-private. Do not publish this folder."

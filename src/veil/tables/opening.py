@@ -453,7 +453,9 @@ def _looked(by: Opening, request: Request, columns: Columns, tables: Tables, enc
     tested = None if public is None else group_names(public, columns)[0]
     facts = problem.public
     if columns.kept is not None:
-        found += look_at_merging(group_names(table, replace(columns, kept=None))[0], columns.kept)
+        whole = replace(columns, kept=None)
+        declared = whole.group_sizes()  # which of these have rows is a fact of private rows
+        found += look_at_merging(group_names(table, whole)[0] if declared is None else declared, columns.kept)
     found += look_at_groups(dict(zip(facts.groups, facts.group_sizes, strict=True)), tested)
     if by.say is not None:
         for remark in found:

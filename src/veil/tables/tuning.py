@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +45,7 @@ from veil.tables.opening import Opened, Opening, Say, open_rows
 from veil.tables.preparing import holdout_of
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
 from veil.tables.table_run import asked_columns, charge_of, configuration, preprocessing_of, seed_of
-from veil.training.fitting import Job, Measured, execute
+from veil.training.fitting import Job, Measured, execute, tested
 from veil.training.identity import Identity, settings_of
 from veil.training.run import Run
 from veil.training.run_folder import CHOOSING, LEDGER, RunFolder, finished_in, under_way
@@ -66,8 +67,8 @@ PARTS = (
 CHOSEN_BY_PUBLIC = "Trials were scored on one half of the public rows, and the chosen model was measured on the other."
 CANDIDATES_CHOSEN = "The choice of the candidates and of the number of trials, if it was based on these rows."
 TIME = (
-    "How long the search took and what it used of the machine: both tell the number of trials, which the guarantee "
-    "needs to be secret. Do not publish them."
+    "How long the search took and what it used of the machine, the times in the budget store included: they tell the "
+    "number of trials, which the guarantee needs to be secret. Do not publish them."
 )
 
 
@@ -113,7 +114,7 @@ class Trials:
 
     def run(self, number: int, choice: int) -> float:
         """One trial in its folder, unless it is there already; returns its score, larger is better."""
-        target = self.folder / f"{number:06d}"
+        target = self.place(number)
         if not finished_in(target):
             torch.set_num_threads(1)
             seed, plan = Seed(self.seed.key("trial", number), self.seed.given), self.search.plans[choice]
@@ -131,6 +132,10 @@ class Trials:
             finally:
                 folder.close()
         return score_in(target)
+
+    def place(self, number: int) -> Path:
+        """The folder of a trial."""
+        return self.folder / f"{number:06d}"
 
     def drawn(self, number: int) -> tuple[int, int]:
         """A trial's number and candidate, by a draw that looks at no other trial."""
@@ -212,12 +217,18 @@ def tune(
         search = _planned(request, parts)
         folder.hold_to("search", Identity({"search": json.dumps(search.as_json(), sort_keys=True)}))
         rows = rows_identity(
-            {"training rows": parts.opened.problem, "held-out rows": parts.opened.held_out}, folder.seed
+            {
+                "training rows": parts.opened.problem,
+                "held-out rows": parts.opened.held_out,
+                "public rows": parts.opened.test,
+            },
+            folder.seed,
         )
         folder.hold_to("rows", rows, before=LEDGER)
+        untested = _tested(request, parts, search)
         best = _searched(request, parts, search, folder, charge, workers or Workers())
         shown = {**configuration(first, columns), **(config or {}), HOLDOUT_KEY: parts.split.holdout.key.secret.hex()}
-        run = _finished(best, shown, parts, folder)
+        run = _finished(best, shown, parts, folder, untested)
         if charge is not None:
             charge.finish()
         # Renamed first: what a kill leaves of a folder half deleted is no trial of a resumed search.
@@ -291,6 +302,15 @@ def _planned(request: TuneRequest, parts: Parts) -> Search:
     return search
 
 
+def _tested(request: TuneRequest, parts: Parts, search: Search) -> list[str]:
+    """Test every candidate on synthetic rows before anything is charged; what cannot be tested is not covered."""
+    said: list[str] = []
+    for choice, plan in enumerate(search.plans):
+        model = parts.model(request_of(request, search, choice), Seed.from_int(0))
+        said += tested(Job(model, parts.opened.problem), plan)
+    return list(dict.fromkeys(said))
+
+
 @dataclass(frozen=True)
 class _Best:
     """The best trial: its number, its candidate, the ledger of the whole; the scores that may be seen."""
@@ -302,6 +322,7 @@ class _Best:
     shown: Sequence[Mapping[str, Any]]
     folder: Path
     request: TuneRequest
+    held_out: dict[str, Ledger]
 
 
 def _searched(
@@ -339,7 +360,8 @@ def _searched(
     if search.charge == "composition":
         labels = [candidate.label for candidate in search.candidates]
         shown = [{"trial": n + 1, "candidate": labels[c], "score": s if math.isfinite(s) else None} for n, c, s in done]
-    return _Best(number, choice, ledgers[0], search, shown, private / f"{number:06d}", request)
+    held_out = {name: ledger for name, ledger in zip(terms, ledgers, strict=True) if name != LEDGER}
+    return _Best(number, choice, ledgers[0], search, shown, trials.place(number), request, held_out)
 
 
 def _reserve(ledgers: Sequence[Ledger], number: int) -> None:
@@ -360,7 +382,15 @@ def _in_parallel(trials: Trials, drawn: Sequence[tuple[int, int]], workers: Work
 
 
 def _run(trials: Trials, drawn: tuple[int, int]) -> float:
-    return trials.run(*drawn)
+    """One trial. No error names its folder: the number of it says that there were so many trials."""
+    number, choice = drawn
+    try:
+        return trials.run(number, choice)
+    except Exception as error:
+        said, name = str(error), trials.place(number).name
+        if name not in said:
+            raise
+        raise InputError("a trial failed: " + re.sub(rf"\S*{name}\S*", "its folder", said)) from None
 
 
 def _one_by_one(trials: Trials, count: int, reserve: Callable[[int], None]) -> list[tuple[int, int, float]]:
@@ -370,13 +400,13 @@ def _one_by_one(trials: Trials, count: int, reserve: Callable[[int], None]) -> l
     for number in range(count):
         choice = ask()
         reserve(number)
-        score = trials.run(number, choice)
+        score = _run(trials, (number, choice))
         tell(score)
         found.append((number, choice, score))
     return found
 
 
-def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFolder) -> Run:
+def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFolder, untested: Sequence[str]) -> Run:
     """The run of the best trial: measured on rows that had no part in the choice, certified for the whole search."""
     search, opened = best.search, parts.opened
     candidate, whole = search.candidates[best.choice], search.whole()
@@ -395,6 +425,7 @@ def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFold
     not_covered = [
         CANDIDATES_CHOSEN,
         *opened.not_covered,
+        *untested,
         *(sentence for one in measured for sentence in one.not_covered),
     ]
     not_covered += [TIME] if search.charge == "selection" else []
@@ -417,6 +448,7 @@ def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFold
                 *(s for one in measured for s in one.assumptions),
             ),
             not_covered=tuple(dict.fromkeys(not_covered)),
+            held_out=best.held_out | dict(measured[0].held_out),
         ),
         findings={"Search": {name: value for name, value in finding.items() if value is not None}}
         | ({"Trials": list(best.shown)} if best.shown else {}),

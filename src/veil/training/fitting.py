@@ -102,13 +102,17 @@ def require_problem(given: Any) -> None:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a measurement adds to a run: figures, findings, effects of columns, and sentences for its certificate."""
+    """What a measurement adds to a run: figures, findings, effects of columns, and sentences for its certificate.
+
+    `held_out` has the ledger of what it cost rows that took no part in training, by the ledger's name.
+    """
 
     metrics: GroupMetrics | None = None
     findings: Mapping[str, Any] = field(default_factory=dict)
     effects: Mapping[str, Any] | None = None
     assumptions: tuple[str, ...] = ()
     not_covered: tuple[str, ...] = ()
+    held_out: Mapping[str, Ledger] = field(default_factory=dict)
 
 
 Measure = Callable[[nn.Module, Plan], Measured]
@@ -147,6 +151,12 @@ def execute(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, res
     with prepare(job, plan, out, resume) as preparation:
         carry_out(preparation.loop)
         return preparation.finish()
+
+
+def tested(job: Job, plan: Plan) -> list[str]:
+    """Test on synthetic rows, before anything is charged, what executing the plan would need; sentences to be said."""
+    ready = _made_ready(job, plan)
+    return _tried(ready, with_learning_rate(plan, ready.model))
 
 
 def carry_out(loop: Loop) -> None:
@@ -345,6 +355,7 @@ class Preparation:
             columns=tuple(map(dict, self.job.columns)),
             remarks=tuple(self.job.remarks),
             who=who_is_who(self.job.problem) if plan.private else "",
+            held_out=_held_out(measured),
             preprocessing=self.job.preprocessing,
         )
         if self.folder is not None and self.folder.leads:
@@ -378,4 +389,9 @@ def _certificate(loop: Loop, not_covered: Sequence[str], measured: Sequence[Meas
         plan.settings.accountant_for(plan.facts),
         assumptions=(*plan.all_assumptions(loop.seed.given), *more),
         not_covered=tuple(dict.fromkeys([*missing, *shown])),
+        held_out=_held_out(measured),
     )
+
+
+def _held_out(measured: Sequence[Measured]) -> dict[str, Ledger]:
+    return {name: ledger for found in measured for name, ledger in found.held_out.items()}

@@ -39,7 +39,7 @@ from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
 from veil.training.callbacks import Callback, StepReport
 from veil.training.carrying import GRADIENT, StepReleases
-from veil.training.fitting import Job, execute
+from veil.training.fitting import Job, Measured, execute
 from veil.training.identity import who_is_who
 from veil.training.losses import row_losses
 from veil.training.process_group import ProcessGroup
@@ -184,7 +184,16 @@ def raise_budgets(
     )
     plan = _continued(raised_plan(run.plan, budgets, steps), run)
     missing = (*run.certificate.not_covered, OTHER_BRANCHES)
-    job = Job(copy.deepcopy(run.model), problem, evaluation, loss, callbacks, missing, run.config)
+    job = Job(
+        copy.deepcopy(run.model),
+        problem,
+        evaluation,
+        loss,
+        callbacks,
+        missing,
+        run.config,
+        measures=[lambda model, plan: Measured(held_out=run.held_out)],
+    )
     with _folder(out, plan, run) as folder:
         more = execute(job, plan, folder)
         _copy_ledgers(run, folder, LEDGERS)
@@ -260,14 +269,22 @@ def roll_back(
         made = (Earlier(purpose, 0, found, events) for purpose, events in releases.events.items())
         for part in (*plan.earlier, *made):
             ledger.reserve(part.purpose, part.first, part.count, part.events)
-        ended = _at(run, back, own[found], ledger, evaluation)
+        held_out = run.held_out if measured_before else {}
+        ended = _at(run, back, own[found], ledger, evaluation, held_out)
         if folder is not None:
             ended.save(folder.path)
             _copy_ledgers(run, folder, kept)
     return ended
 
 
-def _at(run: Run, plan: Plan, point: Checkpoint, ledger: Ledger, evaluation: Problem | None) -> Run:
+def _at(
+    run: Run,
+    plan: Plan,
+    point: Checkpoint,
+    ledger: Ledger,
+    evaluation: Problem | None,
+    held_out: Mapping[str, Ledger],
+) -> Run:
     """The run as it stood at a checkpoint."""
     missing = (*run.certificate.not_covered, LATER_IS_GONE, *((METRICS,) if evaluation is not None else ()))
     certificate = certify(
@@ -275,12 +292,13 @@ def _at(run: Run, plan: Plan, point: Checkpoint, ledger: Ledger, evaluation: Pro
         plan.settings.accountant_for(plan.facts),
         assumptions=plan.all_assumptions(plan.settings.seed is not None),
         not_covered=tuple(dict.fromkeys(missing)),
+        held_out=held_out,
     )
     model = copy.deepcopy(run.model)
     model.load_state_dict(dict(point.weights))
     metrics = None if evaluation is None else evaluate(model, evaluation, plan.facts.groups)
     history = run.history[run.history["step"] < point.steps].reset_index(drop=True)
-    return Run(model, plan, history, metrics, certificate, config=run.config, who=run.who)
+    return Run(model, plan, history, metrics, certificate, config=run.config, who=run.who, held_out=held_out)
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

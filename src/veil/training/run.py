@@ -18,6 +18,7 @@ from torch import nn
 
 import veil
 from veil import methods
+from veil.accounting import Ledger
 from veil.accounting.certificate import Certificate
 from veil.accounting.model_digest import PREPROCESSING_FILE, WEIGHTS_FILE, model_hashes, stored_weights
 from veil.errors import InputError, require
@@ -36,8 +37,8 @@ class Run:
     """A trained model with its history, metrics and certificate; `effects` is what an additive model learned.
 
     `columns` has what became of each column of a table: its role, and how it is learned or why it is not. `who` is a
-    digest of who is who in the rows, which only this process can compare.
-    `columns` has what became of each column of a table: its role, and how it is learned or why it is not.
+    digest of who is who in the rows, which only this process can compare; `held_out` has the ledgers of rows that took
+    no part in training.
     `preprocessing` is how a model of tables turns columns into numbers. The certificate names the model by its hashes.
     """
 
@@ -55,6 +56,7 @@ class Run:
     columns: tuple[Mapping[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
     who: str = field(default="", repr=False, compare=False)
+    held_out: Mapping[str, Ledger] = field(default_factory=dict, repr=False, compare=False)
     preprocessing: Mapping[str, Any] | None = None
     trained: str = field(init=False, repr=False, compare=False)
 

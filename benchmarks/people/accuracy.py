@@ -33,8 +33,8 @@ EPSILON, DELTA, TOGETHER = 1.0, 1e-6, 10
 SETTINGS: dict[str, dict[str, Any]] = {"auto": {}, "dp-sgd": {"epochs": 5, "batch_size": 1024}}
 
 
-def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
-    """Means over seeds; `repeats` is ignored: five seeds, or one, of which every figure is in the results."""
+def run(quick: bool) -> list[dict[str, Any]]:
+    """Means over five seeds, or one."""
     made = {"visits": lambda seed: visits(4_000 if quick else 50_000, seed), "adult": adult_visits}
     rows = []
     for name, make in made.items():
