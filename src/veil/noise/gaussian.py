@@ -214,7 +214,7 @@ class GaussianNoise:
             for name, count in zip(single, counts, strict=True)
         ]
         flat = torch.empty(sum(counts))
-        parts = flat.split(counts)
+        parts = torch.split(flat, counts)
         _fill(streams, [part.numpy() for part in parts], std)
         noise |= {name: part.view(size) for (name, size), part in zip(single.items(), parts, strict=True)}
         return noise
@@ -230,8 +230,8 @@ class GaussianNoise:
         normals, start = joint_normals(streams), 0
         released: dict[str, Tensor] = {}
         for name, value in values.items():
-            exact = value.detach().cpu()
-            exact = (exact if exact.dtype == torch.float32 else exact.to(torch.float64)).numpy()
+            held = value.detach().cpu()
+            exact = (held if held.dtype == torch.float32 else held.to(torch.float64)).numpy()
             dtype = np.float64 if _dtype(value) == torch.float64 else np.float32
             noise = normals[start : start + value.numel()]
             released[name] = torch.from_numpy(add_on_grid(exact, noise, std, dtype)).to(value.device)

@@ -75,7 +75,7 @@ class Optimizer:
         for group in () if self._own else self._torch.param_groups:
             group["lr"] = rate
         smooth = self.filter.smooth(gradient) if self.filter else gradient
-        laid_out = {
+        laid_out: dict[Tensor, Tensor] = {
             parameter: laid
             for name, parameter in self._parameters.items()
             if (laid := _laid_out_like(parameter, smooth.get(name))) is not None

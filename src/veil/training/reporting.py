@@ -128,7 +128,9 @@ def spent_by_group(ledger: Ledger, plan: Plan, exact: bool = True) -> dict[str, 
 def _at_most(account: Account, spent: Sequence[Repeated], delta: float, accountant: Accountant) -> float:
     """An upper bound of ε of a part of a rule's tokens."""
     found = quick_epsilon(spent, delta)
-    return found if found <= account.budget else min(found, _guarantee(account.rule, delta, accountant))
+    if found <= account.budget:
+        return found
+    return min(found, _guarantee(account.rule, delta, accountant))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1024)
