@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as peer
 from scipy import stats
+from scipy.integrate import trapezoid
 
 from veil.accounting import (
     Account,
@@ -65,7 +66,7 @@ def hockey_stick(first: Sequence[tuple[float, float]], second: Sequence[tuple[fl
     """H_a of two mixtures of unit normals, given as (weight, mean), by brute force."""
     x = np.linspace(-25.0, 35.0, 60_001)
     density = [sum(w * stats.norm.pdf(x - mean) for w, mean in side) for side in (first, second)]
-    return float(np.trapezoid(np.maximum(density[0] - a * density[1], 0.0), x))
+    return float(trapezoid(np.maximum(density[0] - a * density[1], 0.0), x))
 
 
 @pytest.mark.parametrize("event", KINDS, ids=repr)
