@@ -16,6 +16,7 @@ from veil.datasets import GroupSpec, generate
 ROOT = Path(__file__).parents[2]
 # Pages whose own tests run them: tests/tables/test_tables_page.py, tests/docs/test_pages.py, tests/budget_store, …
 ELSEWHERE = {"tables.md", "data.md", "your-own-model.md", "methods/your-own.md", "budgets.md", "gradients.md"}
+ELSEWHERE |= {"distributed.md"}
 # The same at a size that takes a moment.
 SMALLER = {"canaries=20_000": "canaries=200", "steps=200, batch_size=1000": "steps=5, batch_size=50"}
 # Packages that a page names and that need not be there.

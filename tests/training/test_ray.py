@@ -1,4 +1,4 @@
-"""A comparison and shadow models on a local Ray are those of the local workers, bit by bit."""
+"""Runs on Ray are those of local workers, bit by bit, also where an actor or a whole machine dies in the middle."""
 
 from __future__ import annotations
 
@@ -9,25 +9,59 @@ from pathlib import Path
 
 import pytest
 
+from tests.tables.partition_cases import folder_at
+
 ROOT = Path(__file__).parents[2]
-WORKER = ["-m", "tests.training.ray_worker"]
+COMPARED = ("model.safetensors", "ledger.jsonl", "certificate.json")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'veil-dp[ray]'"),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'veil-dp[ray]'")
-def test_a_local_ray_gives_the_same_runs(tmp_path: Path) -> None:
-    for backend in ("loky", "ray"):
-        found = subprocess.run(
-            [sys.executable, *WORKER, str(tmp_path / backend), backend],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert found.returncode == 0, found.stderr[-2000:]
-    names = sorted(path.relative_to(tmp_path / "loky") for path in (tmp_path / "loky").glob("*/model.safetensors"))
-    assert len(names) == 4
+def ran(module: str, *arguments: str | Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+
+
+def assert_same_runs(ours: Path, theirs: Path, count: int) -> None:
+    names = sorted(path.relative_to(theirs) for path in theirs.rglob("model.safetensors"))
+    assert len(names) == count
     for name in names:
-        for file in (name, name.with_name("ledger.jsonl"), name.with_name("certificate.json")):
-            assert (tmp_path / "ray" / file).read_bytes() == (tmp_path / "loky" / file).read_bytes()
+        for file in COMPARED:
+            assert (ours / name.with_name(file)).read_bytes() == (theirs / name.with_name(file)).read_bytes()
+
+
+def test_actors_that_hold_partitions_give_the_same_model_also_when_one_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VEIL_CACHE", str(tmp_path / "cache"))
+    ran("tests.tables.ray_partitions", tmp_path)
+
+
+@pytest.mark.long
+def test_a_comparison_on_two_machines_of_which_one_dies_gives_the_same_runs(tmp_path: Path) -> None:
+    ran("tests.training.ray_worker", tmp_path / "loky", "loky")
+    own = [sys.executable, "-m", "tests.training.ray_worker", tmp_path / "ray", "ray"]
+    ran("tests.training.two_nodes", tmp_path / "ray" / "*" / "ledger.jsonl", *own)
+    assert_same_runs(tmp_path / "ray", tmp_path / "loky", 4)
+
+
+@pytest.mark.long
+def test_partitions_on_two_machines_of_which_one_dies_give_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VEIL_CACHE", str(tmp_path / "cache"))
+    folder = folder_at(tmp_path)
+    train = ["train", folder, "--schema", tmp_path / "schema.toml", "--epsilon", "3", "--seed", "5"]
+    ran("veil.cli", *train, "--test", tmp_path / "test.csv", "--workers", "1", "--out", tmp_path / "alone")
+    both = [sys.executable, "-m", "veil.cli", *train, "--test", tmp_path / "test.csv", "--workers", "2"]
+    ran("tests.training.two_nodes", tmp_path / "both" / "ledger.jsonl", *both, "--out", tmp_path / "both")
+    assert_same_runs(tmp_path / "both", tmp_path / "alone", 1)

@@ -1,16 +1,20 @@
-"""Parallel: many independent pieces of work over joblib; a worker that dies is replaced and its work is done again."""
+"""Parallel: many independent pieces of work; a worker that dies is replaced and its work is done again.
+
+Work goes to joblib's workers, or to tasks of Ray, which start them again on another machine where one is lost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
+from inspect import isfunction
 from typing import Any, TypeVar
 
 import joblib
 from joblib.parallel import BACKENDS, EXTERNAL_BACKENDS
 
-from veil.errors import InputError, require
+from veil.errors import require
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -48,6 +52,9 @@ def in_order(
     [(-1, 1), (2, 2)]
     """
     given = Workers(workers) if isinstance(workers, int) else workers
+    if given.backend == "ray":
+        yield from _on_ray(work, items, given.jobs)
+        return
     done = deaths = 0
     while done < len(items):
         try:
@@ -63,13 +70,28 @@ def in_order(
 
 def _results(work: Callable[[Item], Result], items: Sequence[Item], workers: Workers) -> Iterable[Any]:
     calls = (joblib.delayed(work)(item) for item in items)
-    if workers.backend == "ray":
-        try:
-            from ray.util.joblib import register_ray
-        except ImportError as error:
-            raise InputError("the backend ray needs the package ray: pip install 'veil-dp[ray]'") from error
-        register_ray()
-    # Ray's backend gives all results at the end; the others give each as it comes.
-    form = "list" if workers.backend == "ray" else "generator"
-    results: Iterable[Any] = joblib.Parallel(n_jobs=workers.jobs, backend=workers.backend, return_as=form)(calls)
+    results: Iterable[Any] = joblib.Parallel(n_jobs=workers.jobs, backend=workers.backend, return_as="generator")(calls)
     return results
+
+
+def _on_ray(work: Callable[[Item], Result], items: Sequence[Item], jobs: int) -> Iterator[tuple[Item, Result | None]]:
+    """The same with tasks of Ray, so many at a time (-1: one for each core of the cluster)."""
+    from veil.foundation.ray_cluster import RayCluster
+
+    cluster = RayCluster(jobs if jobs > 0 else joblib.cpu_count())
+    ray = cluster.ray
+    try:
+        task = ray.remote(work if isfunction(work) else lambda item: work(item)).options(max_retries=PATIENCE)
+        at_once = jobs if jobs > 0 else max(1, int(ray.cluster_resources().get("CPU", 1)))
+        under_way = [task.remote(item) for item in items[:at_once]]
+        for index, item in enumerate(items):
+            try:
+                result: Result | None = ray.get(under_way[index])
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+            except ray.exceptions.RayError:  # the task died with its worker or machine, again and again
+                result = None
+            under_way += [task.remote(following) for following in items[len(under_way) : len(under_way) + 1]]
+            yield item, result
+    finally:
+        cluster.close()

@@ -65,6 +65,7 @@ class Auto(PrivateAndFair):
     """Whiten, then full-batch gradient descent, with group weights from released errors."""
 
     whole: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
 
     aim: Aim = "worst-group"
     clip: float = 0.3

@@ -45,6 +45,7 @@ class GroupGd(PrivateAndFair):
     """Whiten, then descend with all rows."""
 
     whole: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
 
     clip: float = 0.3
     power: float = 0.6

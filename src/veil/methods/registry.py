@@ -16,7 +16,8 @@ from veil.problem import Problem, PublicFacts
 class Method(Protocol):
     """A frozen dataclass whose fields are the method's own options.
 
-    One with `whole = True` solves its problem as a whole and sets its own length and step sizes.
+    One with `whole = True` solves its problem as a whole and sets its own length and step sizes. One with
+    `sums_rows = True` needs nothing but sums over all rows, which may lie in partitions.
     """
 
     name: ClassVar[str]

@@ -47,6 +47,7 @@ Sizes = Literal["counted", "declared", "released"]
 # What is protected as a whole: a row, or all rows of a person.
 Unit = Literal["row", "person"]
 EVERYBODY = "everybody"
+ELSEWHERE = "rows of a table in partitions are not here, only sums over them: use auto or group-gd, or omit --workers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +341,7 @@ class Problem:
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[Nested, Tensor]:
         """Inputs and targets of some rows."""
+        require(self.elsewhere is None, ELSEWHERE)
         if isinstance(self.source, PersonRows):
             return self._placed(self.source.take(rows), self.source.targets(rows))
         index = torch.from_numpy(rows)

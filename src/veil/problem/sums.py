@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -79,14 +80,21 @@ class RowsElsewhere(RowSums, Protocol):
         """Keyed digests of all rows, by what of them it is."""
         ...
 
+    def close(self) -> None:
+        """Let go of the rows."""
+        ...
+
 
 class HeldRows:
     """The rows of one problem, in pieces; what they look like through the last views is kept where memory allows."""
 
+    _share_of: NDArray[np.float64] | None
+
     def __init__(self, problem: Problem, room: float | None = None) -> None:
-        weights = problem.weights
-        self._rows, self._share_of = problem.apart()
-        self._weight_of = self._share_of if weights is None else self._share_of * weights
+        # Of rows alone, shares are 1: no number is kept for each.
+        self._rows, self._share_of = problem, None
+        if problem.several is not None:
+            self._rows, self._share_of = problem.apart()
         self._room = KEPT * memory() if room is None else room
         self._kept: tuple[tuple[str, ...], list[Any]] = ((), [])
 
@@ -99,6 +107,11 @@ class HeldRows:
                 found = value if found is None else found + value
         assert found is not None, "there is always a piece, which may be empty"
         return found
+
+    @property
+    def whole(self) -> bool:
+        """Whether what was seen last is kept of all pieces."""
+        return len(self._kept[1]) == self._pieces
 
     def _seen(self, chain: Chain) -> Iterator[Any]:
         """Every piece through the views. A chain that goes on from the kept one takes what that gave."""
@@ -135,8 +148,10 @@ class HeldRows:
         rows = start + np.flatnonzero(self._rows.present[start : start + ROWS_AT_ONCE])
         inputs, targets = self._rows.batch(rows)
         assert isinstance(inputs, Tensor), "solvers take rows that are one tensor"
-        cells, shares, weights = (values[rows] for values in (self._rows.cell_of, self._share_of, self._weight_of))
-        return Part(inputs, targets, torch.from_numpy(cells), torch.from_numpy(shares), torch.from_numpy(weights))
+        shares = np.ones(len(rows)) if self._share_of is None else self._share_of[rows]
+        weights = shares if self._rows.weights is None else shares * self._rows.weights[rows]
+        cells = torch.from_numpy(self._rows.cell_of[rows])
+        return Part(inputs, targets, cells, torch.from_numpy(shares), torch.from_numpy(weights))
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,11 @@ class Request(TableRequest):
         description="An SQLite file, or the URL of a PostgreSQL database: postgresql://…",
         json_schema_extra={"envvar": "VEIL_BUDGET"},
     )
+    workers: int | None = Field(
+        None,
+        description="auto, group-gd: this many Ray actors hold a folder of Parquet files, on this machine or on the "
+        "cluster that RAY_ADDRESS names.",
+    )
     show_private: bool = Field(
         False, description="Also measure private rows exactly; the certificate states that it does not cover this."
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -61,11 +63,12 @@ class MappedRows:
     def take(self, rows: NDArray[np.int64]) -> Tensor:
         """The numbers of some rows. A long piece is read from the file: the map is set up for single rows."""
         rows = rows if self.chosen is None else self.chosen[rows]
-        if len(rows) >= IN_ONE_PIECE and (np.diff(rows) == 1).all():
-            width = self._array[:1].size
+        if len(rows) >= IN_ONE_PIECE and (np.diff(rows) > 0).all() and rows[-1] - rows[0] < 2 * len(rows):
+            width, span = self._array[:1].size, int(rows[-1] - rows[0]) + 1
             start = self._array.offset + int(rows[0]) * width * self._array.itemsize
-            piece = np.fromfile(self.path, self._array.dtype, len(rows) * width, offset=start)
-            return usable(torch.from_numpy(piece.reshape(len(rows), *self._array.shape[1:])))
+            piece = np.fromfile(self.path, self._array.dtype, span * width, offset=start)
+            piece = piece.reshape(span, *self._array.shape[1:])
+            return usable(torch.from_numpy(piece if span == len(rows) else piece[rows - rows[0]]))
         return usable(torch.from_numpy(np.asarray(self._array[rows])))
 
     def made_up(self, count: int, generator: torch.Generator) -> Tensor:
@@ -108,19 +111,22 @@ def is_large(path: Path) -> bool:
 
 def table_rows(folder: Path) -> int:
     """How many rows the files of a folder have, by their headings."""
+    return sum(rows_in(file) for file in parquet_files(folder))
+
+
+def rows_in(file: Path) -> int:
+    """How many rows a Parquet file has, by its heading."""
     import pyarrow.parquet as pq
 
-    rows = 0
-    for file in parquet_files(folder):
-        with naming(file):
-            rows += int(pq.read_metadata(file).num_rows)
-    return rows
+    with naming(file):
+        return int(pq.read_metadata(file).num_rows)
 
 
 def first_rows(folder: Path) -> pd.DataFrame:
     """The first piece of a folder of Parquet files."""
     import pyarrow.parquet as pq
 
+    require(folder.is_dir(), f"{folder} is a file: give a folder of Parquet files, or omit --workers")
     first = parquet_files(folder)[0]
     with naming(first), pq.ParquetFile(first) as source:
         table: pd.DataFrame = next(source.iter_batches(ROWS_AT_ONCE)).to_pandas()
@@ -139,12 +145,7 @@ def parquet_problem(
 ) -> Converted:
     """Convert a folder of Parquet files, unless that was done before, and open what came of it."""
     files = parquet_files(folder)
-    state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    person = None if people is None else people.column
-    key = blake2b(repr((state, encoding, target, tuple(groups), person)).encode(), digest_size=12).hexdigest()
-    place = cache / f"table-{key}"
-    if not (place / "facts.json").exists():
-        _convert(files, encoding, target, groups, place, person)
+    place = converted(files, encoding, target, groups, cache, None if people is None else people.column)
     facts = json.loads((place / "facts.json").read_text(encoding="utf-8"))
     if people is not None:
         return _of_people(place, facts, encoding.width(), people, holdout, groups)
@@ -156,6 +157,29 @@ def parquet_problem(
     held = _opened(place, facts, encoding.width(), np.flatnonzero(apart), load=True)
     check_trained(train.public.groups, held.public.groups)
     return Converted(train, held, place)
+
+
+def converted(
+    files: Sequence[Path], encoding: Encoding, target: str, groups: Sequence[str], cache: Path, person: str | None
+) -> Path:
+    """The folder that holds the numbers of some files, which are converted unless that was done before."""
+    state = [file_state(path) for path in files]
+    key = blake2b(repr((state, encoding, target, tuple(groups), person)).encode(), digest_size=12).hexdigest()
+    place = cache / f"table-{key}"
+    if not (place / "facts.json").exists():
+        # In a folder of its own until it is whole: another process may be at it too.
+        part = place.with_name(f"{place.name}.{os.getpid()}.part")
+        _convert(files, encoding, target, groups, part, person)
+        try:
+            part.rename(place)
+        except OSError:  # the other one was first, with the same numbers
+            shutil.rmtree(part)
+    return place
+
+
+def file_state(path: Path) -> tuple[str, int, int]:
+    """What a file is known by, short of reading it: name, size and when it was written."""
+    return path.name, path.stat().st_size, path.stat().st_mtime_ns
 
 
 def _of_people(
@@ -204,7 +228,7 @@ def _convert(
     wanted = [*(column.name for column in encoding.columns), target, *groups, *([person] if person else [])]
     with ExitStack() as stack:
         writer = _Writer(place, encoding.width(), stack)
-        for batch in _pieces(files, wanted):
+        for batch in pieces(files, wanted):
             piece = batch.to_pandas()
             piece.index = pd.RangeIndex(position, position + len(piece))
             position += len(piece)
@@ -213,7 +237,7 @@ def _convert(
             of = names.codes([piece[name] for name in groups]) if groups else np.zeros(len(piece), np.int16)
             writer.append(numbers, labels, of)
             if person is not None:  # a gap among whole numbers makes fractions of a piece, and must not of a name
-                people.add(batch.column(person).to_pandas(types_mapper=_whole_with_gaps), piece.index)
+                people.add(batch.column(person).to_pandas(types_mapper=whole_with_gaps), piece.index)
         writer.finish()
     if person is not None:
         people.save(place)
@@ -231,23 +255,29 @@ def _held_out(
     groups = np.load(place / "groups.npy")
     if relation is Relation.REPLACE_ONE:
         return holdout.sparing(np.arange(len(groups), dtype=np.uint64), groups)
+    return holdout.sparing(identities_in(files, place), groups)
+
+
+def identities_in(files: Sequence[Path], place: Path) -> NDArray[np.uint64]:
+    """What the rows of some files are known by, kept in the folder that they were converted to."""
     kept = place / "identities.npy"
     if not kept.exists():
-        found = [row_hashes(batch.to_pandas(types_mapper=_whole_with_gaps)) for batch in _pieces(files)]
+        found = [row_hashes(batch.to_pandas(types_mapper=whole_with_gaps)) for batch in pieces(files)]
         content, read = (np.concatenate(lanes) for lanes in zip(*found, strict=True))
-        np.save(kept.with_suffix(".part.npy"), numbered(content, read))
-        kept.with_suffix(".part.npy").replace(kept)
-    return holdout.sparing(np.load(kept), groups)
+        part = kept.with_suffix(f".{os.getpid()}.npy")
+        np.save(part, numbered(content, read))
+        part.replace(kept)
+    return np.asarray(np.load(kept))
 
 
-def _whole_with_gaps(kind: pyarrow.DataType) -> Any:
+def whole_with_gaps(kind: pyarrow.DataType) -> Any:
     """Whole numbers stay whole in a piece that has gaps: which rows share a piece depends on all rows."""
     if pyarrow.types.is_unsigned_integer(kind):
         return pd.UInt64Dtype()
     return pd.Int64Dtype() if pyarrow.types.is_signed_integer(kind) else None
 
 
-def _pieces(files: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[Any]:
+def pieces(files: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[Any]:
     """Some columns, or all, of a number of rows at a time."""
     import pyarrow.parquet as pq
 

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from veil.accounting import Ledger, Relation
 from veil.errors import about, require
-from veil.foundation.files import cache_folder
 from veil.foundation.randomness import Seed
 from veil.methods import Method, create
 from veil.models import normalise, reads_text
@@ -38,9 +37,10 @@ from veil.tables.guessing import DIFFERENT, RARE
 from veil.tables.identity import table_identity
 from veil.tables.images import read_image_folder
 from veil.tables.looking import LOOKED, Remark, look_at_groups, look_at_merging, look_at_names, look_at_rows
-from veil.tables.mapped import MappedPeople, first_rows, is_large, names_in, parquet_problem, table_rows
+from veil.tables.mapped import MappedPeople, first_rows, is_large, names_in, table_rows
 from veil.tables.measuring import held_out_problem
 from veil.tables.merging import MERGED, with_merged_groups
+from veil.tables.partitions import converted_table
 from veil.tables.preparing import (
     TARGET_BOUNDS,
     budget_levels,
@@ -150,7 +150,7 @@ def open_rows(request: Request, columns: Columns | None, by: Opening) -> Opened:
         return _open_images(request, by)
     # Roles may stand in the schema alone: from here on they are those of the request too.
     request = request.model_copy(update={"group": columns.groups})
-    large = by.tables is None and is_large(request.data)
+    large = by.tables is None and (is_large(request.data) or request.workers is not None)
     return _open_mapped(request, columns, by) if large else _open_table(request, columns, by)
 
 
@@ -273,9 +273,7 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
     people = None
     if columns.person is not None:
         people = MappedPeople(columns.person, most_rows(request), request.person_rows or "mean")
-    made = parquet_problem(
-        request.data, encoding, columns.target, columns.groups, cache_folder(), holdout, by.split.relation, people
-    )
+    made = converted_table(request, columns, by.method, replace(by.split, holdout=holdout), encoding, people)
     if columns.person is not None and public is not None:
         require_other_people(public, columns.person, names_in(made.place))
     said = [PREPARED] if columns.schema is None else read_off_rows(columns.schema, encoding)

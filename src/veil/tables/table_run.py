@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,16 @@ def train_table(
     whole = {**(config or {}), **configuration(request, columns)}
     if out is None:
         by = Opening(method, settings, _split(request, method, seed_of(settings)), say=say, look=True)
-        return _train(_opened(request, columns, by, not_covered), by, callbacks, whole)
+        with closing_rows(_opened(request, columns, by, not_covered)) as opened:
+            return _train(opened, by, callbacks, whole)
     record = {**whole, "method": method.name, "settings": settings.model_dump(exclude_none=True)}
     folder = RunFolder.open(out, settings, resume, record)
     charge = charge_of(request, columns, folder)
     try:
         folder.hold_to("request", request_identity(request, columns, method, record, folder.seed))
         by = Opening(method, settings, _split(request, method, folder.seed), folder, charge, say, look=True)
-        run = _train(_opened(request, columns, by, not_covered), by, callbacks, whole)
+        with closing_rows(_opened(request, columns, by, not_covered)) as opened:
+            run = _train(opened, by, callbacks, whole)
         if charge is not None:
             charge.finish()
         folder.complete()
@@ -81,6 +84,16 @@ def _opened(request: Request, columns: Columns | None, by: Opening, not_covered:
     return replace(opened, not_covered=(*opened.not_covered, *not_covered))
 
 
+@contextmanager
+def closing_rows(opened: Opened) -> Iterator[Opened]:
+    """Let go of rows that workers hold when they are needed no more."""
+    try:
+        yield opened
+    finally:
+        if opened.problem.elsewhere is not None:
+            opened.problem.elsewhere.close()
+
+
 @dataclass(frozen=True)
 class Rehearsal:
     """What a run would do: its plan, about how many seconds training would take, if known, and the opened rows."""
@@ -92,8 +105,8 @@ class Rehearsal:
 
 def plan_of(request: Request) -> Plan:
     """The plan that a training run would have: rows are read for their public facts, and nothing is released."""
-    opened = opened_to_plan(request)
-    return planned(opened.method, opened.problem.public, opened.settings)
+    with closing_rows(opened_to_plan(request)) as opened:
+        return planned(opened.method, opened.problem.public, opened.settings)
 
 
 def opened_to_plan(request: Request) -> Opened:

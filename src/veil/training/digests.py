@@ -46,7 +46,7 @@ class Digester:
     """
 
     def __init__(self, key: bytes, trained: nn.Module | None = None) -> None:
-        self._key = key
+        self.key = key
         self._known: dict[int, tuple[Any, bytes]] = {}  # the value beside its digest keeps its id from being used again
         self._open: dict[int, int] = {}
         if trained is not None:
@@ -60,7 +60,7 @@ class Digester:
 
     def of_stream(self, pieces: Iterable[Tensor]) -> str:
         """The digest of a tensor that comes in pieces along its first dimension."""
-        found = blake2b(key=self._key, digest_size=32)
+        found = blake2b(key=self.key, digest_size=32)
         first = True
         for piece in pieces:
             if first:
@@ -71,7 +71,7 @@ class Digester:
 
     def of_nested(self, pieces: Iterable[Nested]) -> str:
         """The digest of nested tensors that come in pieces: all keys, kinds, shapes and values count."""
-        found = blake2b(key=self._key, digest_size=32)
+        found = blake2b(key=self.key, digest_size=32)
         for piece in pieces:
             found.update(repr(mapped(piece, lambda part: (str(part.dtype), tuple(part.shape)))).encode() + b"\0")
             for part in tensors(piece):
@@ -82,7 +82,7 @@ class Digester:
         return self._joined("trained", f"{name} {value.dtype} {tuple(value.shape)} {value.requires_grad}".encode())
 
     def _joined(self, kind: str, *parts: bytes | memoryview) -> bytes:
-        found = blake2b(key=self._key, digest_size=32)
+        found = blake2b(key=self.key, digest_size=32)
         for part in (kind.encode(), *parts):
             found.update(len(part).to_bytes(8, "little"))
             found.update(part)
@@ -168,7 +168,7 @@ class Digester:
 
     def _table(self, value: pd.DataFrame | pd.Series | pd.Index) -> bytes:
         """Columns by name, type and values; words are hashed under a key, row by row."""
-        key = blake2b(key=self._key, digest_size=8).hexdigest()
+        key = blake2b(key=self.key, digest_size=8).hexdigest()
         frame = value if isinstance(value, pd.DataFrame) else pd.DataFrame({"": value})
         parts = []
         for position in range(frame.shape[1]):

@@ -26,6 +26,7 @@ from veil.plans.controllers import first_release
 from veil.plans.plan import METRICS, OWN_COLLATE, TRAINED, TUNING
 from veil.problem import Problem
 from veil.problem.inputs import LOADER, is_loader
+from veil.problem.problem import ELSEWHERE
 from veil.training.callbacks import Callback
 from veil.training.carrying import continues
 from veil.training.checkpoints import packed, save_checkpoint, sealing_key, unpacked
@@ -217,6 +218,7 @@ def _tried(job: Job, plan: Plan) -> list[str]:
     if plan.solver is not None:
         table = problem.is_one_tensor and problem.targets.ndim == 1
         require(table, f"{plan.method} trains a linear model of a table of numbers: use dp-sgd for other rows")
+    require(problem.elsewhere is None or getattr(plan.solver, "sums_rows", False), ELSEWHERE)
     if problem.weights is not None:
         _check_weights(plan)
     if job.loss in (row_losses, label_losses):

@@ -27,8 +27,9 @@ from veil.training.callbacks import Callback
 from veil.training.digests import Digester, rows_at_once
 from veil.training.process_group import ProcessGroup
 
-# What a configuration says besides what makes the run: how it was typed, and how its figures are judged afterwards.
-_BESIDES = ("command", "require")
+# What a configuration says besides what makes the run: how it was typed, how its figures are judged afterwards, and who
+# adds up its sums.
+_BESIDES = ("command", "require", "workers")
 _PLAN = "plan"
 _SINGULAR = ("method", "schema", "model", "loss", _PLAN)
 # Who is who is compared within a process: nobody else can tell anything from these digests.
@@ -143,6 +144,8 @@ def run_identity(
 def rows_identity(problem: Problem, digest: Digester) -> dict[str, str]:
     """Rows and what belongs to each, part by part; all rows are read once, in order."""
     facts = problem.public
+    if problem.elsewhere is not None:
+        return problem.elsewhere.identity(digest.key)
     return {
         "rows": digest.of(_inputs(problem, digest), facts.input_shape, problem.present, problem.weights),
         "targets": digest.of(problem.targets, facts.task, facts.classes, facts.classes_declared),

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 from types import FunctionType
 from typing import Any
 
@@ -71,7 +72,10 @@ class ProcessGroup:
     def bounded_sum(
         self, release: GradientRelease, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]
     ) -> GradientSum:
-        """The sum of the whole batch's gradients, each within its bound; weights may depend on every row of it."""
+        """The sum of the whole batch's gradients, each within its bound; weights may depend on every row of it.
+
+        Where a row's weight depends on that row alone, processes exchange numbers once: sums and what is known of rows.
+        """
         own = self.own(rows, len(problem.cell_of))
         if release.bound.row_local:
             return self._joined(release.bounded_sum(engine, problem, rows[own]), own, len(rows))
@@ -81,12 +85,6 @@ class ProcessGroup:
         assert everything.weights is not None
         sums = [self._summed(values) for values in part.sums]
         return GradientSum(sums, everything.per_row, everything.weights)
-
-    def _joined(self, part: GradientSum, own: NDArray[np.int64], total: int) -> GradientSum:
-        """The whole of the parts that the processes have each computed by themselves."""
-        losses, norms, finite = self.spread(_known(part.per_row), own, total)
-        weights = self.spread(part.weights, own, total)
-        return GradientSum(list(map(self._summed, part.sums)), PerRow(losses, norms, finite > 0), weights)
 
     def losses(self, of: Callable[[NDArray[np.int64]], Tensor], rows: NDArray[np.int64], problem: Problem) -> Tensor:
         """The loss of each row, in the order of `rows`."""
@@ -102,11 +100,32 @@ class ProcessGroup:
         dist.all_reduce(whole)
         return whole.to(values.device, values.dtype)
 
-    def _summed(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        flat = torch.cat([value.reshape(-1) for value in values.values()])
+    def _joined(self, part: GradientSum, own: NDArray[np.int64], total: int) -> GradientSum:
+        """The whole of the parts that the processes have each computed by themselves, by one exchange."""
+        known = part.per_row
+        places = torch.from_numpy(own).to(known.norms.device)
+        spread = [
+            values.new_zeros(*values.shape[:-1], total).index_copy_(-1, places, values)
+            for values in (known.losses, known.norms, known.finite, part.weights)
+        ]
+        *flat, losses, norms, finite, weights = self._added(
+            [*(v for sums in part.sums for v in sums.values()), *spread]
+        )
+        given = iter(flat)
+        sums = [{name: next(given) for name in values} for values in part.sums]
+        return GradientSum(sums, PerRow(losses, norms, finite), weights)
+
+    def _added(self, values: list[Tensor]) -> list[Tensor]:
+        """Each tensor added up over the processes, all in one piece; a place that one process alone fills is exact."""
+        place = _meeting_place()
+        kind = reduce(torch.promote_types, (value.dtype for value in values if value.is_floating_point()))
+        flat = torch.cat([value.detach().reshape(-1).to(place, kind) for value in values])
         dist.all_reduce(flat)
-        pieces = torch.split(flat, [value.numel() for value in values.values()])
-        return {name: piece.view(value.shape) for (name, value), piece in zip(values.items(), pieces, strict=True)}
+        pieces = torch.split(flat, [value.numel() for value in values])
+        return [p.view(v.shape).to(v.device, v.dtype) for p, v in zip(pieces, values, strict=True)]
+
+    def _summed(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return dict(zip(values, self._added(list(values.values())), strict=True))
 
     def wait(self) -> None:
         """Wait until every process is here."""

@@ -1,0 +1,44 @@
+"""Ray: the cluster that this process has joined or RAY_ADDRESS names, else a small local one of its own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from veil.errors import InputError
+
+# Local Ray: what is sent is small, and stays so.
+OBJECT_STORE = 100_000_000
+
+
+class RayCluster:
+    """A cluster, and how to leave it. One that was started here is shut down; it has so many cores."""
+
+    def __init__(self, cores: int) -> None:
+        self.ray = _ray()
+        self._own = not self.ray.is_initialized()
+        if self._own:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # tell nobody
+            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of what is to come
+            local = {"num_cpus": cores, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
+            named = bool(os.environ.get("RAY_ADDRESS"))
+            self.ray.init(log_to_driver=False, logging_level="ERROR", **({} if named else local))
+
+    @property
+    def machines(self) -> int:
+        """How many machines are alive."""
+        return max(1, sum(1 for node in self.ray.nodes() if node["Alive"]))
+
+    def close(self) -> None:
+        """Leave the cluster, and end it if it was started here."""
+        if self._own:
+            self.ray.shutdown()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise InputError("this needs the package ray: pip install 'veil-dp[ray]'") from error
+    return ray
