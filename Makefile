@@ -1,6 +1,6 @@
 # Everything a newcomer or a machine needs: `make help` lists it.
 PYTHON ?= python3
-VENV   := .venv
+VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .venv-peers

@@ -19,6 +19,7 @@ from experiments import fdpg_page
 from experiments.runner import Asked
 from experiments.runner.findings import Findings, open_findings, read_findings
 from experiments.runner.problems import load_pair
+from experiments.runner.running import constant_answer
 from veil.errors import require
 from veil.metrics.parity import evaluate_parity
 from veil.problem import Problem
@@ -107,6 +108,21 @@ ADULT = Setting(
     ),
     notes="logistic regression on 109 standardised columns, n = 23,512",
 )
+ADULT_FRESH = replace(
+    ADULT,
+    name="adult, fresh seeds",
+    title="Adult, today's code on fresh seeds: the paper's settings, FDPG's options from validation rows",
+    choices=(
+        Choice("erm", "erm"),
+        Choice("dp-sgd", "dp-sgd", {"clip": 0.5}),
+        Choice("fdpg", "fdpg", {"clip": 0.5, "step_size": 0.2, "sustained": 1.5}),
+    ),
+    notes="logistic regression on 109 standardised columns, n = 23,512. `step_size` 0.2 was chosen on a fifth of the "
+    "training rows (seed 101), where the default rule had π 14.9 and DP-SGD 15.6: at this learning rate nearly every "
+    "row of either sex is clipped, and lengths do not tell who is behind; seeds 60 to 64 were run once",
+    first_seed=60,
+    more_seeds=dict.fromkeys(("erm", "dp-sgd", "fdpg"), 5),
+)
 ADULT_FASTER = replace(
     ADULT,
     name="adult, learning rate 0.1",
@@ -134,16 +150,22 @@ DUTCH = Setting(
     first_seed=30,
     more_seeds={"erm": 8, "dp-sgd": 8, "fdpg": 8},
 )
-DUTCH_DEFAULT = replace(
+DUTCH_FRESH = replace(
     DUTCH,
-    name="dutch, default options",
-    title="Dutch again, with FDPG's default options",
-    choices=(Choice("erm", "erm"), Choice("dp-sgd", "dp-sgd", {"clip": 0.1}), Choice("fdpg", "fdpg", {"clip": 0.1})),
-    notes="the same network; nothing was chosen. With C = 0.1 every row is clipped, and men's gradients are longer by "
-    "less than a third: rates that give this length back close a part of the gap only. In the block above `step_size` "
-    "goes on until the cap",
-    first_seed=50,
-    more_seeds={},
+    name="dutch, fresh seeds",
+    title="Dutch, today's code on fresh seeds: the paper's settings, FDPG's options from validation rows",
+    choices=(
+        Choice("erm", "erm"),
+        Choice("dp-sgd", "dp-sgd", {"clip": 0.1}),
+        Choice("fdpg", "fdpg", {"clip": 0.1, "step_size": 0.2, "sustained": 1.35}),
+        Choice("fdpg, default options", "fdpg", {"clip": 0.1}),
+    ),
+    notes="the network of the block below. `step_size` 0.2 and `sustained` 1.35 (with `cap` = `sustained`, PLD) were "
+    "chosen among three on a fifth of the training rows, seeds 101 and 102; seeds 60 to 64 were run once. With C = 0.1 "
+    "every row is clipped, and men's gradients are longer by less than a third: the default gives this length back and "
+    "closes a part of the gap only. With `step_size` rates go on until the cap",
+    first_seed=60,
+    more_seeds=dict.fromkeys(("erm", "dp-sgd", "fdpg", "fdpg, default options"), 5),
 )
 DUTCH_FIRST = replace(
     DUTCH,
@@ -187,7 +209,10 @@ MNIST = Setting(
     notes="a network of 7,946 weights (two convolutions with tanh, one linear layer), n = 54,649; the paper trains a "
     "larger one for 60 epochs at learning rate 0.01",
 )
-PAGES = {"fdpg-tabular": (ADULT, ADULT_FASTER, DUTCH, DUTCH_DEFAULT, DUTCH_FIRST, DUTCH_RELU), "fdpg-mnist": (MNIST,)}
+PAGES = {
+    "fdpg-tabular": (ADULT_FRESH, DUTCH_FRESH, ADULT, ADULT_FASTER, DUTCH, DUTCH_FIRST, DUTCH_RELU),
+    "fdpg-mnist": (MNIST,),
+}
 
 
 def train(setting: Setting, choice: Choice, rows: tuple[Problem, Problem], seed: int) -> dict[str, Any]:
@@ -254,6 +279,7 @@ def collect(
                 continue
             rows = load_pair(setting.data, data_options, seed)
             block["groups"] = list(rows[0].public.groups)
+            block.setdefault("constant", {})[str(seed)] = constant_answer(*rows)
             runs[str(seed)] = train(setting, choice, rows, seed)
             findings.keep(asked)
             figures = runs[str(seed)]["metrics"]

@@ -128,7 +128,7 @@ def reproduce(asked: Asked) -> None:
                 asked, findings, parts["tuning"], choice, VALIDATION_SEED, (rows, apart), shared | {"activity_rows": 0}
             )
         rows, test = _rows(False, *sizes)
-        for seed in range(asked.seeds or options["seeds"]):
+        for seed in range(asked.seeds or length.get("seeds", options["seeds"])):
             for choice in chosen(parts["tuning"], length):
                 _keep(asked, findings, parts["map"], choice, seed, (rows, test), shared)
         if length is options["lengths"][0]:

@@ -50,7 +50,12 @@ def test_an_import_against_the_contracts_is_seen(file: str, line: str, tmp_path:
     assert "BROKEN" in found.stdout or "stray" in found.stdout + found.stderr
 
 
-@pytest.mark.parametrize("module", ["veil", "veil.accounting", "veil.budget_store", "veil.report"])
+@pytest.mark.parametrize("module", ["veil", "veil.accounting", "veil.budget_store", "veil.report", "veil.ui.app"])
 def test_what_needs_no_model_loads_no_torch(module: str) -> None:
     program = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_other_commands_start_without_the_web_framework() -> None:
+    program = "import sys, veil.cli.app; sys.exit(bool({'flask', 'waitress', 'veil.ui'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

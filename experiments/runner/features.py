@@ -1,11 +1,12 @@
-"""Features: CIFAR-10 as pixels or as features of a public pretrained network, with few rows of some class.
+"""Features of images: CIFAR-10 through a public pretrained network, with few rows of some class; MNIST by scattering.
 
-Features are computed once and kept in the cache folder: the network is fixed and public, and each row is taken by
-itself.
+Features are computed once and kept in the cache folder: what computes them is fixed and public, and each row is taken
+by itself.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -21,9 +22,12 @@ from veil.foundation.files import cache_folder
 from veil.models.embedding import embed
 from veil.models.images import papernot_cifar
 from veil.models.pretrained import EFFICIENTNET, UnitLength, efficientnet_lite0, with_head
+from veil.models.whitened import ImageFeatures, Projection, image_features
 from veil.problem import Problem, PublicFacts
 
 SIZE = 128
+VEHICLES = ("airplane", "automobile", "ship", "truck")
+DIMENSIONS = 512
 
 
 def features_of(split: Split) -> tuple[Problem, Problem]:
@@ -52,6 +56,25 @@ def _with_features(problem: Problem, features: Tensor) -> Problem:
     return replace(problem, inputs=maps, public=replace(problem.public, input_shape=tuple(maps.shape[1:])))
 
 
+def scattered(problem: Problem, keep: bool = True) -> Problem:
+    """Images as 512 numbers of length 1: scattering maps through Veil's public projection; kept by a digest of rows."""
+    digest = hashlib.sha256(problem.inputs.numpy().tobytes()).hexdigest()[:16]
+    path = cache_folder() / f"scattering-{DIMENSIONS}-{digest}.npy"
+    if path.exists():
+        found = np.load(path)
+    else:
+        transform = nn.Sequential(ImageFeatures(), Projection(image_features(problem.public.input_shape), DIMENSIONS))
+        with torch.no_grad():
+            pieces = [transform(piece) for piece in torch.split(problem.inputs, 512)]
+        found = torch.cat(pieces).numpy().astype(np.float16)
+        if keep:
+            fresh = path.with_suffix(".part.npy")
+            np.save(fresh, found)
+            fresh.replace(path)
+    inputs = torch.from_numpy(found.astype(np.float32))
+    return replace(problem, inputs=inputs, public=replace(problem.public, input_shape=(DIMENSIONS,)))
+
+
 def unbalanced_cifar10(
     rare: str = "cat", share: float = 0.1, features: bool = False, first: int | None = None
 ) -> Split:
@@ -61,17 +84,48 @@ def unbalanced_cifar10(
     """
     split = load_cifar10(normalisation="none" if features else "published")
     if first is not None:
-        split = Split(_first(split.train, first), _first(split.test, first))
-    train, test = split.train, split.test
-    if features and first is None:
-        train, test = features_of(split)
-    elif features:
-        train, test = fresh_features(split)
+        split = _few(split, first)
+    train, test = _seen(split, first is None) if features else (split.train, split.test)
     require(rare in train.public.classes, f'rare is "{rare}": it must be one of {", ".join(train.public.classes)}')
     labels, order = train.targets.numpy(), shuffled(len(train), 0, "cifar10/unbalanced")
     own = order[labels[order] == train.public.classes.index(rare)]
     kept = np.setdiff1d(np.arange(len(labels)), own[round(share * len(own)) :])
     return Split(of_rows(train, kept), test)
+
+
+def spurious_cifar10(share: float = 0.1, first: int | None = None) -> Split:
+    """Animals and vehicles of CIFAR-10 as features, with a background that tells them apart by chance.
+
+    Groups are what a picture shows and whether it is more blue than red, as sky and water are. More than half of the
+    vehicles are, and one animal in eight; of these animals `share` are kept for training. With `first`, only so many
+    rows in a public random order: their features are computed anew and not kept.
+    """
+    split = load_cifar10(normalisation="none")
+    if first is not None:
+        split = _few(split, first)
+    train, test = _seen(split, first is None)
+    return Split(_by_background(split.train, train, share), _by_background(split.test, test, 1.0))
+
+
+def _by_background(pixels: Problem, features: Problem, share: float) -> Problem:
+    assert isinstance(pixels.inputs, Tensor)
+    assert isinstance(features.inputs, Tensor)
+    red, _, blue = pixels.inputs.mean((2, 3)).T
+    vehicle, sky = np.isin(np.array(pixels.public.classes)[pixels.targets.numpy()], VEHICLES), (blue > red).numpy()
+    order = shuffled(len(sky), 0, "cifar10/spurious")
+    rare = order[(sky & ~vehicle)[order]]
+    rows = np.setdiff1d(np.arange(len(sky)), rare[round(share * len(rare)) :])
+    shown, background = np.where(vehicle, "vehicle", "animal")[rows], np.where(sky, "blue", "other")[rows]
+    groups = {"shown": shown, "background": background}
+    return Problem.from_arrays(features.inputs[torch.from_numpy(rows)], shown, groups, classes=("animal", "vehicle"))
+
+
+def _few(split: Split, count: int) -> Split:
+    return Split(_first(split.train, count), _first(split.test, count))
+
+
+def _seen(split: Split, kept: bool) -> tuple[Problem, Problem]:
+    return features_of(split) if kept else fresh_features(split)
 
 
 def _first(problem: Problem, count: int) -> Problem:

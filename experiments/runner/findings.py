@@ -50,8 +50,12 @@ class Findings:
         on = f"{self.made['machine']['cores']} cores, {self.made['machine']['architecture']}"
         said = f"Made by `{self.made['command']}` (scale {self.made['scale']}; {numbers}; {on}, one thread per run)."
         codes = self.made.get("code", [])
+        if not codes:
+            return (
+                f"{said} The version of the code was not recorded: it is an earlier one, and today's may give others."
+            )
         if len(codes) < 2:
-            return said
+            return f"{said} All of one version of the code, {codes[0]}."
         return f"{said} Figures of different versions of the code stand side by side: {', '.join(codes)}."
 
 

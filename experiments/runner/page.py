@@ -186,10 +186,8 @@ def _how(results: Results, stored: Mapping[str, Any]) -> list[str]:
             lines.append(f"    {arm.label}: {arm.method}{f' {said}' if said else ''}")
     version = ", ".join(f"{name} {number}" for name, number in stored["version"].items())
     machine = stored["machine"]
-    if len({run.get("code") for run in runs}) > 1:
-        lines += ["", _versions(runs)]
+    lines += [*([] if not runs else ["", _versions(runs)]), ""]
     lines += [
-        "",
         f"Scale {results.scale}; seeds {', '.join(map(str, seeds)) or 'none'}; {minutes:.1f} minutes of training in "
         f"all, one thread per run; {version}; {machine.get('cores', '?')} cores, {machine.get('architecture', '?')}.",
         "",
@@ -198,12 +196,17 @@ def _how(results: Results, stored: Mapping[str, Any]) -> list[str]:
 
 
 def _versions(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Which arms were made by which version of the code, where there are several."""
+    """The version of the code that made the runs; where there are several, which arms each of them made."""
     arms: dict[str, set[str]] = {}
     for run in runs:
         arms.setdefault(run.get("code") or "an unknown version", set()).add(run["arm"])
-    said = "; ".join(f"{code}: {', '.join(sorted(names))}" for code, names in sorted(arms.items()))
-    return f"Runs of different versions of the code stand side by side, and may differ by that alone. {said}."
+    if len(arms) > 1:
+        said = "; ".join(f"{code}: {', '.join(sorted(names))}" for code, names in sorted(arms.items()))
+        return f"Runs of different versions of the code stand side by side, and may differ by that alone. {said}."
+    (code,) = arms
+    if all(run.get("code") for run in runs):
+        return f"All runs are of one version of the code, {code}."
+    return "These runs are of an earlier version of the code, which was not recorded: today's may give other figures."
 
 
 def svg_of(spec: Spec, stored: Mapping[str, Any]) -> str | None:

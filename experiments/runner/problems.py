@@ -18,7 +18,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.runner.features import features_of, fresh_features, unbalanced_cifar10, with_validation
+from experiments.runner.features import (
+    features_of,
+    fresh_features,
+    scattered,
+    spurious_cifar10,
+    unbalanced_cifar10,
+    with_validation,
+)
 from veil.datasets import (
     GroupSpec,
     Split,
@@ -103,16 +110,24 @@ def dutch_validation(seed: int) -> Pair:
     return taken(train, np.flatnonzero(~apart)), taken(train, np.flatnonzero(apart))
 
 
-def umnist(seed: int) -> Pair:
-    """MNIST with 474 eights (ASC); the same rows for every seed."""
-    return _pair(load_unbalanced_mnist())
+def umnist(seed: int, scattering: bool = False, first: int | None = None) -> Pair:
+    """MNIST with 474 eights (ASC); the same rows for every seed; as pixels or as scattering features."""
+    split = load_unbalanced_mnist()
+    return _scattered(split.train, split.test, first) if scattering else (split.train, split.test)
 
 
-def umnist_validation(seed: int) -> Pair:
+def umnist_validation(seed: int, scattering: bool = False, first: int | None = None) -> Pair:
     """The training rows of `umnist`, and the tenth of every digit that is set apart; no test row is looked at."""
     split = load_unbalanced_mnist()
     assert split.validation is not None
-    return split.train, split.validation
+    return _scattered(split.train, split.validation, first) if scattering else (split.train, split.validation)
+
+
+def _scattered(train: Problem, other: Problem, first: int | None) -> Pair:
+    """Features of all rows, kept; with `first`, of so many rows, computed anew."""
+    if first is not None:
+        return scattered(cut_down(train, first), keep=False), scattered(cut_down(other, first), keep=False)
+    return scattered(train), scattered(other)
 
 
 def mnist_few_eights(seed: int) -> Pair:
@@ -144,6 +159,11 @@ def cifar10_unbalanced(seed: int, validation: bool = False, **options: Any) -> P
     """CIFAR-10 with few rows of one class, as pixels or features; `validation` sets training rows apart."""
     split = unbalanced_cifar10(**options)
     return with_validation(split.train, seed) if validation else _pair(split)
+
+
+def cifar10_spurious(seed: int, **options: Any) -> Pair:
+    """Animals and vehicles with blue and other backgrounds, as features; few of the animals have a blue one."""
+    return _pair(spurious_cifar10(**options))
 
 
 def ctg(seed: int, **options: Any) -> Pair:
@@ -203,6 +223,7 @@ PROBLEMS: dict[str, Source] = {
     "cifar10": Source(cifar10, by_seed=False, dataset="cifar10"),
     "cifar10-dealt": Source(cifar10_dealt, by_seed=True, dataset="cifar10"),
     "cifar10-unbalanced": Source(cifar10_unbalanced, by_seed=True, dataset="cifar10"),
+    "cifar10-spurious": Source(cifar10_spurious, by_seed=False, dataset="cifar10"),
     "ctg": Source(ctg, by_seed=True, dataset="ctg"),
     "surnames": Source(surnames, by_seed=True, dataset="surnames"),
     "generated": Source(generated, by_seed=True),

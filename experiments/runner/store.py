@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -102,6 +102,15 @@ def add_run(path: Path, name: str, scale: str, command: str, record: Mapping[str
         made = {"command": command, "version": versions(), "machine": machine()}
         known = {**record, "code": code_digest()}
         write_whole(path, text_of({**stored, **made, "runs": [*others, known]}).encode(), FOR_ALL)
+
+
+def complete_runs(path: Path, name: str, scale: str, missing: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """Give stored runs what can be known of them without training; how they were made stays as it was."""
+    with _alone(path.parent):
+        stored = read_store(path, name, scale)
+        runs = [{**run, **missing(run)} for run in stored["runs"]]
+        if runs != stored["runs"]:
+            write_whole(path, text_of({**stored, "runs": runs}).encode(), FOR_ALL)
 
 
 def text_of(stored: Mapping[str, Any]) -> str:

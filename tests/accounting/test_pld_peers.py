@@ -63,9 +63,13 @@ def test_dp_accounting_agrees_about_different_events() -> None:
         assert Pld().delta(events, epsilon) == pytest.approx(mixed.get_delta_for_epsilon(epsilon), rel=5e-3)
 
 
+SWEEPS = pytest.mark.parametrize("settings", [30, pytest.param(200, marks=pytest.mark.long)])
+
+
+@SWEEPS
 @pytest.mark.slow
-def test_dp_accounting_agrees_everywhere_in_a_wide_sweep() -> None:
-    for noise, rate, steps, delta, relation in _settings(200, seed=9):
+def test_dp_accounting_agrees_everywhere_in_a_wide_sweep(settings: int) -> None:
+    for noise, rate, steps, delta, relation in _settings(settings, seed=9):
         _agree(noise, rate, steps, delta, relation, interval=2e-4)
 
 
@@ -88,9 +92,10 @@ def test_opacus_agrees(rate: float, noise: float, steps: int) -> None:
     _agree_with_opacus(rate, noise, steps, 1e-5)
 
 
+@SWEEPS
 @pytest.mark.slow
-def test_opacus_agrees_everywhere_in_a_wide_sweep() -> None:
+def test_opacus_agrees_everywhere_in_a_wide_sweep(settings: int) -> None:
     random = np.random.default_rng(4)
-    for _ in range(200):
+    for _ in range(settings):
         rate, noise = 10 ** random.uniform(-3, -1), 10 ** random.uniform(0, 0.6)
         _agree_with_opacus(rate, noise, int(10 ** random.uniform(1, 3)), 10 ** random.uniform(-7, -4))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from veil import accounting as dp
 from veil.accounting.accountant import Accountant
 from veil.accounting.conversion import epsilon_at_order, gaussian_epsilon
-from veil.accounting.rdp import DEFAULT_ORDERS, Rdp, rdp
+from veil.accounting.rdp import DEFAULT_ORDERS, Rdp, quick_epsilon, rdp
 from veil.accounting.rdp.closed import negative_binomial_mean, selection_negative_binomial, selection_poisson
 from veil.accounting.rdp.poisson import add_remove, replace_one
 from veil.accounting.rdp.quadrature import log_even_moments
@@ -377,3 +377,18 @@ def test_the_accountant_follows_the_protocol_and_is_a_proof() -> None:
             dp.Selection((dp.Repeated(dp.Gaussian(1.0)),), 1.0, gamma=0.5),
         )
     )
+
+
+@pytest.mark.parametrize("steps", [1, 30, 1000])
+@pytest.mark.parametrize(
+    "events",
+    [
+        [dp.PoissonGaussian(1.0, 0.01), dp.PoissonGaussian(1.4, 0.02), dp.Gaussian(40.0)],
+        [dp.SubsetGaussian(4.0, 1000, 10), dp.SubsetGaussian(9.0, 1000, 40), dp.Gaussian(60.0, REPLACE)],
+    ],
+)
+def test_a_quick_reading_is_never_below_the_best_and_not_far_above(events: list[dp.Event], steps: int) -> None:
+    spent = [dp.Repeated(event, steps) for event in events]
+    best, quick = Rdp().epsilon(spent, 1e-5), quick_epsilon(spent, 1e-5)
+    assert best * (1 - 1e-9) <= quick <= 1.3 * best + 0.05
+    assert quick_epsilon([], 1e-5) == 0.0

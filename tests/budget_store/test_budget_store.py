@@ -300,3 +300,47 @@ def test_a_server_keeps_the_same_books_as_a_file(server: Server, tmp_path: Path)
         runs = [{**e.as_json(), "reserved": "", "begun": "", "ended": ""} for e in store.history("books")]
         seen.append(json.dumps([runs, [found.as_json() for found in store.balances("books")]]))
     assert seen[0] == seen[1]
+
+
+def opened_to_look(place: str | Path) -> BudgetStore:
+    return BudgetStore.open(place, patience=0.2, writable=False)
+
+
+def check_nothing_can_be_changed(place: str | Path) -> None:
+    store = opened_to_look(place)
+    (balance,) = store.balances("people")
+    with pytest.raises(InputError):
+        store.reserve("people", Spending("a", Cost(0.1, 1e-6)))
+    assert (store.names(), store.history("people")) == (["people"], [])
+    assert balance.left == 1
+
+
+def test_a_store_that_is_opened_to_look_cannot_be_changed(store: BudgetStore, tmp_path: Path) -> None:
+    check_nothing_can_be_changed(store.place)
+    odd = tmp_path / "a?b#c%20.sqlite"
+    Path(store.place).rename(odd)
+    check_nothing_can_be_changed(odd)
+    with pytest.raises(InputError, match="there is no budget store"):
+        opened_to_look(store.place)
+    assert not Path(store.place).exists()
+
+
+def test_a_server_that_is_asked_to_look_changes_nothing(server: Server) -> None:
+    if "people" not in (made := BudgetStore.create(server.url)).names():
+        made.add_dataset(DataSet("people"), epsilon=1.0, delta=1e-5)
+    look = opened_to_look(server.url)
+    before = len(look.history("people"))
+    with pytest.raises(InputError, match="read-only"):
+        look.reserve("people", Spending("unwanted", Cost(0.01, 0.0)))
+    assert len(look.history("people")) == before
+
+
+def test_a_store_of_the_first_format_stays_as_it_is_when_somebody_only_looks(store: BudgetStore) -> None:
+    connection = sqlite3.connect(store.place)
+    connection.execute("UPDATE veil_budget_format SET version = 1")
+    connection.commit()
+    connection.close()
+    before = Path(store.place).read_bytes()
+    with pytest.raises(InputError, match="has format 1"):
+        opened_to_look(store.place)
+    assert Path(store.place).read_bytes() == before

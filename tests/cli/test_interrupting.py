@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.program import Program
+
 
 def start(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
@@ -20,7 +22,9 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
-def test_an_interrupted_run_goes_on_from_its_own_configuration(tmp_path: Path, number: int, code: int) -> None:
+def test_an_interrupted_run_goes_on_from_its_own_configuration(
+    tmp_path: Path, veil: Program, number: int, code: int
+) -> None:
     generator = np.random.default_rng(0)
     frame = pd.DataFrame({"a": generator.normal(size=600), "sex": ["f", "m"] * 300})
     frame["rich"] = np.where(frame["a"] > 0, "yes", "no")
@@ -38,9 +42,8 @@ def test_an_interrupted_run_goes_on_from_its_own_configuration(tmp_path: Path, n
     assert "continue a started run with --resume" in said
     assert "Traceback" not in said
     assert not (out / "certificate.json").exists()
-    again = start("--config", str(out / "config.toml"), "--out", str(out), "--resume", "--quiet")
-    _, said = again.communicate(timeout=240)
-    assert again.returncode == 0, said
+    resumed, _, said = veil("train", "--config", str(out / "config.toml"), "--out", str(out), "--resume", "--quiet")
+    assert resumed == 0, said
     assert (out / "certificate.json").exists()
 
 

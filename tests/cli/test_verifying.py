@@ -52,6 +52,22 @@ def test_an_untouched_run_holds(run: Path) -> None:
     assert faults(run) == ""
 
 
+def test_verifying_never_cuts_a_line_that_is_being_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may begin its next line right after the ledger was read: that line is not ours to drop."""
+    ledger, read = run / "ledger.jsonl", Path.read_bytes
+    whole = ledger.read_bytes()
+
+    def writing(path: Path) -> bytes:
+        content = read(path)
+        if path == ledger and content == whole:
+            path.write_bytes(whole + b'{"record":')
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", writing)
+    assert faults(run) == ""
+    assert read(ledger) == whole + b'{"record":'
+
+
 CHANGED: dict[str, Any] = {
     "method": "asc",
     "accountant": "rdp",

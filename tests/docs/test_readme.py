@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +37,17 @@ def test_the_first_table_has_the_figures_of_the_results_page() -> None:
         assert shown[name] == [worst, average, auc], name
 
 
+def test_the_comparison_repeats_the_figures_of_the_first_table() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    first, compared = rows_of(page.split("\n## ")[0]), rows_of(page.split("## Beside other libraries")[1])
+    columns = dict(
+        zip(compared[""], compared["worst group at ε = 1, points lost to the best model without privacy"], strict=True)
+    )
+    of = {"Veil": "**Veil, default (`auto`)**", "Opacus": "Opacus, MLP with its documented defaults"}
+    of |= {"DP-EBM": "DP-EBM (interpret)", "diffprivlib": "diffprivlib, logistic regression"}
+    assert {name: columns[name] for name in of} == {name: first[row][0] for name, row in of.items()}
+
+
 @pytest.mark.parametrize(
     "name", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "examples/README.md"]
 )
@@ -42,3 +56,32 @@ def test_links_of_pages_outside_the_site_lead_to_files_that_exist(name: str) -> 
     prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose)
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def newcomer() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "scripts" / "newcomer.py"))
+
+
+def test_every_command_of_the_readme_is_one_that_veil_has() -> None:
+    import typer
+
+    from veil.cli.app import app
+
+    known = typer.main.get_command(app)
+    found = [line.split() for line in newcomer()["commands"]((ROOT / "README.md").read_text(encoding="utf-8"))]
+    assert len(found) > 12
+    for words in found:
+        assert words[0] in ("make", "veil"), words
+        command, rest = known, words[1:]
+        while words[0] == "veil" and hasattr(command, "commands"):
+            assert rest[0] in command.commands, words
+            command, rest = command.commands[rest[0]], rest[1:]
+        options = {option for parameter in getattr(command, "params", ()) for option in parameter.opts}
+        assert words[0] == "make" or {word for word in rest if word.startswith("--")} <= options, words
+
+
+@pytest.mark.long
+def test_no_command_of_the_readme_fails_in_a_fresh_clone() -> None:
+    """With the environment of this test; `python scripts/newcomer.py` installs one of its own."""
+    done = newcomer()["follow"](Path(sys.prefix), False, "")
+    assert [(one.command, one.said) for one in done if one.code] == []

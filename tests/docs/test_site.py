@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -42,6 +43,36 @@ def public_names() -> list[tuple[str, object]]:
     return found
 
 
+# Their examples need a finished run, raw data or weights from elsewhere: the guides have them, and run them.
+SHOWN_IN_GUIDES = {
+    *("compare", "load", "certify", "epsilon_of_person", "reserve_amount", "reserve_for", "check", "evaluate"),
+    *(
+        "load_cifar10",
+        "load_cifar100",
+        "load_ctg",
+        "load_dutch",
+        "load_mnist",
+        "load_surnames",
+        "load_unbalanced_mnist",
+    ),
+    *("efficientnet_lite0", "embed_texts", "build_twin", "render_card", "render_page", "render_summary", "write_card"),
+    *("write_report", "load_predictor", "read_schema", "read_table"),
+}
+
+
+def missing_sections(function: FunctionType) -> list[str]:
+    """What a reader of the reference would look for in vain."""
+    text, signature = inspect.getdoc(function) or "", inspect.signature(function)
+    source = inspect.getsource(function)
+    needed = {
+        "Args:": bool(signature.parameters),
+        "Returns:": signature.return_annotation not in (None, "None"),
+        "Raises:": re.search(r"^ +(raise|require)\b", source, re.MULTILINE) is not None,
+        ">>>": function.__name__ not in SHOWN_IN_GUIDES,
+    }
+    return [section for section, applies in needed.items() if applies and section not in text]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built pages."""
@@ -64,6 +95,26 @@ def test_every_public_name_has_a_docstring_and_is_in_a_list_of_names() -> None:
     undocumented = [name for name, thing in public_names() if not inspect.getdoc(thing)]
     assert undocumented == []
     assert len(public_names()) > 150
+
+
+def test_every_public_function_says_what_it_takes_returns_and_raises_and_shows_an_example() -> None:
+    functions = {thing: name for name, thing in public_names() if isinstance(thing, FunctionType)}
+    assert len(functions) > 70
+    incomplete = {name: lacks for thing, name in functions.items() if (lacks := missing_sections(thing))}
+    assert incomplete == {}
+
+
+def test_a_section_that_is_missing_is_found() -> None:
+    def asked(name: str) -> str:
+        """Says nothing about what it takes.
+
+        >>> asked("a")
+        'a'
+        """
+        return name
+
+    assert missing_sections(asked) == ["Args:", "Returns:"]
+    assert {thing.__name__ for _, thing in public_names() if isinstance(thing, FunctionType)} >= SHOWN_IN_GUIDES
 
 
 @pytest.mark.slow

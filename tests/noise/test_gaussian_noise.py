@@ -162,6 +162,24 @@ def test_noise_does_not_depend_on_which_tensors_are_worked_on_together(at_once, 
     assert {name: tuple(value.shape) for name, value in usual.items()} == shapes
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 10_000])
+def test_secure_noise_does_not_depend_on_which_tensors_are_worked_on_together(at_once, monkeypatch):
+    noise = GaussianNoise(SEED, secure=True)
+    values = {
+        "a": torch.ones(33),
+        "b": torch.ones(5, 11, dtype=torch.float64),
+        "c": torch.ones(0),
+        "d": torch.ones(200),
+    }
+    usual = noise.add(3, values, 1.3)
+    monkeypatch.setattr(secure, "_AT_ONCE", at_once)
+    for name, value in reversed(values.items()):
+        alone = noise.add(3, {name: value}, 1.3)[name]
+        assert torch.equal(usual[name], alone)
+        assert alone.dtype == value.dtype
+    assert {name: value.shape for name, value in usual.items()} == {name: value.shape for name, value in values.items()}
+
+
 def test_tensors_of_noise_do_not_share_memory_that_matters():
     noise = GaussianNoise(SEED).draw(0, {"a": (3,), "b": (4,)}, 1.0)
     kept = noise["b"].clone()

@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 from tests.program import Program
+from tests.report.run_records import make_run
+from veil.report import build_twin, parse_requirement, render_card, render_page
 from veil.report.usefulness import usefulness
 
 
@@ -63,7 +65,7 @@ def test_numbers_are_judged_by_what_they_explain() -> None:
         "useful": True,
         "no_better": [],
         "unsure": [],
-        "sentence": "Better than a constant answer in every measured group.",
+        "sentence": "Useful: better than a constant answer in every measured group.",
     }
     assert (numbers(a=0.4, b=-0.1) or {})["no_better"] == ["b"]
     assert (numbers(a=None) or {})["useful"] is True
@@ -96,3 +98,14 @@ def test_a_model_of_coins_is_called_useless_everywhere(
     assert "No better than a constant answer" in (run / "report.html").read_text()
     code, said, _ = veil("report", str(run), "-o", str(tmp_path / "page.html"), "--require", "useful", "--json")
     assert code == 1
+
+
+def test_a_useful_model_is_called_so_in_the_headline_of_report_card_and_twin() -> None:
+    run = make_run("asc", extras=True)
+    said = "Useful: better than a constant answer in every measured group."
+    headline = build_twin([run])["verdict"]["headline"]
+    assert headline.endswith(said)
+    assert render_page([run]).count(said) >= 2  # in words, and in the facts inside the page
+    assert said in render_card(run).split("## Overview")[0]
+    (check,) = build_twin([run], requirements=[parse_requirement("useful").as_json()])["verdict"]["requirements"]
+    assert (check["met"], check["shown"]) == (True, "better than a constant answer in every measured group")

@@ -22,7 +22,8 @@ from veil.models import build_model
 from veil.models.crosses import Crosses
 from veil.models.knots import Knots
 from veil.noise import GaussianNoise
-from veil.problem import PublicFacts
+from veil.problem import Problem, PublicFacts
+from veil.problem.sums import sums_of
 from veil.request import Request, Settings
 from veil.tables.effects import UNKNOWN, Effects, effects_of
 from veil.tables.encoding import Category, Codes, Date, Encoding, HashedCategory, Numeric, Text, hashed_words
@@ -81,10 +82,10 @@ def trained(classes: tuple[str, ...], crossed: int = 8, knots: int = 7, inside: 
             places[:, 0], places[:, -1] = -1.0, 1.0
         curves.places.copy_(places)
         if crossed:
-            rows = curves(torch.from_numpy(ENCODING.encode(a_table(seed=1)))).double() / 10
-            targets = torch.rand(len(rows), 2, generator=generator, dtype=torch.float64) / 2
-            noise = GaussianNoise(Seed.from_int(0))
-            CrossRelease(0.1, Relation.ADD_REMOVE).make(crosses, curves, rows, targets, torch.ones(len(rows)), noise)
+            rows = torch.from_numpy(ENCODING.encode(a_table(seed=1)))
+            targets = torch.randint(0, 2, (len(rows),), generator=generator)
+            noise, sums = GaussianNoise(Seed.from_int(0)), sums_of(Problem.from_arrays(rows, targets))
+            CrossRelease(0.1, Relation.ADD_REMOVE).make(crosses, curves, sums, 2, noise)
         for weight in head.parameters():
             weight.copy_(torch.randn(weight.shape, generator=generator))
     return model

@@ -3,44 +3,65 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from shutil import rmtree
+from subprocess import PIPE
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
-from tests.launching import finished, launched
+from tests.launching import NO_CONNECTION, ROOT, TRIES, finished
+from tests.training.process_group_worker import METHODS, Start
+from veil.accounting import Relation
+from veil.bounding import Clip
+from veil.gradients import GradientEngine
+from veil.problem import Problem
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
+from veil.training import process_group
 from veil.training.process_group import ProcessGroup
 
-METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur", "text-dp-sgd", "text-asc")
-
-
-def words(out: Path, methods: tuple[str, ...], dying: int = -1, resume: bool = False, edited: int = -1) -> list[str]:
-    out.mkdir(exist_ok=True)
-    asked = [str(out), ",".join(methods), str(dying), "resume" if resume else "start", str(edited)]
-    return ["-m", "tests.training.process_group_worker", *asked]
-
-
-def finish(out: Path, processes: int, methods: tuple[str, ...], resume: bool = False) -> None:
-    def again() -> None:
-        if not resume:
-            rmtree(out)
-            out.mkdir()
-
-    finished(words(out, methods, resume=resume), processes, again)
+Group = Callable[..., tuple[list[int], str]]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    @cache
-    def made(processes: int) -> Path:
-        out: Path = tmp_path_factory.mktemp(f"of-{processes}")
-        finish(out, processes, METHODS)
-        return out
+def group() -> Iterator[Group]:
+    """Start a group of processes: their exit codes, and what they said."""
+    words = [sys.executable, "-m", "tests.training.process_group_worker"]
+    about = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True, cwd=ROOT, env=about) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
 
-    return {processes: made(processes) for processes in (1, 2, 4)}
+        def started(out: Path, methods: tuple[str, ...], processes: int, **more: Any) -> tuple[list[int], str]:
+            for _ in range(TRIES):
+                print(json.dumps(asdict(Start(str(out), methods, processes, **more))), file=worker.stdin, flush=True)
+                answer = json.loads(worker.stdout.readline())
+                if not any(sign in answer["errors"] for sign in NO_CONNECTION):
+                    break
+                if not more.get("resume"):
+                    rmtree(out, ignore_errors=True)
+            return answer["codes"], answer["errors"]
+
+        yield started
+        worker.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, group: Group) -> dict[int, Path]:
+    made = {processes: tmp_path_factory.mktemp(f"of-{processes}") for processes in (1, 2, 4)}
+    for processes, out in made.items():
+        codes, said = group(out, METHODS, processes)
+        assert codes == [0] * processes, said
+    return made
 
 
 def weights(path: Path) -> torch.Tensor:
@@ -69,11 +90,14 @@ def test_a_group_gives_the_same_model_and_the_same_promise(runs: dict[int, Path]
 
 @pytest.mark.parametrize(("dying", "then"), [(0, 1), (1, 3)])
 def test_a_process_that_dies_ends_the_run_and_it_goes_on_with_another_number(
-    tmp_path: Path, runs: dict[int, Path], dying: int, then: int
+    tmp_path: Path, runs: dict[int, Path], group: Group, dying: int, then: int
 ) -> None:
-    assert launched(words(tmp_path / "cut", ("asc",), dying), 2).returncode != 0
+    codes, said = group(tmp_path / "cut", ("asc",), 2, dying=dying)
+    assert codes[dying] == 9, said
+    assert codes[1 - dying] != 0
     assert not (tmp_path / "cut" / "asc" / "certificate.json").exists()
-    finish(tmp_path / "cut", then, ("asc",), resume=True)
+    codes, said = group(tmp_path / "cut", ("asc",), then, resume=True)
+    assert codes == [0] * then, said
     found = weights(tmp_path / "cut" / "asc-0.pt")
     torch.testing.assert_close(found, weights(runs[1] / "asc-0.pt"), rtol=1e-6, atol=1e-6)
     ledgers = [(place / "asc" / "ledger.jsonl").read_bytes() for place in (runs[1], tmp_path / "cut")]
@@ -81,18 +105,19 @@ def test_a_process_that_dies_ends_the_run_and_it_goes_on_with_another_number(
 
 
 @pytest.mark.parametrize("edited", [0, 1])
-def test_a_process_with_other_rows_is_refused(tmp_path: Path, edited: int) -> None:
+def test_a_process_with_other_rows_is_refused(tmp_path: Path, group: Group, edited: int) -> None:
     """Each process reads its own share: one that has other rows would put them under the noise of the run."""
-    found = launched(words(tmp_path / "start", ("dp-sgd",), edited=edited), 2)
-    assert found.returncode != 0
-    assert "in process 1 the rows differ from process 0." in found.stderr
+    codes, said = group(tmp_path / "start", ("dp-sgd",), 2, edited=edited)
+    assert 0 not in codes
+    assert "in process 1 the rows differ from process 0." in said
     assert not (tmp_path / "start" / "dp-sgd" / "ledger.jsonl").exists(), "nothing was reserved"
-    said = "Cannot resume: the rows differ from the original run"
-    assert launched(words(tmp_path / "cut", ("dp-sgd",), dying=1), 2).returncode != 0
-    found = launched(words(tmp_path / "cut", ("dp-sgd",), resume=True, edited=edited), 2)
-    assert found.returncode != 0
-    assert said in found.stderr
-    finish(tmp_path / "cut", 2, ("dp-sgd",), resume=True)
+    codes, said = group(tmp_path / "cut", ("dp-sgd",), 2, dying=1)
+    assert codes[1] == 9, said
+    codes, said = group(tmp_path / "cut", ("dp-sgd",), 2, resume=True, edited=edited)
+    assert 0 not in codes
+    assert "Cannot resume: the rows differ from the original run" in said
+    codes, said = group(tmp_path / "cut", ("dp-sgd",), 2, resume=True)
+    assert codes == [0, 0], said
 
 
 def test_the_command_line_trains_in_a_process_group(tmp_path: Path) -> None:
@@ -110,6 +135,27 @@ def test_the_command_line_trains_in_a_process_group(tmp_path: Path) -> None:
     assert answers[0]["privacy"] == answers[1]["privacy"]
     for name in ("ledger.jsonl", "preprocessing.jsonl", "evaluation.jsonl", "certificate.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_process_reads_no_more_places_than_its_peoples_rows_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One person with a hundred rows must not make a hundred places of everybody else."""
+    monkeypatch.setattr(dist, "all_reduce", lambda values: None)
+    monkeypatch.setattr(process_group, "_meeting_place", lambda: torch.device("cpu"))
+    names = [*range(60), *[60] * 100]
+    problem = Problem.from_arrays([[0.1]] * 160, [0, 1] * 80, people=names, rows_per_person=100).together()
+    read: list[int] = []
+
+    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        (inputs, shares), targets = batch
+        read.append(shares.numel())
+        found = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="none")
+        return (found.view(shares.shape) * shares).sum(1)
+
+    release = GradientRelease(Poisson((1.0,)), Clip((1.0,)), 1.0, 1.0, Relation.ADD_REMOVE)
+    engine, everybody = GradientEngine(torch.nn.Linear(1, 2), loss), np.arange(61)
+    found = ProcessGroup(1, 2).bounded_sum(release, engine, problem, everybody)
+    assert sum(read) <= 2 * 160
+    assert len(found.weights) == 61
 
 
 def test_a_process_alone_is_a_group_of_one_that_leads_and_agrees_with_itself() -> None:

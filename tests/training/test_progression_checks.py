@@ -73,6 +73,30 @@ def test_other_rows_are_refused() -> None:
         raise_budgets(run, small_problem(rows=246), {"careful": 1.0}, 5)
 
 
+def of_people(people: list[str], owners: list[str], person_rows: str) -> Problem:
+    inputs = torch.arange(len(people), dtype=torch.float32)[:, None] / len(people)
+    targets, budgets = [0, 1] * (len(people) // 2), {"careful": 0.5, "open": 2.0}
+    return Problem.from_arrays(
+        inputs, targets, owners=owners, budgets=budgets, people=people, rows_per_person=2, person_rows=person_rows
+    )
+
+
+@pytest.mark.parametrize("person_rows", ["mean", "each"])
+def test_people_who_became_others_are_not_charged_as_those_they_were(person_rows: str) -> None:
+    """Sizes and names of owners are the same in all three: only who is who differs."""
+    people, owners = [f"p{row // 2}" for row in range(40)], ["careful"] * 20 + ["open"] * 20
+    others = [*(f"p{row % 10}" for row in range(20)), *people[20:]]  # as many people, with other rows
+    problem = of_people(people, owners, person_rows)
+    plan = plan_of("dp-sgd", problem, accountant="pld")
+    run = execute(Job(nn.Linear(1, 2), problem, None, row_losses, (), ()), plan, None)
+    for other in (of_people(others, owners, person_rows), of_people(people, owners[::-1], person_rows)):
+        assert replace(other.public, budgets=None) == replace(problem.public, budgets=None)
+        with pytest.raises(InputError, match="who is who"):
+            raise_budgets(run, other, {"careful": 1.0}, 3)
+    same = of_people(people, owners, person_rows)
+    assert raise_budgets(run, same, {"careful": 1.0}, 3).certificate.by_owner["careful"] <= 1.0
+
+
 def test_a_model_that_was_trained_on_after_the_run_is_refused() -> None:
     problem = small_problem()
     run = trained(plan_of("dp-sgd", problem), problem)

@@ -272,6 +272,12 @@ class Repeated:
 def repeated(events: Iterable[Event | Repeated]) -> tuple[Repeated, ...]:
     """Collect equal events into one `Repeated` each, in order of first appearance; drop those that cost nothing.
 
+    Args:
+        events: Events, each alone or with the number of times it happens.
+
+    Returns:
+        One `Repeated` for each different event.
+
     >>> repeated([Gaussian(1.0), Gaussian(2.0), Gaussian(1.0)])[0].times
     2
     """

@@ -132,21 +132,26 @@ class Ledger:
     def open(cls, path: Path) -> Ledger:
         """Read a ledger back, dropping only a last line that a crash cut short (no release followed it)."""
         content = path.read_bytes()
-        whole, torn = content[: content.rfind(b"\n") + 1], content[content.rfind(b"\n") + 1 :]
-        records, check = _read_lines(whole)
-        ledger = cls.__new__(cls)
-        ledger.terms = Terms.from_json(records[0].get("terms", {}))
-        ledger.path = path
-        ledger.recovered = bool(torn)
-        ledger._spent = [{} for _ in ledger.terms.accounts]
-        ledger._entries, ledger._made = [], {}
-        ledger._check = check
-        for record in records[1:]:
-            ledger._apply(record)
-        if torn:
+        whole = content[: content.rfind(b"\n") + 1]
+        ledger = cls.read(whole, path)
+        ledger.recovered = len(whole) < len(content)
+        if ledger.recovered:
             with path.open("rb+") as file:
                 file.truncate(len(whole))
                 os.fsync(file.fileno())
+        return ledger
+
+    @classmethod
+    def read(cls, content: bytes, path: Path | None = None) -> Ledger:
+        """The ledger with this content, whose last line is whole. Nothing is written."""
+        records, check = _read_lines(content)
+        ledger = cls.__new__(cls)
+        ledger.terms = Terms.from_json(records[0].get("terms", {}))
+        ledger.path, ledger.recovered, ledger._check = path, False, check
+        ledger._spent = [{} for _ in ledger.terms.accounts]
+        ledger._entries, ledger._made = [], {}
+        for record in records[1:]:
+            ledger._apply(record)
         return ledger
 
     @classmethod

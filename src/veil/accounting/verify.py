@@ -132,10 +132,11 @@ def _opened(path: Path) -> Ledger:
     """Read a ledger without repairing it: an incomplete last line is an error here."""
     if not path.exists():
         raise AccountingError(f"there is no {path.name} in {path.parent}")
-    if not path.read_bytes().endswith(b"\n"):
+    content = path.read_bytes()  # once: a run that is still going on may write the next line at any moment
+    if not content.endswith(b"\n"):
         raise LedgerDamaged(f"{path.name} ends in the middle of a line")
     try:
-        return Ledger.open(path)
+        return Ledger.read(content)
     except LedgerDamaged as error:
         raise LedgerDamaged(f"{path.name}: {error}") from error
 

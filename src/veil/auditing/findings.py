@@ -140,7 +140,20 @@ def shared_confidence(confidence: float, tests: int) -> float:
 
 
 def read_audits(folder: Path | str) -> Sequence[dict[str, Any]]:
-    """The audits in a run folder, as the report takes them; none where there was no audit."""
+    """The audits in a run folder, as the report takes them; none where there was no audit.
+
+    Args:
+        folder: A run's folder.
+
+    Returns:
+        One record per audit, in the order in which they were made.
+
+    Raises:
+        InputError: The file of audits is damaged.
+
+    >>> read_audits("a-folder-without-audits")
+    []
+    """
     path = Path(folder) / FILE
     if not path.exists():
         return []

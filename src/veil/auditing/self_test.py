@@ -106,6 +106,9 @@ def self_test(
     Returns:
         Each check with its outcome; `passed` says whether all hold.
 
+    Raises:
+        InputError: The method is not private, or an option or a setting is impossible.
+
     >>> self_test("dp-sgd", seed=1, steps=10, per_group=500).passed
     True
     """

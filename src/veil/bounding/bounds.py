@@ -22,6 +22,14 @@ def _table(values: tuple[float, ...], dtype: torch.dtype) -> Tensor:
 def by_row(values: tuple[float, ...], cells: Tensor, dtype: torch.dtype) -> Tensor:
     """The value of each row's cell.
 
+    Args:
+        values: One number per cell.
+        cells: The cell of each row.
+        dtype: Of the result.
+
+    Returns:
+        One number per row.
+
     >>> by_row((1.0, 3.0), torch.tensor([1, 0, 1]), torch.float32)
     tensor([3., 1., 3.])
     """
@@ -157,6 +165,16 @@ def check_row_local(bound: Bound, cells: int) -> None:
     """Reject a bound whose weight for one row depends on other rows: its limits would not be the sensitivity.
 
     Tested on synthetic rows only. A bound that orders or ranks rows needs its own sensitivity proof.
+
+    Args:
+        bound: The bound to test.
+        cells: How many cells the problem has.
+
+    Raises:
+        InputError: A row's weight depends on other rows, and Veil has no proof of the sensitivity.
+
+    >>> from veil.bounding import UnitClip
+    >>> check_row_local(UnitClip(1.0, 2), cells=2)
     """
     if not bound.row_local:
         require(
@@ -172,7 +190,20 @@ def check_row_local(bound: Bound, cells: int) -> None:
 
 
 def looks_at_one_row(function: Callable[[PerRow, Tensor], Tensor], cells: int) -> bool:
-    """Whether a function's value for a row does not depend on other rows, tested on synthetic rows."""
+    """Whether a function's value for a row does not depend on other rows, tested on synthetic rows.
+
+    Args:
+        function: Values of rows from their losses and norms, and from the cell of each.
+        cells: How many cells there are.
+
+    Returns:
+        Whether each value stays the same when its row is alone.
+
+    >>> looks_at_one_row(lambda rows, cells: rows.norms, cells=2)
+    True
+    >>> looks_at_one_row(lambda rows, cells: rows.norms / rows.norms.sum(), cells=2)
+    False
+    """
     generator = torch.Generator().manual_seed(0)
     rows = 16
     norms = torch.rand(rows, generator=generator, dtype=torch.float64) * 10

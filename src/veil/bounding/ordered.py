@@ -162,6 +162,17 @@ def tail_from(function: Callable[[float], float], length: float, points: int = 1
     The function is read at `points` places, and what is used are the straight lines between them, integrated exactly:
     whatever the function does elsewhere, the limit of every row holds.
 
+    Args:
+        function: The share of a row at a place of the tail.
+        length: How many rows of weight 1 the tail is long.
+        points: At how many places the function is read.
+
+    Returns:
+        The tail, as straight lines between the points.
+
+    Raises:
+        InputError: There are fewer than two points, or the shares rise or leave [0, 1].
+
     >>> tail_from(lambda place: 1 - place**2, 10.0, points=5).points
     (1.0, 0.9375, 0.75, 0.4375, 0.0)
     """

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
@@ -91,6 +92,14 @@ def _begin_at_once(connection: Connection) -> None:
 
 def _commit_on_disk(connection: Connection) -> None:
     connection.execute(text("SET LOCAL synchronous_commit TO on"))
+
+
+def read_only(url: URL, patience: float = PATIENCE) -> Engine:
+    """An engine that cannot write: an SQLite file is opened for reading, a server is told so."""
+    if url.get_backend_name() == "sqlite":
+        place = f"file:{quote(str(Path(str(url.database)).absolute()))}"
+        return engine_for(URL.create("sqlite", database=place, query={"mode": "ro", "uri": "true"}), patience)
+    return engine_for(url).execution_options(postgresql_readonly=True)
 
 
 def reading(engine: Engine) -> Engine:

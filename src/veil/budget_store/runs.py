@@ -137,7 +137,25 @@ def reserve_amount(
     person: str | None = None,
     folder: Path | None = None,
 ) -> RunReservation:
-    """Reserve an (ε, δ) for every row or person: for a run whose plan is not known before it reads rows."""
+    """Reserve an (ε, δ) for every row or person: for a run whose plan is not known before it reads rows.
+
+    Args:
+        store: A budget store, or its file or URL.
+        dataset: The data set whose budget is charged.
+        run_id: Names the run in the store; the same id is charged once.
+        epsilon: What the run costs every row or person.
+        delta: The δ of that cost.
+        relation: The neighbouring relation of that cost.
+        method: Shown in the list of runs.
+        person: The column of people whom the run protects, if it does.
+        folder: The run's folder, shown in the list of runs.
+
+    Returns:
+        The reservation: confirm it when the run is done.
+
+    Raises:
+        InputError: The budget does not suffice, or relation or unit are not those of the data set.
+    """
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
     terms = place.dataset(dataset)
     require_same_unit(terms, person)

@@ -20,7 +20,17 @@ from sqlalchemy.exc import DBAPIError
 from veil.accounting.events import Relation
 from veil.accounting.ledger import BudgetExceeded
 from veil.budget_store.balance import Balance, Charge, Limit, balance, check_limit, overrun
-from veil.budget_store.connecting import PATIENCE, engine_for, in_words, new_file, patiently, reading, shown, store_url
+from veil.budget_store.connecting import (
+    PATIENCE,
+    engine_for,
+    in_words,
+    new_file,
+    patiently,
+    read_only,
+    reading,
+    shown,
+    store_url,
+)
 from veil.budget_store.costs import Cost, DataSet, checked_name, order_for
 from veil.budget_store.entries import (
     FORMAT,
@@ -46,15 +56,28 @@ class BudgetStore:
         self._url, self._engine, self._patience = url, engine, patience
 
     @classmethod
-    def open(cls, place: str | Path, *, patience: float = PATIENCE) -> BudgetStore:
-        """Open an existing store. `patience` is how many seconds a broken connection is retried."""
+    def open(cls, place: str | Path, *, patience: float = PATIENCE, writable: bool = True) -> BudgetStore:
+        """Open an existing store.
+
+        Args:
+            place: An SQLite file or a PostgreSQL URL.
+            patience: How many seconds a broken connection is retried.
+            writable: Without it nothing can be changed, and a store of an earlier format is not brought up to this one.
+
+        Returns:
+            The store.
+
+        Raises:
+            InputError: There is no store, or it cannot be read.
+        """
         url = store_url(place)
         missing = f"there is no budget store at {shown(url)}: create one with veil budget create"
         require(url.get_backend_name() != "sqlite" or Path(str(url.database)).exists(), missing)
-        engine = engine_for(url, patience)
+        engine = engine_for(url, patience) if writable else read_only(url, patience)
         with in_words(url), reading(engine).connect() as connection:
             require(inspect(connection).has_table(formats.name), missing)
             version = connection.execute(select(formats.c.version)).scalar()
+        require(writable or version != 1, f"{shown(url)} has format 1: `veil budget show` brings it up to date")
         if version == 1:
             version = _brought_up(engine)
         require(version == FORMAT, f"{shown(url)} has format {version}, this version of Veil reads {FORMAT}")

@@ -32,6 +32,7 @@ from veil.cli.report import report
 from veil.cli.reproduce import reproduce
 from veil.cli.train import train
 from veil.cli.tune import tune
+from veil.cli.ui import ui
 from veil.cli.verify import verify
 from veil.errors import Caution, InputError
 
@@ -55,6 +56,7 @@ app.command()(tune)
 app.command()(methods)
 app.command()(verify)
 app.command()(report)
+app.command()(ui)
 app.command()(audit)
 app.command()(reproduce)
 app.add_typer(account_app, name="account")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from veil.cli.console import print_json, stdout
 from veil.cli.fields import asks, values_of
-from veil.cli.options import Json
+from veil.cli.options import Json, Store
 from veil.errors import InputError, require
 from veil.request import BudgetRequest
 from veil.request.request import STORE
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 budget_app = typer.Typer(
     help="A privacy budget for all runs on the same rows.", no_args_is_help=True, rich_markup_mode=None
 )
-Store = Annotated[
-    str,
-    typer.Option(envvar="VEIL_BUDGET", help="An SQLite file, or the URL of a PostgreSQL database: postgresql://…"),
-]
 Name = Annotated[str, typer.Argument(help="The name of the data set.")]
 
 

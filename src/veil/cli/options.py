@@ -23,3 +23,7 @@ Require = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress and messages.")]
+Store = Annotated[
+    str,
+    typer.Option(envvar="VEIL_BUDGET", help="An SQLite file, or the URL of a PostgreSQL database: postgresql://…"),
+]

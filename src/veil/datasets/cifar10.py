@@ -47,6 +47,19 @@ def load_cifar10(
 
     `auto` takes the official archive where VEIL_DATA holds it, else the JPEG tree. What was decoded is kept in the
     cache folder, so the JPEG tree is slow only once.
+
+    Args:
+        source: Where the images come from.
+        owners: Who owns a row: `everybody`, one owner per `class`, or `dealt`.
+        budgets: ε of the first and of the last owner.
+        seed: Public: deals classes to owners.
+        normalisation: Of pixels: `published` constants, `per-row`, or `none`.
+
+    Returns:
+        Training and test rows as problems.
+
+    Raises:
+        InputError: An option is unknown, or the raw files are not in VEIL_DATA or do not match their checksums.
     """
     require(source in ("auto", "official", "jpeg"), f'source is "{source}": it must be auto, official or jpeg')
     require(owners in get_args(Owners), f'owners is "{owners}": it must be everybody, class or dealt')

@@ -46,6 +46,17 @@ def load_cifar100(
 
     `owners="class"`: budgets from ε = 1 to 10 by class (CH of INO-SGD). `variant="fish-vehicles"`: the ten classes of
     two categories only (CIFAR-100-FV); with `owners="category"`, fish allow ε = 1 and vehicles ε = 5 (CF of INO-SGD).
+
+    Args:
+        variant: `official` or `fish-vehicles`.
+        owners: Who owns a row: `everybody`, one owner per `class`, or by `category`.
+        normalisation: Of pixels: `published` constants, `per-row`, or `none`.
+
+    Returns:
+        Training and test rows as problems.
+
+    Raises:
+        InputError: An option is unknown, or the raw files are not in VEIL_DATA or do not match their checksums.
     """
     require(variant in OWNERS, f'variant is "{variant}": it must be official or fish-vehicles')
     known = " or ".join(OWNERS[variant])

@@ -47,7 +47,19 @@ BUDGETS = {"normal": 5.0, "suspicious": 4.0, "pathological": 3.0}
 def load_ctg(
     *, owners: Literal["diagnosis", "everybody"] = "diagnosis", test_share: float = 0.2, seed: int = 0
 ) -> Split:
-    """21 features in [−1, 1]. `owners="diagnosis"`: ε is 5 for normal, 4 for suspicious, 3 for pathological traces."""
+    """21 features in [−1, 1]. `owners="diagnosis"`: ε is 5 for normal, 4 for suspicious, 3 for pathological traces.
+
+    Args:
+        owners: Who owns a row: one owner per `diagnosis`, or `everybody`.
+        test_share: The share of the rows that is set apart for testing.
+        seed: Public: the same seed gives the same split.
+
+    Returns:
+        Training and test rows as problems.
+
+    Raises:
+        InputError: An option is unknown, or the raw files are not in VEIL_DATA or do not match their checksums.
+    """
     require(owners in ("diagnosis", "everybody"), f'owners is "{owners}": it must be diagnosis or everybody')
     table = pd.read_csv(BytesIO(read_verified(FILES[0], "ctg")))
     low, high = (np.array([bounds[side] for bounds in BOUNDS.values()]) for side in (0, 1))

@@ -40,7 +40,18 @@ def read_dutch() -> tuple[pd.DataFrame, dict[str, tuple[str, ...]]]:
 
 
 def load_dutch(*, test_share: float = 0.2, seed: int = 0) -> Split:
-    """One column per value of each category (sex included); 80 % of the rows train (n = 48,336, as in FDPG)."""
+    """One column per value of each category (sex included); 80 % of the rows train (n = 48,336, as in FDPG).
+
+    Args:
+        test_share: The share of the rows that is set apart for testing.
+        seed: Public: the same seed gives the same split.
+
+    Returns:
+        Training and test rows as problems. The groups are the sexes.
+
+    Raises:
+        InputError: The raw files are not in VEIL_DATA or do not match their checksums.
+    """
     table, values = read_dutch()
     parts = [
         table[name].to_numpy()[:, None] == np.array(listed)[None, :]

@@ -47,6 +47,9 @@ def generate(groups: Sequence[GroupSpec], features: int = 10, seed: int = 0) -> 
     Returns:
         Two classes, all groups.
 
+    Raises:
+        InputError: There are fewer than 2 features.
+
     >>> generate([GroupSpec("a", 90), GroupSpec("b", 10, angle=1.0)]).public.group_sizes
     (90, 10)
     """

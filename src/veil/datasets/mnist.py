@@ -32,7 +32,18 @@ LOW_AND_HIGH = {"0–4": 0.1, "5–9": 1.0}
 def load_mnist(
     *, owners: Literal["everybody", "halves"] = "everybody", normalisation: Normalisation = "published"
 ) -> Split:
-    """The official split. `owners="halves"`: digits 0–4 allow ε = 0.1 and digits 5–9 allow ε = 1 (INO-SGD)."""
+    """The official split. `owners="halves"`: digits 0–4 allow ε = 0.1 and digits 5–9 allow ε = 1 (INO-SGD).
+
+    Args:
+        owners: Who owns a row: `everybody`, or two owners by digit (`halves`).
+        normalisation: Of pixels: `published` constants, `per-row`, or `none`.
+
+    Returns:
+        Training and test rows as problems. The groups are the digits.
+
+    Raises:
+        InputError: The raw files are not in VEIL_DATA or do not match their checksums.
+    """
     images, labels = _read(0)
     return Split(_problem(images, labels, normalisation, owners), _test(normalisation))
 
@@ -44,6 +55,17 @@ def load_unbalanced_mnist(
 
     `asc`: a tenth of every digit is set apart for validation and 474 eights stay (n = 49,208). `fdpg`: all training
     rows, of which 500 are eights (n = 54,649). Which rows stay depends on the public seed alone.
+
+    Args:
+        variant: `asc` or `fdpg`.
+        seed: Public: which eights stay.
+        normalisation: Of pixels: `published` constants, `per-row`, or `none`.
+
+    Returns:
+        Training and test rows as problems; with `asc` validation rows too.
+
+    Raises:
+        InputError: The variant is unknown, or the raw files are not in VEIL_DATA or do not match their checksums.
     """
     images, labels = _read(0)
     order = shuffled(len(labels), seed, f"unbalanced mnist/{variant}")

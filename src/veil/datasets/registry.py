@@ -179,6 +179,15 @@ DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 def dataset(name: str) -> Dataset:
     """A data set by name; an unknown one raises `InputError` with the nearest known one.
 
+    Args:
+        name: One of `veil data list`.
+
+    Returns:
+        What is known about the data set, and how to load it.
+
+    Raises:
+        InputError: The name is unknown; the nearest known one is suggested.
+
     >>> dataset("minst")
     Traceback (most recent call last):
         ...
@@ -193,6 +202,16 @@ def dataset(name: str) -> Dataset:
 
 def load(name: str, **options: Any) -> Split:
     """Training and test rows of a data set.
+
+    Args:
+        name: One of `veil data list`.
+        options: Options of that data set, such as `groups`, `owners` or `seed`.
+
+    Returns:
+        Training and test rows as problems, and validation rows where the data set has some.
+
+    Raises:
+        InputError: The name or an option is unknown, or the raw files are missing.
 
     >>> load("adult", groups=("sex", "income")).train.public.groups[0]
     'Female × <=50K'

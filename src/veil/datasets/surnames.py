@@ -49,6 +49,18 @@ def load_surnames(
     """Rows of 20 character codes. `owners="majority"`: Russian names allow ε = 3 and all others ε = 2 (INO-SGD).
 
     A row's group is its language, or with `groups="owner"` whether it is Russian.
+
+    Args:
+        groups: A row's group: its `language`, or its `owner`.
+        owners: Who owns a row: `majority` (Russian and others), or `everybody`.
+        test_share: The share of the rows that is set apart for testing.
+        seed: Public: the same seed gives the same split.
+
+    Returns:
+        Training and test rows as problems.
+
+    Raises:
+        InputError: An option is unknown, or the raw files are not in VEIL_DATA or do not match their checksums.
     """
     require(groups in ("language", "owner"), f'groups is "{groups}": it must be language or owner')
     require(owners in ("majority", "everybody"), f'owners is "{owners}": it must be majority or everybody')

@@ -55,6 +55,9 @@ def known_as(name: str, summary: str) -> Callable[[M], M]:
 def names() -> list[str]:
     """All names, in the order of the families.
 
+    Returns:
+        What `--method` takes.
+
     >>> "dp-sgd" in names()
     True
     """
@@ -63,6 +66,16 @@ def names() -> list[str]:
 
 def create(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """A method with its options; unknown names and options raise `InputError` with the nearest known one.
+
+    Args:
+        name: One of `names()`.
+        options: Fields of the method, by name.
+
+    Returns:
+        The method, with defaults where no option is given.
+
+    Raises:
+        InputError: The name or an option is unknown, or an option has an impossible value.
 
     >>> create("dp-sdg")
     Traceback (most recent call last):
@@ -129,6 +142,12 @@ def plan(problem: Problem | PublicFacts, method: str | Method, **settings: Any) 
 def relation_asked(method: Method) -> Relation | None:
     """The relation that the method's plan will have, from its options alone; None where it is not private.
 
+    Args:
+        method: A method with its options.
+
+    Returns:
+        The neighbouring relation.
+
     >>> relation_asked(create("dp-sgd", {"sampling": "wor"}))
     <Relation.REPLACE_ONE: 'replace-one'>
     """
@@ -139,7 +158,24 @@ def relation_asked(method: Method) -> Relation | None:
 
 
 def planned(method: Method, facts: PublicFacts, settings: Settings) -> Plan:
-    """The method's plan, with the method's options in it."""
+    """The method's plan, with the method's options in it.
+
+    Args:
+        method: A method with its options.
+        facts: What is public about the rows.
+        settings: Length, batch size, budget and the like.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InputError: A setting is impossible for these facts.
+
+    >>> from veil.problem import Cell
+    >>> facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 100),), (1,), classes=("0", "1"))
+    >>> planned(create("dp-sgd"), facts, Settings.checked(epsilon=1.0, steps=2, batch_size=10)).steps
+    2
+    """
     return replace(_counted(method.plan(facts, settings)), options=options_of(method))
 
 
@@ -159,7 +195,17 @@ def _counted(plan: Plan) -> Plan:
 
 
 def options_of(method: Method) -> dict[str, Any]:
-    """The method's options by name, as JSON can hold them."""
+    """The method's options by name, as JSON can hold them.
+
+    Args:
+        method: A method.
+
+    Returns:
+        Every option with its value, defaults included.
+
+    >>> options_of(create("dp-sgd"))["clip"]
+    1.0
+    """
     found = _plain(method)
     return found if isinstance(found, dict) else {}
 
@@ -179,7 +225,14 @@ def _plain(value: Any) -> Any:
 
 
 def table() -> list[dict[str, Any]]:
-    """What `veil methods` prints."""
+    """What `veil methods` prints.
+
+    Returns:
+        One record per method: name, family, private, relation, summary.
+
+    >>> [row["private"] for row in table() if row["name"] == "dp-sgd"]
+    [True]
+    """
     keys = ("name", "family", "private", "relation", "summary")
     return [{key: getattr(method, key) for key in keys} for method in _METHODS.values()]
 

@@ -95,6 +95,15 @@ def measure(
 
     For a group with fewer than `least` rows only the number of rows is given.
 
+    Args:
+        correct: Whether each row was classified correctly.
+        memberships: Rows × groups: which groups each row is in.
+        names: One name per group.
+        least: Smaller groups get no accuracy.
+
+    Returns:
+        Accuracy of each group with its rows, and over all rows.
+
     >>> measure(np.array([True, False]), np.array([[True, False], [True, True]]), ["all", "some"]).worst_group
     'some'
     """

@@ -43,7 +43,17 @@ SEQUENCE_MODELS = frozenset({"char-lstm", "transformer"})
 
 
 def reads_text(name: str) -> bool:
-    """Whether a model of this name takes the codes of one text where rows are a table."""
+    """Whether a model of this name takes the codes of one text where rows are a table.
+
+    Args:
+        name: A model as `build_model` takes it.
+
+    Returns:
+        Whether it does.
+
+    >>> reads_text("char-lstm"), reads_text("logistic")
+    (True, False)
+    """
     return name in SEQUENCE_MODELS or name.startswith("hf:")
 
 
@@ -53,6 +63,22 @@ def build_model(name: str, facts: PublicFacts, seed: Seed, **options: Any) -> nn
     Starting weights follow from the seed alone, or are those on disk.
 
     A factory is called with the public facts of the problem (`input_shape`, `outputs`, `classes`, …) and the options.
+
+    Args:
+        name: A built-in model (`veil train --help` lists them), `hf:FOLDER`, `timm:NAME`, or `my_module:factory`.
+        facts: What is public about the rows: shapes and classes.
+        seed: Gives the starting weights.
+        options: Options of the model, such as `hidden`.
+
+    Returns:
+        The module, not yet trained.
+
+    Raises:
+        InputError: The name or an option is unknown, or a package or file that the model needs is missing.
+
+    >>> facts = PublicFacts(("all",), ("all",), (), (3,), classes=("no", "yes"))
+    >>> sum(weights.numel() for weights in build_model("logistic", facts, Seed.from_int(1)).parameters())
+    8
     """
     kind, _, where = name.partition(":")
     factory: Callable[..., nn.Module] | None
@@ -96,6 +122,24 @@ def load_public_weights(model: nn.Module, path: Path) -> list[str]:
     """Put weights from a safetensors file into the model and say which; they must be public.
 
     Weights of other names or shapes are left as they are (a new last layer, for instance); none at all is an error.
+
+    Args:
+        model: Gets the weights, in place.
+        path: A safetensors file.
+
+    Returns:
+        The names of the weights that were put in.
+
+    Raises:
+        InputError: The file is missing or damaged, or has no weight that fits.
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> model = nn.Linear(2, 1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_file({"bias": torch.ones(1)}, Path(folder) / "public.safetensors")
+    ...     load_public_weights(model, Path(folder) / "public.safetensors")
+    ['bias']
     """
     require(path.exists(), f"file not found: {path}")
     try:

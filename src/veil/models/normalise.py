@@ -18,6 +18,18 @@ def normalise(
 ) -> Tensor:
     """Bytes [rows, channels, height, width] as numbers: published constants, each row by itself, or just [0, 1].
 
+    Args:
+        pixels: Bytes from 0 to 255.
+        kind: `published`, `per-row` or `none`.
+        mean: Published mean of each channel.
+        std: Published standard deviation of each channel.
+
+    Returns:
+        Numbers of the same shape.
+
+    Raises:
+        InputError: The kind is unknown.
+
     >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), "none")
     tensor([[[[0., 1.]]]])
     """
@@ -34,6 +46,13 @@ def per_row(rows: Tensor, floor: float = 1e-3) -> Tensor:
 
     No other row is looked at, so it costs no privacy, and the gradient norms of bright and dark rows come nearer to
     one another, which clipping rewards.
+
+    Args:
+        rows: Numbers; the first dimension counts rows.
+        floor: The least standard deviation that is divided by.
+
+    Returns:
+        Numbers of the same shape.
 
     >>> per_row(torch.tensor([[1.0, 3.0], [5.0, 5.0]]))
     tensor([[-1.,  1.],

@@ -112,6 +112,9 @@ def with_head(backbone: nn.Module, features: int, outputs: int, train: Trained =
     Returns:
         A module with the parts `backbone`, `scale` and `head`.
 
+    Raises:
+        InputError: `train` is neither head nor all.
+
     >>> model = with_head(nn.Linear(4, 3), 3, 2)
     >>> [name for name, weight in model.named_parameters() if weight.requires_grad]
     ['head.weight', 'head.bias']

@@ -24,6 +24,18 @@ from veil.errors import require
 def scattering(images: Tensor, scales: int = 2, angles: int = 8, rows_at_once: int = 256) -> Tensor:
     """Features [rows, channels × maps, height / 2^J, width / 2^J] of images [rows, channels, height, width].
 
+    Args:
+        images: Rows of channels × height × width.
+        scales: How often the resolution is halved, J.
+        angles: Directions of the wavelets.
+        rows_at_once: Images held in memory at once; it changes no value.
+
+    Returns:
+        The features, as numbers of single precision.
+
+    Raises:
+        InputError: The shape is another one, or is not divisible by 2^J.
+
     >>> scattering(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 81, 7, 7])
     """

@@ -27,16 +27,22 @@ import torch
 from torch import Tensor
 
 from veil.foundation.randomness import Seed
-from veil.noise.secure import WordStream, add_secure_gaussian, fine_uniforms, word_stream
+from veil.noise.secure import (
+    Streams,
+    Words,
+    WordStream,
+    add_on_grid,
+    drawn_in_pieces,
+    fine_uniforms,
+    joint_normals,
+    word_stream,
+)
 
 Shape = Tensor | torch.Size | Sequence[int]
-Words = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
 
 # Words worked on at once: small arrays stay in the cache and in the allocator's hands. It changes no value.
 _AT_ONCE = 8192
-# Tensors of at most this many words are worked on together.
-_SHORT = 1024
 # So many radii at either end get further bits: next to them, neighbouring radii are 5·10⁻⁵ standard deviations apart.
 _END = 1 << 12
 _LAST = (1 << 31) - 1
@@ -56,16 +62,46 @@ def fast_normals(words: WordStream, count: int, std: float = 1.0) -> npt.NDArray
            [ 0.   ]], dtype=float32)
     """
     normals = np.empty((2, count), dtype=np.float32)
-    places, ends = [], []
-    for start in range(0, count, _AT_ONCE):
-        part = normals[:, start : start + _AT_ONCE]
-        found, near_end = _box_muller(words(part.shape[1]), std, part)
-        if found.size:
-            places.append(found + start)
-            ends.append(near_end)
-    if places:
-        normals[:, np.concatenate(places)] = _refined(np.concatenate(ends), words, std)
+    _fill([(words, count)], [normals.reshape(-1)], std)
     return normals
+
+
+def _fill(streams: Streams, lines: Sequence[npt.NDArray[np.float32]], std: float) -> None:
+    """Fill each line with the normals of its stream: all cosines, then the sines, as many as there is room for.
+
+    Streams are worked on together, in pieces that stay in the cache, which changes no value.
+    """
+    counts = [count for _, count in streams]
+    ends = np.cumsum(counts)
+    near_end: list[tuple[Places, Words]] = []
+    pair = np.empty((2, min(_AT_ONCE, int(ends[-1]))), dtype=np.float32)
+    start = owner = 0
+    for drawn in drawn_in_pieces(streams, _AT_ONCE):
+        stop = start + len(drawn)
+        places, words = _box_muller(drawn, std, pair[:, : len(drawn)])
+        if places.size:
+            near_end.append((places + start, words))
+        done = start
+        while done < stop:
+            while ends[owner] <= done:
+                owner += 1
+            upto, first, count = min(stop, int(ends[owner])), int(ends[owner]) - counts[owner], counts[owner]
+            cosines, sines = pair[:, done - start : upto - start]
+            lines[owner][done - first : upto - first] = cosines
+            room = lines[owner][count + done - first : count + upto - first]  # none for the last sine of an odd line
+            room[:] = sines[: len(room)]
+            done = upto
+        start = stop
+    if near_end:
+        places, words = (np.concatenate(found) for found in zip(*near_end, strict=True))
+        owners = np.searchsorted(ends, places, side="right")
+        for index in np.unique(owners).tolist():
+            own = owners == index
+            cosines, sines = _refined(words[own], streams[index][0], std)
+            at = places[own] - ends[index] + counts[index]
+            lines[index][at] = cosines
+            held = counts[index] + at < len(lines[index])
+            lines[index][counts[index] + at[held]] = sines[held]
 
 
 def _box_muller(words: Words, std: float, into: npt.NDArray[np.float32]) -> tuple[Places, Words]:
@@ -103,23 +139,6 @@ def _refined(ends: Words, words: WordStream, std: float) -> npt.NDArray[np.float
     radius = std * np.sqrt(-2.0 * np.where(near_one, np.log1p(-edge), np.log(edge)))
     angle = halves[:, 1].view(np.int32) * (2.0 * math.pi * 2.0**-32)
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)])
-
-
-def _together(streams: Mapping[str, tuple[Words, WordStream]], std: float) -> dict[str, npt.NDArray[np.float32]]:
-    """`fast_normals` of several streams whose first words are drawn already: views of one array."""
-    if not streams:
-        return {}
-    joined = np.concatenate([drawn for drawn, _ in streams.values()])
-    normals, start = np.empty((2, len(joined)), dtype=np.float32), 0
-    places, _ = _box_muller(joined, std, normals)
-    parts: dict[str, npt.NDArray[np.float32]] = {}
-    for name, (drawn, words) in streams.items():
-        parts[name] = normals[:, start : start + len(drawn)]
-        own = places[(places >= start) & (places < start + len(drawn))] - start if places.size else places
-        if own.size:
-            parts[name][:, own] = _refined(drawn[own], words, std)
-        start += len(drawn)
-    return parts
 
 
 def check_std(std: float) -> None:
@@ -172,38 +191,52 @@ class GaussianNoise:
         if std == 0.0:
             return {name: value.detach().to(_dtype(value), copy=True) for name, value in values.items()}
         if self.secure:
-            return {name: self._add_secure(step, name, value, std, purpose) for name, value in values.items()}
+            return self._add_secure(step, values, std, purpose)
         noise = self.draw(step, values, std, purpose)
-        return {name: noise[name].add_(value.detach()) for name, value in values.items()}
-
-    def _draw_fast(self, step: int, shapes: Mapping[str, Shape], std: float, purpose: str) -> dict[str, Tensor]:
-        """Every name has its own key stream; short ones are made into normals together, which changes no value."""
-        noise: dict[str, Tensor] = {}
-        short: dict[str, tuple[Words, WordStream]] = {}
-        for name, shape in shapes.items():
-            size = _size(shape)
-            count = math.prod(size)
-            if _dtype(shape) == torch.float64:
-                generator = self.seed.generator("noise/" + purpose, step, name)
-                noise[name] = torch.from_numpy(generator.standard_normal(count) * std).view(size)
-                continue
-            _check_single(name, std)
-            words, pairs = word_stream(self.seed.key("noise/" + purpose, step, name)), (count + 1) // 2
-            if pairs <= _SHORT:
-                short[name] = words(pairs), words
-            else:
-                noise[name] = torch.from_numpy(fast_normals(words, pairs, std).reshape(-1)[:count]).view(size)
-        for name, normals in _together(short, std).items():
-            size = _size(shapes[name])
-            # A copy of its own: a view could lie in memory with gaps.
-            noise[name] = torch.from_numpy(normals.flatten()[: math.prod(size)]).view(size)
+        if values:
+            torch._foreach_add_([noise[name] for name in values], [value.detach() for value in values.values()])
         return noise
 
-    def _add_secure(self, step: int, name: str, value: Tensor, std: float, purpose: str) -> Tensor:
-        key = self.seed.key("secure noise/" + purpose, step, name)
-        exact = value.detach().cpu().to(torch.float64).numpy()
-        release = torch.from_numpy(add_secure_gaussian(exact, std, key))
-        return release.to(value.device, _dtype(value))
+    def _draw_fast(self, step: int, shapes: Mapping[str, Shape], std: float, purpose: str) -> dict[str, Tensor]:
+        """Every name has its own key stream. All normals are made in one go and lie in one tensor."""
+        noise: dict[str, Tensor] = {}
+        single = {name: _size(shape) for name, shape in shapes.items() if _dtype(shape) != torch.float64}
+        for name in shapes.keys() - single.keys():
+            generator, size = self.seed.generator("noise/" + purpose, step, name), _size(shapes[name])
+            noise[name] = torch.from_numpy(generator.standard_normal(math.prod(size)) * std).view(size)
+        if not single:
+            return noise
+        for name in single:
+            _check_single(name, std)
+        counts = [math.prod(size) for size in single.values()]
+        streams = [
+            (word_stream(self.seed.key("noise/" + purpose, step, name)), (count + 1) // 2)
+            for name, count in zip(single, counts, strict=True)
+        ]
+        flat = torch.empty(sum(counts))
+        parts = flat.split(counts)
+        _fill(streams, [part.numpy() for part in parts], std)
+        noise |= {name: part.view(size) for (name, size), part in zip(single.items(), parts, strict=True)}
+        return noise
+
+    def _add_secure(self, step: int, values: Mapping[str, Tensor], std: float, purpose: str) -> dict[str, Tensor]:
+        """Every name has its own key stream; all normals are made in one go."""
+        if not values:
+            return {}
+        streams = [
+            (word_stream(self.seed.key("secure noise/" + purpose, step, name)), value.numel())
+            for name, value in values.items()
+        ]
+        normals, start = joint_normals(streams), 0
+        released: dict[str, Tensor] = {}
+        for name, value in values.items():
+            exact = value.detach().cpu()
+            exact = (exact if exact.dtype == torch.float32 else exact.to(torch.float64)).numpy()
+            dtype = np.float64 if _dtype(value) == torch.float64 else np.float32
+            noise = normals[start : start + value.numel()]
+            released[name] = torch.from_numpy(add_on_grid(exact, noise, std, dtype)).to(value.device)
+            start += value.numel()
+        return released
 
 
 def _check_single(name: str, std: float) -> None:

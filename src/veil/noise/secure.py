@@ -23,28 +23,35 @@ is below 2⁻⁵³ per coordinate, and by Pinsker's inequality d coordinates ove
 in total variation: the most that an attacker can gain in δ, and far from what errors that do not conspire give away.
 |Z| reaches 16.8 (mass beyond: below 10⁻⁶¹).
 
-What is assumed. ChaCha20 with a secret 256-bit key cannot be told from random bits; numpy's log, sqrt and cos are
-right within 4 units in the last place; what is released is what `add_secure_gaussian` returns, or a function of it.
+What is assumed. ChaCha20 with a secret 256-bit key cannot be told from random bits; numpy's log and sqrt and torch's
+cos are right within 4 units in the last place; what is released is what `add_on_grid` returns, or a function of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+Words = npt.NDArray[np.uint64]
+Floats = npt.NDArray[np.float64]
 
 _FINE_BITS = 40
 _COARSE_BITS = 20
 _LIMIT_BITS = 20
 # Normals worked on at once: few enough to stay in the cache. It changes no value.
-_AT_ONCE = 32768
+_AT_ONCE = 8192
 _BLOCK_BYTES = 64
 # First words below this, of which radii are made, get further bits.
 _SMALL = 1 << 11
+# First words below this are doubles without rounding, to which the 11 bits of the second word add.
+_FEW_BITS = 2.0**53
 
 
 def secure_words(key: bytes, count: int, start: int = 0) -> npt.NDArray[np.uint64]:
@@ -52,7 +59,8 @@ def secure_words(key: bytes, count: int, start: int = 0) -> npt.NDArray[np.uint6
     return word_stream(key, start)(count)
 
 
-WordStream = Callable[[int], npt.NDArray[np.uint64]]
+WordStream = Callable[[int], Words]
+Streams = Sequence[tuple[WordStream, int]]
 
 
 def word_stream(key: bytes, start: int = 0) -> WordStream:
@@ -77,50 +85,83 @@ def word_stream(key: bytes, start: int = 0) -> WordStream:
     return more
 
 
-def secure_normals(key: bytes, count: int) -> npt.NDArray[np.float64]:
+def drawn_in_pieces(streams: Streams, at_once: int) -> Iterator[Words]:
+    """So many words of each stream, one stream after another, in pieces of at most `at_once`.
+
+    Short streams come together, as each piece has its price; a long one begins a piece, as joining means copying.
+    """
+    waiting: list[Words] = []
+    room = at_once
+    for words, count in streams:
+        if waiting and count > at_once // 8:
+            yield np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+            waiting, room = [], at_once
+        while count > 0:
+            drawn = words(min(count, room))
+            waiting.append(drawn)
+            count, room = count - len(drawn), room - len(drawn)
+            if room == 0:
+                yield np.concatenate(waiting) if len(waiting) > 1 else drawn
+                waiting, room = [], at_once
+    if waiting:
+        yield np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+
+
+def secure_normals(key: bytes, count: int) -> Floats:
     """Standard normals from 128 bits of key stream each; never release them bare (see the module's docstring)."""
-    normals = np.empty(count)
-    words = word_stream(key)
-    small: list[tuple[int, npt.NDArray[np.uint64]]] = []
-    for start in range(0, count, _AT_ONCE):
-        size = min(_AT_ONCE, count - start)
-        drawn = words(2 * size)
-        uniforms = _radius_uniforms(drawn)
-        if uniforms[uniforms.argmin()] < _SMALL * 2.0**-64:
-            places = np.flatnonzero(drawn[0::2] < _SMALL)
-            small += [(start + int(place), drawn[2 * place : 2 * place + 2]) for place in places]
+    return joint_normals([(word_stream(key), count)])
+
+
+def joint_normals(streams: Streams) -> Floats:
+    """So many standard normals from each stream, one stream after another; working on all together changes no value."""
+    normals = np.empty(sum(count for _, count in streams))
+    small: list[tuple[int, Words]] = []
+    start = 0
+    for drawn in drawn_in_pieces([(words, 2 * count) for words, count in streams], 2 * _AT_ONCE):
+        size = len(drawn) // 2
+        uniforms, found = _radius_uniforms(drawn)
+        small += [(start + place, drawn[2 * place : 2 * place + 2]) for place in found]
         normals[start : start + size] = _box_muller(uniforms, drawn)
+        start += size
+    ends = np.cumsum([count for _, count in streams])
     for place, pair in small:
+        words = streams[int(np.searchsorted(ends, place, side="right"))][0]
         normals[place] = _box_muller(_finer(pair, words), pair)[0]
     return normals
 
 
-def _radius_uniforms(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """A uniform from each pair of words: the first word and the 11 bits that the angle leaves over of the second."""
-    uniforms = (words[1::2] & np.uint64(2047)).astype(np.float64)
+def _radius_uniforms(words: Words) -> tuple[Floats, list[int]]:
+    """A uniform from each pair of words, and the places of those so small that they need further bits.
+
+    They are the first word and the 11 bits that the angle leaves over of the second, which change no double but where
+    the first word is below 2⁵³.
+    """
+    uniforms = words[0::2].astype(np.float64)
+    few = np.flatnonzero(uniforms < _FEW_BITS)
+    first, second = words[2 * few], words[2 * few + 1]
     # The half keeps ln away from 0.
-    uniforms += 0.5
-    uniforms *= 2.0**-11
-    uniforms += words[0::2]
+    uniforms[few] += ((second & np.uint64(2047)).astype(np.float64) + 0.5) * 2.0**-11
     uniforms *= 2.0**-64
-    return uniforms
+    return uniforms, few[first < _SMALL].tolist()
 
 
-def _finer(pair: npt.NDArray[np.uint64], words: WordStream) -> npt.NDArray[np.float64]:
+def _finer(pair: Words, words: WordStream) -> Floats:
     """The uniform of one pair with a small first word: 128 further bits in place of the half."""
     whole = (int(pair[0]) << 11) + (int(pair[1]) & 2047)
     return np.asarray((whole + fine_uniforms(words(2))) * 2.0**-75)
 
 
-def _box_muller(radius: npt.NDArray[np.float64], words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+def _box_muller(radius: Floats, words: Words) -> Floats:
     """One normal from each uniform (which is overwritten) and the angle in the second word of each pair."""
     np.log(radius, out=radius)
     radius *= -2.0
-    np.sqrt(np.maximum(radius, 0.0, out=radius), out=radius)
-    angle = (words[1::2] >> np.uint64(11)).astype(np.float64)
+    np.sqrt(np.abs(radius, out=radius), out=radius)
+    # Signed, as 53 bits fit: the conversion is twice as fast.
+    angle = (words[1::2] >> np.uint64(11)).view(np.int64).astype(np.float64)
     angle += 0.5
     angle *= 2.0 * math.pi * 2.0**-53
-    radius *= np.cos(angle, out=angle)
+    # torch's cosine of doubles is three times as fast as numpy's.
+    radius *= torch.cos_(torch.from_numpy(angle)).numpy()
     return radius
 
 
@@ -143,33 +184,48 @@ def secure_uniforms(key: bytes, count: int) -> npt.NDArray[np.float64]:
     return np.minimum(uniforms, 1.0 - 2.0**-53, out=uniforms)
 
 
-def add_on_grid(
-    values: npt.NDArray[np.float64], noise: npt.NDArray[np.float64], scale: float
-) -> npt.NDArray[np.float64]:
+def add_on_grid(values: npt.NDArray[Any], noise: Floats, scale: float, dtype: npt.DTypeLike = np.float64) -> Floats:
     """`values` + scale · noise on a grid of step 2^(⌊log₂ scale⌋ − 20): steps 1 to 3 of the module's docstring.
 
-    `noise` has scale 1 and stays below 2²⁰. A value that is NaN counts as 0; one that is too large is limited.
+    `noise` has scale 1, stays below 2²⁰ and has as many values. A value that is NaN counts as 0; one that is too large
+    is limited. The sum is made in double precision and then rounded to `dtype`.
     """
     if not (math.isfinite(scale) and scale > 0.0):
         raise ValueError(f"the scale of the noise is {scale}: it must be finite and above 0")
     exponent = math.frexp(scale)[1] - 1
     if not -900 < exponent < 900:
         raise ValueError(f"the scale of the noise is {scale}: its grid would exceed the range of doubles")
+    release = np.empty(values.shape, dtype=dtype)
+    exact, normal, into = values.reshape(-1), noise.reshape(-1), release.reshape(-1)
+    for start in range(0, exact.size, _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        into[part] = _on_grid(exact[part].astype(np.float64), normal[part], scale, exponent)
+    return release
+
+
+def _on_grid(values: Floats, noise: Floats, scale: float, exponent: int) -> Floats:
+    """One piece; `values` are overwritten."""
     limit = math.ldexp(1.0, exponent + _LIMIT_BITS)
-    bounded = np.clip(np.nan_to_num(values, nan=0.0), -limit, limit)
-    sums = np.rint(np.ldexp(bounded, _FINE_BITS - exponent)).astype(np.int64)
-    sums += np.rint(noise * math.ldexp(scale, _FINE_BITS - exponent)).astype(np.int64)
+    # A sum of squares below the limit's means that no value is NaN or beyond the limit.
+    if not np.dot(values, values) <= limit * limit:
+        values = np.clip(np.nan_to_num(values, nan=0.0), -limit, limit)
+    # Products with a power of two are exact: every exponent is far from the ends of the range.
+    values *= math.ldexp(1.0, _FINE_BITS - exponent)
+    sums = np.rint(values, out=values).astype(np.int64)
+    np.multiply(noise, math.ldexp(scale, _FINE_BITS - exponent), out=values)
+    sums += np.rint(values, out=values).astype(np.int64)
     # Adding half a step before the shift rounds to the nearest multiple, exactly and the same way everywhere.
     shift = _FINE_BITS - _COARSE_BITS
-    coarse = (sums + (1 << (shift - 1))) >> shift
-    return np.asarray(np.ldexp(coarse.astype(np.float64), exponent - _COARSE_BITS), dtype=np.float64)
+    sums += 1 << (shift - 1)
+    sums >>= shift
+    return np.asarray(sums.astype(np.float64) * math.ldexp(1.0, exponent - _COARSE_BITS))
 
 
-def add_secure_gaussian(values: npt.NDArray[np.float64], std: float, key: bytes) -> npt.NDArray[np.float64]:
+def add_secure_gaussian(values: Floats, std: float, key: bytes) -> Floats:
     """`values` + N(0, std²) with noise from the key stream of `key`, released on the grid.
 
     >>> release = add_secure_gaussian(np.array([0.25, -3.0]), 1.0, bytes(32))
     >>> bool(np.all(release * 2**20 == np.rint(release * 2**20)))
     True
     """
-    return add_on_grid(values, secure_normals(key, values.size).reshape(values.shape), std)
+    return add_on_grid(values, secure_normals(key, values.size), std)

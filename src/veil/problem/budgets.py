@@ -84,6 +84,17 @@ def quantise(row_budgets: ArrayLike, levels: int | None = None, *, names: Sequen
     the budgets. `names` say what a row is called in errors (its place in a file, where only some of its rows are
     given); else rows are counted from 0.
 
+    Args:
+        row_budgets: ε of each row.
+        levels: How many levels at most.
+        names: What each row is called in errors.
+
+    Returns:
+        The level of each row and the budget of each level.
+
+    Raises:
+        InputError: A budget is not a finite number above 0.
+
     >>> found = quantise([0.5, 0.6, 2.0, 2.0, 3.0], levels=2)
     >>> found.of_row.tolist(), dict(found.budgets)
     (['ε = 0.5', 'ε = 0.5', 'ε = 2', 'ε = 2', 'ε = 2'], {'ε = 0.5': 0.5, 'ε = 2': 2.0})

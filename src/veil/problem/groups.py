@@ -39,6 +39,17 @@ def cross(
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """One id per row from one attribute or several crossed ones; only combinations that occur become groups.
 
+    Args:
+        attributes: One label per row, or several columns of them by name.
+        rows: How many rows there are.
+        word: What the labels are called in errors.
+
+    Returns:
+        The id of each row, and the name of each id.
+
+    Raises:
+        InputError: A label is missing, or there are not as many as rows.
+
     >>> ids, names = cross({"sex": ["f", "m", "m"], "race": ["a", "a", "b"]}, 3)
     >>> names
     ('f × a', 'm × a', 'm × b')

@@ -39,6 +39,7 @@ from veil.problem.people import (
 )
 from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, row_size
 from veil.problem.strata import Strata
+from veil.problem.sums import RowsElsewhere
 from veil.problem.targets import Task, as_targets
 
 # Where group sizes come from: the rows themselves, a person who states them, or a noisy release that ε pays for.
@@ -119,7 +120,8 @@ class Problem:
     Where `source` is given, rows come from there and `inputs` is empty: for rows that are not one tensor in memory.
     `device` is where batches are put; None leaves them where they are. Of people with several rows this holds one row
     each, and `several` has all that count; where each counts by itself, it holds all of them, and `person_of` says
-    whose each is. `weights` in [0, 1] scale what each row adds to a sum, after it is bounded.
+    whose each is. `weights` in [0, 1] scale what each row adds to a sum, after it is bounded. With `elsewhere` no row
+    is here: methods that need only sums over all rows get them from there.
     """
 
     inputs: Tensor
@@ -133,6 +135,7 @@ class Problem:
     several: Several | None = field(default=None, repr=False)
     person_of: NDArray[np.int64] | None = field(default=None, repr=False)
     weights: NDArray[np.float64] | None = field(default=None, repr=False)
+    elsewhere: RowsElsewhere | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return int(self.present.sum())

@@ -155,9 +155,8 @@ class GradientRelease:
     ) -> Released:
         """Noise, once, on the bounded sum and on the statistics of the same rows."""
         cells, per_row = torch.from_numpy(problem.cell_of[rows]), on_cpu(result.per_row)
-        noisy = noise.add(step, result.sums[0], self.sigma, "gradient")
-        divisor = self._divisor(sampler, seed, step)
-        gradient = {name: value.div_(divisor) for name, value in noisy.items()}
+        gradient, divisor = noise.add(step, result.sums[0], self.sigma, "gradient"), self._divisor(sampler, seed, step)
+        torch._foreach_div_(list(gradient.values()), divisor)
         statistics = {
             statistic.name: self._statistic(statistic, per_row, cells, step, noise) for statistic in self.statistics
         }
@@ -250,8 +249,20 @@ def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:
 
     Norms in single precision are right to a part in ten thousand and to `NORM_FLOOR` at worst, so every row stays that
     much below: the square of a slope of 1e-23 is 0.
+
+    Args:
+        weights: What each row's gradient would be multiplied by.
+        norms: The norm of each row's gradient.
+        limits: The most that each row may add to the sum.
+
+    Returns:
+        Weights that keep every row within its limit.
+
+    >>> one = torch.ones(2)
+    >>> clamp_to_limits(one, torch.tensor([0.5, 4.0]), one).round(decimals=2)
+    tensor([1.0000, 0.2500])
     """
-    ceiling = (limits * (1 - NORM_ERROR) / (norms.to(limits.dtype) + NORM_FLOOR)).to(weights.dtype)
+    ceiling = torch.div(limits * (1 - NORM_ERROR), norms.to(limits.dtype) + NORM_FLOOR).to(weights.dtype)
     return torch.clamp(weights, -ceiling, ceiling)
 
 

@@ -13,7 +13,20 @@ NAME = "audit.json"
 
 
 def read_audits(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """Every audit of these runs; with several runs each says which one it is about."""
+    """Every audit of these runs; with several runs each says which one it is about.
+
+    Args:
+        folders: Folders of runs.
+
+    Returns:
+        The audits, in the order of the folders.
+
+    Raises:
+        InputError: A file of audits is damaged.
+
+    >>> read_audits([Path("a-folder-without-audits")])
+    []
+    """
     places = list(folders)
     several = len(places) > 1
     return [{**audit, "run": folder.name} if several else audit for folder in places for audit in _read(folder / NAME)]

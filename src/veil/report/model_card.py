@@ -14,7 +14,19 @@ NAME = "MODEL_CARD.md"
 
 
 def render_card(run: Record, *, requirements: Sequence[Record] = (), audits: Sequence[Record] = ()) -> str:
-    """The card of one run as Markdown."""
+    """The card of one run as Markdown.
+
+    Args:
+        run: The record of a run (`run.as_json()`).
+        requirements: What must hold, as `{"metric", "op", "threshold"}`.
+        audits: Attacks to show; by default none.
+
+    Returns:
+        Markdown.
+
+    Raises:
+        InputError: The record is not one of a run.
+    """
     twin, tables = build([run], requirements, audits)
     filling = environment(escaped=False)
     filling.filters["md"] = plain_markdown
@@ -25,7 +37,19 @@ def render_card(run: Record, *, requirements: Sequence[Record] = (), audits: Seq
 
 
 def write_card(run: Record, folder: Path, audits: Sequence[Record] = ()) -> Path:
-    """Write `MODEL_CARD.md` into the run's folder."""
+    """Write `MODEL_CARD.md` into the run's folder.
+
+    Args:
+        run: The record of a run (`run.as_json()`).
+        folder: The run's folder.
+        audits: Attacks to show; by default none.
+
+    Returns:
+        The path of the card.
+
+    Raises:
+        InputError: The record is not one of a run.
+    """
     path = folder / NAME
     write_whole(path, render_card(run, audits=audits).encode(), FOR_ALL)
     return path

@@ -36,6 +36,9 @@ def write_report(
 
     Returns:
         The path of the page.
+
+    Raises:
+        InputError: There is no run, or a record is not one of a run.
     """
     twin, tables = build(runs, requirements, audits or ())
     path = Path(path)
@@ -50,19 +53,53 @@ def write_report(
 def render_page(
     runs: Sequence[Record], *, requirements: Sequence[Record] = (), audits: Sequence[Record] | None = None
 ) -> str:
-    """The whole page as text."""
+    """The whole page as text.
+
+    Args:
+        runs: Records of runs (`run.as_json()`), one or several.
+        requirements: What must hold, as `{"metric", "op", "threshold"}`.
+        audits: Attacks to show; by default none.
+
+    Returns:
+        HTML that needs no other file.
+
+    Raises:
+        InputError: There is no run, or a record is not one of a run.
+    """
     return _render(*build(runs, requirements, audits or ()))
 
 
 def build_twin(
     runs: Sequence[Record], *, requirements: Sequence[Record] = (), audits: Sequence[Record] | None = None
 ) -> dict[str, Any]:
-    """The JSON twin: the runs, and every figure derived from them that the page shows."""
+    """The JSON twin: the runs, and every figure derived from them that the page shows.
+
+    Args:
+        runs: Records of runs (`run.as_json()`), one or several.
+        requirements: What must hold, as `{"metric", "op", "threshold"}`.
+        audits: Attacks to show; by default none.
+
+    Returns:
+        What `write_report` puts beside the page.
+
+    Raises:
+        InputError: There is no run, or a record is not one of a run.
+    """
     return build(runs, requirements, audits or ())[0]
 
 
 def render_summary(run: Record) -> str:
-    """A small HTML fragment for notebooks: the verdict of one run, without scripts or outside styles."""
+    """A small HTML fragment for notebooks: the verdict of one run, without scripts or outside styles.
+
+    Args:
+        run: The record of a run (`run.as_json()`).
+
+    Returns:
+        HTML.
+
+    Raises:
+        InputError: The record is not one of a run.
+    """
     twin = build_twin([run])
     html: str = environment(escaped=True).get_template("summary.html.j2").render(twin=twin, run=twin["runs"][0])
     return html

@@ -49,6 +49,15 @@ class Requirement:
 def parse_requirement(text: str) -> Requirement:
     """Read `METRIC>=VALUE`; a wrong one raises `InputError` with one sentence.
 
+    Args:
+        text: `METRIC>=VALUE`, `METRIC<=VALUE`, or `useful`.
+
+    Returns:
+        The requirement.
+
+    Raises:
+        InputError: It has another form, an unknown metric or no number.
+
     >>> parse_requirement("worst_group_accuracy>=0.6")
     Requirement(metric='worst_group_accuracy', op='>=', threshold=0.6)
     """

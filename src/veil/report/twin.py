@@ -96,7 +96,23 @@ def build(
 def judge_requirements(
     runs: Sequence[Record], requirements: Sequence[Mapping[str, Any]]
 ) -> tuple[str, list[dict[str, Any]]]:
-    """The method that is checked, and every requirement with its measured value and whether it is met."""
+    """The method that is checked, and every requirement with its measured value and whether it is met.
+
+    Args:
+        runs: Records of runs (`run.as_json()`), one or several.
+        requirements: What must hold, as `{"metric", "op", "threshold"}`.
+
+    Returns:
+        The method's name, and the requirements.
+
+    Raises:
+        InputError: There is no run to check.
+
+    >>> judge_requirements([], [])
+    Traceback (most recent call last):
+        ...
+    veil.errors.InputError: there is no run to check
+    """
     cleaned = clean_runs(_unpacked(runs))
     require(len(cleaned) > 0, "there is no run to check")
     subject = choose_subject(find_variants(cleaned))

@@ -91,7 +91,7 @@ def _sentence(no_better: Sequence[str], unsure: Sequence[str], judged: Sequence[
     if no_better:
         parts.append(f"No better than a constant answer for {some_of(list(no_better))}.")
     elif len(unsure) < len(judged):
-        parts.append("Better than a constant answer" + (" in every measured group." if not unsure else "."))
+        parts.append("Useful: better than a constant answer" + (" in every measured group." if not unsure else "."))
     if unsure:
         parts.append(f"Too few rows to tell for {some_of(list(unsure))}.")
     return " ".join(parts)

@@ -153,7 +153,17 @@ def choose_baselines(variants: Sequence[Variant], subject: Variant) -> list[Vari
 
 
 def group_table(runs: Sequence[Record]) -> list[dict[str, Any]]:
-    """One entry per group: rows, accuracy with interval, difference to each baseline, certified ε."""
+    """One entry per group: rows, accuracy with interval, difference to each baseline, certified ε.
+
+    Args:
+        runs: Records of runs, as `clean_runs` gives them.
+
+    Returns:
+        The groups of the method that is judged.
+
+    >>> group_table([])
+    []
+    """
     variants = find_variants(runs)
     if not variants:
         return []
@@ -194,6 +204,15 @@ def summary_table(runs: Sequence[Record]) -> list[dict[str, Any]]:
     """One entry per variant: mean and sample std over seeds; best and within one std of it are marked.
 
     Private variants compete with private ones and the others with each other: others pay no price for privacy.
+
+    Args:
+        runs: Records of runs, as `clean_runs` gives them.
+
+    Returns:
+        The variants, each with its figures.
+
+    >>> summary_table([])
+    []
     """
     variants = find_variants(runs)
     front = front_of(variants)

@@ -45,14 +45,14 @@ def make_verdict(
         "private_rows": any((run.get("metrics") or {}).get("private") is True for run in runs),
         "requirements": checks,
         "met": all(check["met"] for check in checks) if checks else None,
-        "headline": _headline(subject, worst, baselines, _rivals(runs, subject), errors_of(run)) + _warned(run),
+        "headline": _headline(subject, worst, baselines, _rivals(runs, subject), errors_of(run)) + _judged(run),
     }
 
 
-def _warned(run: Record) -> str:
-    """What is added to the headline of a model that is no better than a constant answer somewhere."""
+def _judged(run: Record) -> str:
+    """What is added to the headline: that the model is useful, or for whom it is no better than a constant answer."""
     found = usefulness(run.get("metrics") or {})
-    return f" {found['sentence']}" if found is not None and found["no_better"] else ""
+    return "" if found is None else f" {found['sentence']}"
 
 
 def _owners(by_owner: Mapping[str, float]) -> dict[str, Any] | None:
@@ -94,7 +94,8 @@ def _of_use(subject: Variant, runs: Sequence[Record]) -> str:
     found = [usefulness(runs[index].get("metrics") or {}) for index in subject.members]
     said = [str(one["sentence"]) for one in found if one is not None]
     chosen = next((sentence for sentence in said if sentence.startswith("No")), next(iter(said), "Was not measured."))
-    return chosen[0].lower() + chosen[1:].removesuffix(".")
+    chosen = chosen.removeprefix("Useful: ").removesuffix(".")
+    return chosen[0].lower() + chosen[1:]
 
 
 def unmeasured(runs: Sequence[Record]) -> list[str]:

@@ -114,6 +114,19 @@ def fit_encoding(
     of fewer rows: for rows that are public. `categories` are columns to learn as categories, whatever they look like. A
     column that is the same in every row is left out, if others are not.
 
+    Args:
+        table: The rows.
+        leave_out: Columns that are no features.
+        sequence: Encode the text column alone, as codes.
+        rare: Categories of fewer rows count as unknown.
+        categories: Columns to learn as categories.
+
+    Returns:
+        The encoding, marked as read off the rows.
+
+    Raises:
+        InputError: No column is left to learn from.
+
     >>> fit_encoding(pd.DataFrame({"age": [20, 40] * 10, "town": ["A", "B"] * 9 + ["A", "C"]}), set()).columns[1].values
     ('A',)
     """

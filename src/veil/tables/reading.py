@@ -84,6 +84,17 @@ def _refuse_other_kinds(path: Path) -> None:
 def as_table(data: Any, names: list[str] | None = None, *, empty: bool = False) -> pd.DataFrame:
     """A table from pandas, polars, Arrow, numpy, a mapping of columns, or rows in a list; with no row only if `empty`.
 
+    Args:
+        data: Rows in any of these forms.
+        names: Names of the columns of an array.
+        empty: Whether a table without rows is accepted.
+
+    Returns:
+        The table, rows counted from 0.
+
+    Raises:
+        InputError: It has no two dimensions, no row, or a name twice.
+
     >>> as_table(np.zeros((2, 3))).columns.tolist()
     ['x0', 'x1', 'x2']
     """

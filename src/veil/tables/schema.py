@@ -233,7 +233,20 @@ def _facts(name: str, entry: Any, path: Path) -> SchemaColumn:
 
 
 def draft_schema(table: pd.DataFrame, target: str | None = None, groups: tuple[str, ...] = ()) -> Schema:
-    """Draft a schema from the rows: everything in it must be replaced with public knowledge, or removed."""
+    """Draft a schema from the rows: everything in it must be replaced with public knowledge, or removed.
+
+    Args:
+        table: The rows.
+        target: The column to predict.
+        groups: The columns that make the groups.
+
+    Returns:
+        A schema marked as read off the rows: it is not public until it is edited.
+
+    >>> found = draft_schema(pd.DataFrame({"age": [20, 40] * 10, "rich": ["no", "yes"] * 10}), "rich")
+    >>> [(column.name, column.kind) for column in found.columns], found.from_rows
+    ([('age', 'numeric'), ('rich', 'target')], True)
+    """
     columns = []
     for name in map(str, table.columns):
         if name == target or name in groups:

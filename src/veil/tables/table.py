@@ -143,6 +143,28 @@ def table_problem(
 
     `classes` are those of the whole table, where some of its rows are set apart: a class may have no row here. With
     `owners`, rows to measure on keep their owners where the earlier problem has all of them.
+
+    Args:
+        table: The rows.
+        encoding: How columns become numbers.
+        columns: Which columns are target, groups and owner.
+        like: Facts of the problem that was trained on, for rows to measure on.
+        budgets: ε of each owner.
+        group_sizes: Public sizes of the groups, where they are not those of the rows.
+        classes: The classes of the whole table.
+        owners: Keep the owners of rows to measure on.
+
+    Returns:
+        The problem.
+
+    Raises:
+        InputError: A column is missing, or a value of target, group or owner is missing or unknown.
+
+    >>> from veil.tables import Columns, fit_encoding
+    >>> table = pd.DataFrame({"age": [20, 40] * 10, "sex": ["f", "m"] * 10, "rich": ["no", "yes"] * 10})
+    >>> columns = Columns("rich", ("sex",))
+    >>> table_problem(table, fit_encoding(table, {"sex", "rich"}), columns).public.groups
+    ('f', 'm')
     """
     target, groups, owner = columns.target, columns.groups, columns.owner if like is None else None
     if owners and like is not None and columns.owner in table:

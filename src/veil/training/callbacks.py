@@ -21,7 +21,10 @@ class StopTraining(Exception):
 
 @dataclass(frozen=True)
 class StepReport:
-    """One finished step. `spent` is read twenty times a run; `view` is None unless the callback's `private` is True."""
+    """One finished step. `spent` is read twenty times a run: an upper bound, exact at the end.
+
+    `view` is None unless the callback's `private` is True.
+    """
 
     step: int
     plan: Plan

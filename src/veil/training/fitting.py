@@ -29,7 +29,7 @@ from veil.problem.inputs import LOADER, is_loader
 from veil.training.callbacks import Callback
 from veil.training.carrying import continues
 from veil.training.checkpoints import packed, save_checkpoint, sealing_key, unpacked
-from veil.training.identity import Identity, agree, digester, run_identity, settings_of
+from veil.training.identity import Identity, agree, digester, run_identity, settings_of, who_is_who
 from veil.training.learning_rate import with_learning_rate
 from veil.training.loop import Loop
 from veil.training.losses import as_row_losses, check_loss, label_losses, row_losses
@@ -344,6 +344,7 @@ class Preparation:
             effects=next((found.effects for found in measured if found.effects is not None), None),
             columns=tuple(map(dict, self.job.columns)),
             remarks=tuple(self.job.remarks),
+            who=who_is_who(self.job.problem) if plan.private else "",
             preprocessing=self.job.preprocessing,
         )
         if self.folder is not None and self.folder.leads:

@@ -8,9 +8,10 @@ the seed and destroyed with it (`run_folder.py`); without the seed they say noth
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from veil.training.process_group import ProcessGroup
 _BESIDES = ("command", "require")
 _PLAN = "plan"
 _SINGULAR = ("method", "schema", "model", "loss", _PLAN)
+# Who is who is compared within a process: nobody else can tell anything from these digests.
+_OF_PROCESS = os.urandom(32)
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,22 @@ def rows_identity(problem: Problem, digest: Digester) -> dict[str, str]:
         "budgets": digest.of(facts.budgets),
         **_people(problem, digest),
     }
+
+
+def who_is_who(problem: Problem) -> str:
+    """One digest of which group, owner and person each row has, for runs of this process.
+
+    Rows in memory count with all that they say. Those of a data set count by their targets: to read them again may take
+    as long as training does.
+    """
+    digest = Digester(_OF_PROCESS)
+    if problem.source is None:
+        found = rows_identity(replace(problem, device=None), digest)
+        return digest.of({name: part for name, part in found.items() if name != "budgets"})
+    several = problem.several
+    people = None if several is None else (several.first, several.targets)
+    facts = replace(problem.public, budgets=None)
+    return digest.of(problem.cell_of, problem.present, problem.targets, problem.person_of, people, facts)
 
 
 def _people(problem: Problem, digest: Digester) -> dict[str, str]:

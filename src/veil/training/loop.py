@@ -100,7 +100,7 @@ class Loop:
         set_seed(self._device, int(self.seed.generator("forward", step).integers(2**62)))
         controller = self.plan.controller
         release = controller.release(self._state, step)
-        self.reservations.reserve("gradient", release.events, controller.steady(self._state, step), step)
+        self.reservations.reserve("gradient", release, controller.steady(self._state, step), step)
         return release, self._sampler(release.draw)
 
     def absorb(self, step: int, released: Released) -> None:
@@ -127,7 +127,7 @@ class Loop:
         if gate is None:
             self.optimizer.update(gradient, step)
             return {}
-        self.reservations.reserve(gates.PURPOSE, gate.events, self.plan.steps, step)
+        self.reservations.reserve(gates.PURPOSE, gate, self.plan.steps, step)
         rows = gate.rows(self._strata, self.seed, step)
         take_back, losses = self.optimizer.snapshot(), self._losses(rows)
         self.optimizer.update(gradient, step)

@@ -73,12 +73,20 @@ class ProcessGroup:
     ) -> GradientSum:
         """The sum of the whole batch's gradients, each within its bound; weights may depend on every row of it."""
         own = self.own(rows, len(problem.cell_of))
+        if release.bound.row_local:
+            return self._joined(release.bounded_sum(engine, problem, rows[own]), own, len(rows))
         everything = _Everything(self, release.weigh(problem, rows), own, len(rows))
         part = engine.weighted_sum(problem.batch(rows[own]), everything, rows=len(own))
         assert everything.per_row is not None
         assert everything.weights is not None
         sums = [self._summed(values) for values in part.sums]
         return GradientSum(sums, everything.per_row, everything.weights)
+
+    def _joined(self, part: GradientSum, own: NDArray[np.int64], total: int) -> GradientSum:
+        """The whole of the parts that the processes have each computed by themselves."""
+        losses, norms, finite = self.spread(_known(part.per_row), own, total)
+        weights = self.spread(part.weights, own, total)
+        return GradientSum(list(map(self._summed, part.sums)), PerRow(losses, norms, finite > 0), weights)
 
     def losses(self, of: Callable[[NDArray[np.int64]], Tensor], rows: NDArray[np.int64], problem: Problem) -> Tensor:
         """The loss of each row, in the order of `rows`."""
@@ -165,6 +173,10 @@ def _meeting_place() -> torch.device:
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
+def _known(per_row: PerRow) -> Tensor:
+    return torch.stack([per_row.losses, per_row.norms, per_row.finite.to(per_row.losses.dtype)])
+
+
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -198,8 +210,7 @@ class _Everything:
     weights: Tensor | None = field(default=None, init=False)
 
     def __call__(self, per_row: PerRow) -> Tensor:
-        known = torch.stack([per_row.losses, per_row.norms, per_row.finite.to(per_row.losses.dtype)])
-        losses, norms, finite = self.processes.spread(known, self.own, self.total)
+        losses, norms, finite = self.processes.spread(_known(per_row), self.own, self.total)
         self.per_row = PerRow(losses, norms, finite > 0)
         self.weights = self.weigh(self.per_row)
         return self.weights[..., torch.from_numpy(self.own).to(self.weights.device)]

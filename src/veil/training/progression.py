@@ -40,6 +40,7 @@ from veil.sampling.draws import Poisson
 from veil.training.callbacks import Callback, StepReport
 from veil.training.carrying import GRADIENT, StepReleases
 from veil.training.fitting import Job, execute
+from veil.training.identity import who_is_who
 from veil.training.losses import row_losses
 from veil.training.process_group import ProcessGroup
 from veil.training.run import Run, weights_check
@@ -173,6 +174,11 @@ def raise_budgets(
         "`problem` is not that of the earlier run: groups, owners, sizes, classes and shape must be the same.",
     )
     require(
+        who_is_who(problem) == run.who,
+        "Cannot raise budgets: who is who in `problem` differs from the earlier run. Give the same rows in the same "
+        "order, each with the group, owner and person that it had there.",
+    )
+    require(
         weights_check(run.model) == run.trained,
         "The model of this run was changed after the run: load its final weights, or train a new run.",
     )
@@ -274,7 +280,7 @@ def _at(run: Run, plan: Plan, point: Checkpoint, ledger: Ledger, evaluation: Pro
     model.load_state_dict(dict(point.weights))
     metrics = None if evaluation is None else evaluate(model, evaluation, plan.facts.groups)
     history = run.history[run.history["step"] < point.steps].reset_index(drop=True)
-    return Run(model, plan, history, metrics, certificate, config=run.config)
+    return Run(model, plan, history, metrics, certificate, config=run.config, who=run.who)
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 from veil.accounting import Event, Ledger
 from veil.plans import Plan
@@ -11,29 +12,41 @@ from veil.problem import PublicFacts
 RESERVED_AT_ONCE = 100
 
 
+class Charged(Protocol):
+    """What is charged for: it never changes, so that the same object costs the same."""
+
+    def events(self, facts: PublicFacts) -> Mapping[int, Event]:
+        """What each cell is charged."""
+        ...
+
+
 class Reservations:
     """Reserves in the run's ledger. There is none in a run that is not private, nor in a process that does not lead."""
 
     def __init__(self, plan: Plan, ledger: Ledger | None) -> None:
         self._plan, self.ledger = plan, ledger
         self.reserved: dict[str, tuple[int, Mapping[int, Event]]] = {}
+        self._latest: dict[str, tuple[Charged, Mapping[int, Event]]] = {}
         self.entries = 0
 
-    def reserve(
-        self, purpose: str, charge: Callable[[PublicFacts], Mapping[int, Event]], steady: int, step: int
-    ) -> None:
+    def reserve(self, purpose: str, charged: Charged, steady: int, step: int) -> None:
         """Put the cost of the coming steps on disk before any row is drawn: of `steady` steps that cost the same."""
         if self.ledger is None:
             return
         covered_until, covered = self.reserved.get(purpose, (0, {}))
-        events = charge(self._plan.facts)
+        latest, its_events = self._latest.get(purpose, (None, None))
+        if step < covered_until and latest is charged and its_events is covered:
+            return
+        events = charged.events(self._plan.facts)
         if step < covered_until and events == covered:
+            self._latest[purpose] = charged, covered
             return
         # Where a run is charged for the steps it made, none is reserved before its time.
         most = 1 if self._plan.settings.public_steps else RESERVED_AT_ONCE
         count = max(1, min(steady, most, self._plan.steps - step))
         self.charge(purpose, step, count, events)
         self.reserved[purpose] = (step + count, events)
+        self._latest[purpose] = charged, events
 
     def charge(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> None:
         """Reserve these events, whatever was reserved before."""

@@ -35,6 +35,8 @@ SCORES_FILE = "scores.json"
 class Run:
     """A trained model with its history, metrics and certificate; `effects` is what an additive model learned.
 
+    `columns` has what became of each column of a table: its role, and how it is learned or why it is not. `who` is a
+    digest of who is who in the rows, which only this process can compare.
     `columns` has what became of each column of a table: its role, and how it is learned or why it is not.
     `preprocessing` is how a model of tables turns columns into numbers. The certificate names the model by its hashes.
     """
@@ -52,6 +54,7 @@ class Run:
     effects: Mapping[str, Any] | None = None
     columns: tuple[Mapping[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
+    who: str = field(default="", repr=False, compare=False)
     preprocessing: Mapping[str, Any] | None = None
     trained: str = field(init=False, repr=False, compare=False)
 
@@ -158,10 +161,17 @@ class Run:
         counts = None if outcomes is None else score_counts(outcomes)
         if counts is not None:
             _write_json(folder / SCORES_FILE, counts)
-        _write_json(folder / "run.json", self.as_json())
+        _write_json(folder / "run.json", self._record())
         self.report(folder / "report.html")
         write_card(self.as_json(), folder, read_audits([folder]))
         return folder
+
+    def _record(self) -> dict[str, Any]:
+        """`as_json` with as many steps of the history as a report draws; `history.parquet` has every step."""
+        from veil.report.cleaning import MOST_POINTS, thin
+
+        record = self.as_json()
+        return {**record, "history": thin(record["history"], MOST_POINTS)}
 
     def configuration(self) -> dict[str, Any]:
         """What started the run, for `config.toml`; a seed is kept only where a person gave it."""
@@ -171,7 +181,10 @@ class Run:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run read back from its folder; reading executes no code. `record` is what `Run.as_json` gave."""
+    """A run read back from its folder; reading executes no code.
+
+    `record` is what `Run.as_json` gave, with a few hundred steps of a longer history; `history` has every step.
+    """
 
     folder: Path
     record: Mapping[str, Any]

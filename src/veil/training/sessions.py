@@ -295,6 +295,32 @@ def session(
     `loss` is used where a method looks at losses on the side (asc, azb). Of people with several rows, batches have one
     row each. With `out`, checkpoints are kept; the same
     call with `resume=True` resumes a session that was interrupted.
+
+    Args:
+        model: Any module whose rows do not mix; its parameters are trained in place.
+        problem: Rows with groups, owners and people.
+        method: A name, or a method with options.
+        evaluation: Public rows to measure on.
+        loss: Losses by row, where a method looks at losses on the side (asc, azb).
+        callbacks: Told after every step.
+        out: Folder for ledger, checkpoints and the finished run; none is written without it.
+        resume: Continue the session that was interrupted in `out`.
+        settings: Fields of `veil.plans.Settings`.
+
+    Returns:
+        The batches to iterate over; `step` takes the losses of each, `finish` gives the run.
+
+    Raises:
+        InputError: A setting is impossible, or `out` holds a run that this call may not continue.
+
+    >>> import torch
+    >>> from veil.datasets import GroupSpec, generate
+    >>> problem, model = generate([GroupSpec("a", 90), GroupSpec("b", 30)]), torch.nn.Linear(10, 2)
+    >>> steps = session(model, problem, method="dp-sgd", epsilon=1.0, steps=2, batch_size=20, seed=1)
+    >>> for inputs, targets in steps:
+    ...     steps.step(torch.nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
+    >>> steps.finish().certificate.private
+    True
     """
     require_problem(problem)
     plan = methods.plan(problem, method, **settings)

@@ -6,7 +6,7 @@ iteration) is updated by passes over synthetic rows, so it depends on no row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -44,7 +44,12 @@ class SideEffects:
         """Remember what the model holds."""
         if self._held is not None:
             self._held = self._held.renew()
-            self._weights = {name: parameter.detach().clone() for name, parameter in self._trained()}
+            trained = dict(self._trained())
+            if _alike(self._weights, trained):
+                with torch.no_grad():
+                    torch._foreach_copy_(list(self._weights.values()), list(trained.values()))
+            else:
+                self._weights = {name: parameter.detach().clone() for name, parameter in trained.items()}
 
     def undo(self, numbers: bool = True) -> None:
         """Put back what was noted; without `numbers`, attributes that were set to plain numbers stay."""
@@ -88,8 +93,17 @@ def refuse_written(weights: Sequence[str]) -> None:
         )
 
 
+def _alike(noted: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> bool:
+    """Whether tensors that were noted have room for those of now: the same names, shapes, kinds and devices."""
+    return noted.keys() == now.keys() and all(
+        noted[name].shape == value.shape and noted[name].dtype == value.dtype and noted[name].device == value.device
+        for name, value in now.items()
+    )
+
+
 def _same(one: Tensor, other: Tensor | None) -> bool:
     """Whether two tensors hold the same values; NaN is the same as NaN."""
-    if other is None or torch.equal(one, other):
+    # All comparisons at once: torch.equal goes value by value.
+    if other is None or (one.shape == other.shape and not bool(torch.ne(one, other).any())):
         return True
     return bool(torch.isclose(one, other, 0.0, 0.0, equal_nan=True).all())

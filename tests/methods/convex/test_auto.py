@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,20 +20,20 @@ from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.methods import auto
 from veil.methods.auto import crossed_for, knots_for
-from veil.methods.convex import steered_descent
-from veil.methods.convex.cross_choice import CROSSES, CrossRelease, target_vectors
+from veil.methods.convex import cross_choice, knot_places, steered_descent, steered_rows, whitening
+from veil.methods.convex.cross_choice import CROSSES, CrossRelease
 from veil.methods.convex.group_descent import GRADIENTS
 from veil.methods.convex.knot_places import KNOTS, KnotRelease
 from veil.methods.convex.offsets import BINS, SENSITIVITY, OffsetChoice, counted, cuts
 from veil.methods.convex.steered_descent import ERRORS, OFFSET, SteeredDescent
 from veil.methods.convex.steering import Steering, Units, units_of
-from veil.methods.convex.whitening import MEAN, MOMENTS, WhiteningRelease
+from veil.methods.convex.whitening import MEAN, MOMENTS
 from veil.models import build_model
 from veil.models.knots import Knots
 from veil.models.whitened import Projection
 from veil.noise import GaussianNoise
 from veil.plans import Plan, Settings
-from veil.problem import Cell, Problem, PublicFacts
+from veil.problem import Cell, Problem, PublicFacts, sums
 
 AIMS = ("worst-group", "balanced", "overall")
 
@@ -88,7 +89,8 @@ def test_nobody_moves_a_release_by_more_than_they_are_charged_for(
 
 
 def test_the_replay_would_catch_rows_that_are_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steered_descent, "shortened", lambda rows: rows)
+    for user in (steered_descent, cross_choice):
+        monkeypatch.setattr(user, "shortened", lambda rows: rows)
     with pytest.raises(AssertionError, match=r"(feature mean|crosses) moved by"):
         test_nobody_moves_a_release_by_more_than_they_are_charged_for("add-remove", False, monkeypatch)
 
@@ -100,32 +102,32 @@ def test_the_replay_would_catch_a_weight_above_the_loudest(monkeypatch: pytest.M
         test_nobody_moves_a_release_by_more_than_they_are_charged_for("add-remove", False, monkeypatch)
 
 
+def counted_one_by_one(seen: Any) -> Any:
+    """The same rows, where each counts as if it were alone."""
+    if isinstance(seen, whitening.Features):
+        return replace(seen, part=counted_one_by_one(seen.part))
+    if isinstance(seen, sums.Part):
+        return replace(seen, shares=torch.ones_like(seen.shares))
+    alone = copy.copy(seen)
+    alone.shares = torch.ones_like(seen.shares)
+    return alone
+
+
 @pytest.mark.parametrize("release", ["knots", "crosses", "feature mean", "feature moments", "gradient", "offset"])
 def test_the_replay_would_catch_people_whose_rows_are_counted_one_by_one(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = {
-        "knots": (KnotRelease, "make", 2),
-        "crosses": (CrossRelease, "make", 4),
-        "feature mean": (WhiteningRelease, "mean", 1),
-        "feature moments": (WhiteningRelease, "spectrum", 1),
-        "offset": (steered_descent, "counted", 3),
+    measures: dict[str, type] = {
+        "knots": knot_places.Counts,
+        "crosses": cross_choice.Joint,
+        "feature mean": whitening.Total,
+        "feature moments": whitening.Moments,
+        "gradient": steered_rows.Pull,
+        "offset": steered_rows.Cuts,
     }
-    if release == "gradient":  # errors too: the shares of everything behind the whitening
-        made = steered_descent._Classes.__init__
-        monkeypatch.setattr(
-            steered_descent._Classes,
-            "__init__",
-            lambda self, x, y, u, s, facts: made(self, x, y, u, torch.ones_like(s), facts),
-        )
-    else:
-        owner, name, place = whole[release]
-        function, at = getattr(owner, name), place + isinstance(owner, type)
-
-        def one_by_one(*given: Any) -> Any:
-            return function(*given[:at], torch.ones_like(given[at]), *given[at + 1 :])
-
-        monkeypatch.setattr(owner, name, one_by_one)
+    measure: Any = measures[release]
+    shared = measure.__call__
+    monkeypatch.setattr(measure, "__call__", lambda self, seen: shared(self, counted_one_by_one(seen)))
     with pytest.raises(AssertionError, match=f"({release}|group errors) moved by"):
         test_nobody_moves_a_release_by_more_than_they_are_charged_for("add-remove", True, monkeypatch)
 
@@ -246,7 +248,7 @@ def test_wrong_options_are_one_sentence(options: dict[str, Any], said: str) -> N
 def test_folded_weights_give_the_scores_of_whitened_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     rows, mean = torch.randn(9, 5, generator=generator).double(), torch.randn(5, generator=generator).double()
-    white = steered_descent.Whitened(mean, torch.randn(5, 5, generator=generator).double(), torch.ones(5).double())
+    white = steered_rows.Whitened(mean, torch.randn(5, 5, generator=generator).double(), torch.ones(5).double())
     weights = torch.randn(3, 6, generator=generator).double()
     weight, bias = white.folded(weights)
     torch.testing.assert_close(rows @ weight.T + bias, white.rows(rows) @ weights.T)
@@ -293,10 +295,23 @@ def test_crosses_that_the_plan_does_not_carry_stay_zeros() -> None:
     assert CROSSES not in {purpose for purpose, _, _ in solver_of(run.plan).events()}
 
 
-def test_rows_that_do_not_fit_into_memory_are_said_before_any_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steered_descent, "memory", lambda: 1000.0)
-    with pytest.raises(InputError, match="auto keeps all rows in memory"):
-        fitted(loud_problem())
+def test_rows_that_do_not_fit_into_memory_give_the_same_model_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fitted(loud_problem())
+    kept: list[int] = []
+    monkeypatch.setattr(sums, "ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(sums, "memory", lambda: 10_000)
+    seen = sums.HeldRows.total
+
+    def watched(held: sums.HeldRows, chain: sums.Chain, measure: sums.Measure) -> torch.Tensor:
+        found = seen(held, chain, measure)
+        kept.append(len(held._kept[1]))
+        return found
+
+    monkeypatch.setattr(sums.HeldRows, "total", watched)
+    pieces = fitted(loud_problem())
+    assert max(kept) < len(loud_problem()) // 50, "some pieces do not fit, so they are made anew in every pass"
+    for ours, theirs in zip(pieces.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
 def test_columns_that_matter_are_crossed_and_those_of_groups_in_any_case() -> None:
@@ -306,11 +321,8 @@ def test_columns_that_matter_are_crossed_and_those_of_groups_in_any_case() -> No
     facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 20_000),), (5,), classes=("0", "1"))
     model = build_model("additive", facts, Seed.from_int(0), numbers=range(5), knots=7, crossed=2, first=[3])
     curves, layer = model[1], model[2]  # type: ignore[index]
-    rows = steered_descent.shortened(curves(x).double() / 5**0.5)
-    targets = target_vectors(y, 2)
-    CrossRelease(10.0, Relation.ADD_REMOVE).make(
-        layer, curves, rows, targets, torch.ones(len(rows)), GaussianNoise(Seed.from_int(0))
-    )
+    rows = sums.sums_of(Problem.from_arrays(x, y))
+    CrossRelease(10.0, Relation.ADD_REMOVE).make(layer, curves, rows, 2, GaussianNoise(Seed.from_int(0)))
     found = [{column for column in range(5) if layer.levels[layer.blocks[column], place].any()} for place in range(2)]
     assert found == [{3}, {1}]
     assert layer(curves(x)).shape[1] == 5 + 5 * 7 + 16
@@ -326,14 +338,11 @@ def test_only_tables_that_carry_it_are_crossed(rows: int, crossed: int) -> None:
 def test_knots_follow_the_rows_and_stay_even_in_noise() -> None:
     values = torch.from_numpy(np.random.default_rng(0).exponential(0.02, (20_000, 1)).clip(0, 1) * 2 - 1)
     layer, even = Knots([0], 9), torch.linspace(-1, 1, 9)
-    KnotRelease(5.0, Relation.ADD_REMOVE, 3, 48).make(
-        layer, values, torch.ones(len(values)), GaussianNoise(Seed.from_int(0))
-    )
+    rows = sums.sums_of(Problem.from_arrays(values, torch.zeros(len(values)).long(), classes=[0, 1]))
+    KnotRelease(5.0, Relation.ADD_REMOVE, 3, 48).make(layer, rows, GaussianNoise(Seed.from_int(0)))
     expected = torch.quantile(values[:, 0], torch.linspace(0, 1, 9).double())
     assert (layer.places[0, 1:-1] - expected[1:-1]).abs().max() < 0.02
-    KnotRelease(1e6, Relation.ADD_REMOVE, 3, 48).make(
-        layer, values, torch.ones(len(values)), GaussianNoise(Seed.from_int(0))
-    )
+    KnotRelease(1e6, Relation.ADD_REMOVE, 3, 48).make(layer, rows, GaussianNoise(Seed.from_int(0)))
     torch.testing.assert_close(layer.places[0], even, atol=0.2, rtol=0.0)
 
 

@@ -17,7 +17,8 @@ from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.methods.convex import group_descent
-from veil.methods.convex.group_descent import GRADIENTS, GroupDescent, bounded_slopes
+from veil.methods.convex.feature_rows import bounded_slopes
+from veil.methods.convex.group_descent import GRADIENTS, GroupDescent
 from veil.methods.convex.whitening import MEAN, MOMENTS
 from veil.models import build_model
 from veil.models.whitened import Whitening

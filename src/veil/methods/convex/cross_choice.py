@@ -10,15 +10,18 @@ values, one level each, and a last level for the rest.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from veil.accounting import Gaussian, Relation
+from veil.methods.convex.feature_rows import finite, shortened
 from veil.models.crosses import LEVELS, Crosses
 from veil.models.knots import Knots
 from veil.noise import GaussianNoise
+from veil.problem.sums import Part, RowSums
 
 CROSSES = "crosses"
 SENSITIVITY = 2.0
@@ -35,16 +38,10 @@ class CrossRelease:
         """What it costs every row."""
         return Gaussian(self.noise, self.relation)
 
-    def make(
-        self, layer: Crosses, knots: Knots, rows: Tensor, targets: Tensor, shares: Tensor, noise: GaussianNoise
-    ) -> None:
-        """Choose columns and levels for the layer, from rows (over √columns) and targets that are at most 1 long.
-
-        A row counts with its share, which is 1 where it is alone.
-        """
+    def make(self, layer: Crosses, knots: Knots, rows: RowSums, classes: int, noise: GaussianNoise) -> None:
+        """Choose columns and levels for the layer. The cost is reserved before."""
         sigma = self.noise * SENSITIVITY
-        behind = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], dim=1) * shares[:, None]
-        sums = torch.cat([behind.sum(dim=0, keepdim=True), targets.T @ behind])
+        sums = rows.total(Joint(knots, len(layer.blocks), classes))
         released = noise.add(0, {CROSSES: sums}, sigma, CROSSES)[CROSSES]
         size = float(released[0, -1].clamp_min(1.0))
         scale = torch.full((released.shape[1],), len(layer.blocks) ** 0.5, dtype=released.dtype)
@@ -55,6 +52,24 @@ class CrossRelease:
         for place, column in enumerate(columns):
             block = layer.blocks[column]
             layer.levels[block, place] = _levels(block, knots, means, layer.levels.dtype)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Sums of rows (over √columns) with a 1 behind them, and of those by target, both at most 1 long.
+
+    A row counts with its share, which is 1 where it is alone.
+    """
+
+    knots: Knots
+    columns: int
+    classes: int
+
+    def __call__(self, part: Part) -> Tensor:
+        rows = finite(self.knots(part.inputs.flatten(1).double()))
+        rows = shortened(rows / math.sqrt(self.columns))
+        behind = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], dim=1) * part.shares[:, None]
+        return torch.cat([behind.sum(dim=0, keepdim=True), target_vectors(part.targets, self.classes).T @ behind])
 
 
 def target_vectors(targets: Tensor, classes: int) -> Tensor:

@@ -10,6 +10,7 @@ sampling to amplify privacy and none to add variance, and a step costs what a Ga
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from torch import Tensor, nn
 from veil.accounting import Event, Ledger
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
-from veil.methods.convex.whitening import MEAN, MOMENTS, WhiteningRelease
-from veil.models.whitened import ImageFeatures, Whitening
+from veil.methods.convex.feature_rows import bounded_slopes, through
+from veil.methods.convex.whitening import MEAN, MOMENTS, Features, WhiteningRelease
+from veil.models.whitened import ImageFeatures, Whitening, unit
 from veil.noise import GaussianNoise
 from veil.plans.controllers.solver import Report
 from veil.problem import Problem, PublicFacts
+from veil.problem.sums import Part, RowSums, sums_of
 
 GRADIENTS = "gradient"
 # The share of the steps, at the end, over whose weights the mean is taken.
@@ -52,6 +55,7 @@ class GroupDescent:
     secure: bool
 
     weighs_rows: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
 
     def check(self, model: nn.Module) -> None:
         """Only features that need no training, whitening, and one linear layer."""
@@ -71,45 +75,37 @@ class GroupDescent:
             ledger.reserve(purpose, 0, 1, dict.fromkeys(cells, event))
         ledger.reserve(GRADIENTS, 0, self.steps, dict(enumerate(self.events)))
         with torch.no_grad():
-            problem, share_of = problem.apart()
-            present, kept = np.flatnonzero(problem.present), layer.mean.dtype
-            shares = torch.from_numpy(share_of[present])
+            facts = problem.public
             # Sums over all rows in double precision: in single, rounding would move them by parts of a row's bound.
-            layer.double()
-            try:
-                rows = torch.cat([layer.project(through(features, inputs)) for inputs in inputs_of(problem, present)])
-                self.whitening.make(layer, rows, shares, problem.public.rows, noise)
-                white = layer.whiten(rows)
-            finally:
-                layer.to(kept)
-            if problem.weights is not None:
-                shares = shares * torch.from_numpy(problem.weights[present])
+            exact = copy.deepcopy(layer).double()
+            rows = sums_of(problem).through(Projected(features, exact))
+            self._whiten(exact, rows, facts.rows, noise)
+            layer.mean.copy_(exact.mean)
+            layer.matrix.copy_(exact.matrix)
+            work = rows.through(InCoordinates(exact, self._of_cells(), head.out_features))
             # Features of images take longer than all steps: their model is measured at the end only.
             told = {self.steps - 1} if isinstance(features, ImageFeatures) else range(self.steps)
-            for step in self._descend(white, problem, present, shares, head, noise):
+            for step in self._descend(work, head, noise):
                 if step in told:
                     report(step, {})
 
-    def _descend(
-        self,
-        rows: Tensor,
-        problem: Problem,
-        present: np.ndarray[tuple[int], np.dtype[np.int64]],
-        shares: Tensor,
-        head: nn.Linear,
-        noise: GaussianNoise,
-    ) -> Iterator[int]:
+    def _whiten(self, layer: Whitening, rows: RowSums, size: int, noise: GaussianNoise) -> None:
+        """Release mean and second moments of unit rows and put them into the layer."""
+        layer.mean.copy_(self.whitening.mean(rows, size, noise, as_it_is))
+        values, directions = self.whitening.spectrum(rows, size, noise, layer.mean, unit)
+        layer.matrix.copy_(directions * (values + self.whitening.floor) ** -self.whitening.power)
+
+    def _of_cells(self) -> tuple[Tensor, Tensor]:
+        """Margin and limit of each cell."""
+        margins, limits = (torch.tensor(values, dtype=torch.float64) for values in (self.margins, self.limits))
+        return margins, limits * _INSIDE
+
+    def _descend(self, work: RowSums, head: nn.Linear, noise: GaussianNoise) -> Iterator[int]:
         """Generator over steps; the head has the current weights."""
-        cells = torch.from_numpy(problem.cell_of[present])
-        targets = torch.nn.functional.one_hot(problem.targets[present].long(), head.out_features).to(rows.dtype)
-        margins = targets * torch.tensor(self.margins, dtype=rows.dtype)[cells, None]
-        limits = torch.tensor(self.limits, dtype=rows.dtype)[cells] * _INSIDE
-        lengths = torch.linalg.vector_norm(rows, dim=1)
-        weights, speed, total = (torch.zeros_like(head.weight, dtype=rows.dtype) for _ in range(3))
+        weights, speed, total = (torch.zeros_like(head.weight, dtype=torch.float64) for _ in range(3))
         later = self.steps - math.ceil(AVERAGED * self.steps)
         for step in range(self.steps):
-            slopes = bounded_slopes(rows, lengths, weights, margins, targets, limits) * shares.to(rows.dtype)[:, None]
-            released = noise.add(step, {"head": slopes.T @ rows}, self.sigma, GRADIENTS)["head"]
+            released = noise.add(step, {"head": work.total(Pull(weights))}, self.sigma, GRADIENTS)["head"]
             speed = self.momentum * speed + released / self.scale
             weights = weights - self.learning_rate * speed
             if step >= later:
@@ -118,16 +114,60 @@ class GroupDescent:
             yield step
 
 
-def bounded_slopes(
-    rows: Tensor, lengths: Tensor, weights: Tensor, margins: Tensor, targets: Tensor, limits: Tensor
-) -> Tensor:
-    """Each row's softmax slope p − e_y, lowered where slope ⊗ row would be longer than its limit."""
-    slopes = torch.softmax(rows @ weights.T + margins, dim=1) - targets
-    # Weights that grew beyond all measure give no slope: such a row counts as 0.
-    slopes = torch.where(torch.isfinite(slopes).all(dim=1, keepdim=True), slopes, 0.0)
-    norms = (torch.linalg.vector_norm(slopes, dim=1) * lengths).clamp_min(torch.finfo(rows.dtype).tiny)
-    slopes *= torch.clamp(limits / norms, max=1.0)[:, None]
-    return slopes
+@dataclass(frozen=True)
+class Projected:
+    """A view: unit rows before centring and whitening."""
+
+    features: nn.Module
+    layer: Whitening
+
+    def __call__(self, part: Part) -> Features:
+        pieces = torch.split(part.inputs, _ROWS_AT_ONCE)
+        return Features(torch.cat([self.layer.project(through(self.features, inputs)) for inputs in pieces]), part)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Whitened rows with what their slopes follow from."""
+
+    rows: Tensor
+    lengths: Tensor
+    classes: Tensor
+    margins: Tensor
+    limits: Tensor
+    shares: Tensor
+
+
+@dataclass(frozen=True)
+class InCoordinates:
+    """A view: unit rows centred and whitened; `of_cells` are margins and limits by cell."""
+
+    layer: Whitening
+    of_cells: tuple[Tensor, Tensor]
+    outputs: int
+
+    def __call__(self, seen: Features) -> Work:
+        rows, part = self.layer.whiten(seen.rows), seen.part
+        margins, limits = (values[part.cells] for values in self.of_cells)
+        classes = torch.nn.functional.one_hot(part.targets.long(), self.outputs).to(rows.dtype)
+        lengths = torch.linalg.vector_norm(rows, dim=1)
+        return Work(rows, lengths, classes, classes * margins[:, None], limits, part.weights.to(rows.dtype))
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Σ of bounded gradients, each with its share."""
+
+    weights: Tensor
+
+    def __call__(self, work: Work) -> Tensor:
+        slopes = bounded_slopes(work.rows, work.lengths, self.weights, work.margins, work.classes, work.limits)
+        return (slopes * work.shares[:, None]).T @ work.rows
+
+
+def as_it_is(rows: Tensor) -> Tensor:
+    """Rows that have length 1 already."""
+    return rows
 
 
 def group_bounds(facts: PublicFacts, power: float) -> tuple[float, ...]:
@@ -140,18 +180,6 @@ def group_margins(facts: PublicFacts, margin: float) -> tuple[float, ...]:
     """τ·log n_g less its mean over groups, of each cell's group: a row of a small group has to be won by more."""
     logs = np.log(np.array(facts.group_sizes, dtype=np.float64))
     return tuple(float(margin * (logs[cell.group] - logs.mean())) for cell in facts.cells)
-
-
-def inputs_of(problem: Problem, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[Tensor]:
-    """The inputs of some rows, a few thousand at a time."""
-    for start in range(0, max(len(rows), 1), _ROWS_AT_ONCE):
-        yield problem.batch(rows[start : start + _ROWS_AT_ONCE])[0]
-
-
-def through(features: nn.Module, inputs: Tensor) -> Tensor:
-    """Features of some rows or of none: some take no empty batch, so a row of zeros goes through in its place."""
-    rows: Tensor = features(inputs if len(inputs) else inputs.new_zeros(1, *inputs.shape[1:]))
-    return rows[: len(inputs)]
 
 
 def _parts(model: nn.Module) -> tuple[nn.Module, Whitening, nn.Linear]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from veil.accounting import Gaussian, Relation
 from veil.models.knots import Knots
 from veil.noise import GaussianNoise
+from veil.problem.sums import Part, RowSums
 
 KNOTS = "knots"
 
@@ -35,28 +36,31 @@ class KnotRelease:
         """What one stage costs every row."""
         return Gaussian(self.noise, self.relation)
 
-    def make(self, layer: Knots, values: Tensor, shares: Tensor, noise: GaussianNoise) -> None:
-        """Release places from the numbers of all rows and put them into the layer. The cost is reserved before.
-
-        A row counts with its share, which is 1 where it is alone.
-        """
-        columns, sigma = values.shape[1], self.noise * math.sqrt(values.shape[1])
+    def make(self, layer: Knots, rows: RowSums, noise: GaussianNoise) -> None:
+        """Release places from the numbers of all rows and put them into the layer. The cost is reserved before."""
+        columns, sigma = len(layer.numbers), self.noise * math.sqrt(len(layer.numbers))
         edges = torch.linspace(-1.0, 1.0, self.bins + 1, dtype=torch.float64).repeat(columns, 1)
         believed = torch.ones(columns, self.bins, dtype=torch.float64)
         for stage in range(self.stages):
             if stage > 0:
                 edges = _quantiles(edges, believed, self.bins + 1)
-            counts = noise.add(stage, {KNOTS: _counts(values, shares, edges)}, sigma, KNOTS)[KNOTS]
+            counts = noise.add(stage, {KNOTS: rows.total(Counts(layer, edges))}, sigma, KNOTS)[KNOTS]
             believed = _believed(counts, sigma)
         layer.places.copy_(_quantiles(edges, believed, layer.places.shape[1]))
 
 
-def _counts(values: Tensor, shares: Tensor, edges: Tensor) -> Tensor:
-    """Shares of rows in each bin, one line per column."""
-    found = torch.zeros(edges.shape[0], edges.shape[1] - 1, dtype=torch.float64)
-    inner = edges[:, 1:-1].contiguous()
-    places = torch.searchsorted(inner, values.T.contiguous().double(), right=True)
-    return found.scatter_add_(1, places, shares.double().expand_as(places))
+@dataclass(frozen=True)
+class Counts:
+    """Rows in each bin, one line per column of numbers; a row counts with its share, which is 1 where it is alone."""
+
+    layer: Knots
+    edges: Tensor
+
+    def __call__(self, part: Part) -> Tensor:
+        found = torch.zeros(self.edges.shape[0], self.edges.shape[1] - 1, dtype=torch.float64)
+        values, inner = self.layer.values(part.inputs.flatten(1)), self.edges[:, 1:-1].contiguous()
+        places = torch.searchsorted(inner, values.T.contiguous().double(), right=True)
+        return found.scatter_add_(1, places, part.shares.double().expand_as(places))
 
 
 def _believed(counts: Tensor, sigma: float) -> Tensor:

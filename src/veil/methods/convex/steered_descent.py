@@ -17,7 +17,6 @@ Of people with several rows, each row counts with its share in every sum: a pers
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -28,12 +27,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from veil.accounting import Gaussian, Ledger, Relation
-from veil.errors import InputError, require
+from veil.errors import InputError
 from veil.foundation.randomness import Seed
-from veil.methods.convex.cross_choice import CROSSES, CrossRelease, target_vectors
-from veil.methods.convex.group_descent import AVERAGED, GRADIENTS, bounded_slopes, inputs_of, through
+from veil.methods.convex.cross_choice import CROSSES, CrossRelease
+from veil.methods.convex.feature_rows import INSIDE, Featured, shortened
+from veil.methods.convex.group_descent import AVERAGED, GRADIENTS
 from veil.methods.convex.knot_places import KNOTS, KnotRelease
-from veil.methods.convex.offsets import SENSITIVITY, OffsetChoice, counted
+from veil.methods.convex.offsets import SENSITIVITY, OffsetChoice
+from veil.methods.convex.steered_rows import CONSTANT, Cuts, Errors, InCoordinates, Pull, Whitened, kind_of
 from veil.methods.convex.steering import Steering
 from veil.methods.convex.whitening import MEAN, MOMENTS, WhiteningRelease
 from veil.models.crosses import Crosses
@@ -43,17 +44,15 @@ from veil.models.whitened import ImageFeatures, Projection
 from veil.noise import GaussianNoise
 from veil.plans.controllers.solver import Report
 from veil.problem import Problem, PublicFacts
+from veil.problem.sums import RowSums, sums_of
 
 ERRORS, OFFSET = "group errors", "offset"
-CONSTANT = 0.3
 # Features that need no training and take every row alone: what else a model does could mix rows.
 FIXED = (nn.Flatten, nn.Identity, Knots, Crosses, Scale, ImageFeatures, Projection)
-# Of all rows, in double precision, so many stand in memory at once.
+# Of all rows, in double precision, so many stand in memory at once, where there is room.
 COPIES = 4
 # Gaps in a column are learned from where their sum is at least so many times its noise.
 GAPS_SEEN = 2.0
-# Rows stay this much inside their bound, so that rounding never brings one out of it.
-_INSIDE = 1 - 1e-9
 
 
 @dataclass(frozen=True)
@@ -83,31 +82,6 @@ class Noises:
 
 
 @dataclass(frozen=True)
-class Whitened:
-    """Coordinates in which no direction is much larger than another, and the way back to the layer's own."""
-
-    mean: Tensor
-    matrix: Tensor
-    energy: Tensor
-    """The released mean square of each coordinate."""
-
-    def rows(self, rows: Tensor) -> Tensor:
-        """Rows in these coordinates, the constant behind them."""
-        behind = torch.full((len(rows), 1), CONSTANT, dtype=rows.dtype)
-        return finite(torch.cat([(rows - self.mean) @ self.matrix, behind], dim=1) / math.hypot(1.0, CONSTANT))
-
-    def root(self, noise: Tensor) -> Tensor:
-        """What becomes of independent noise in every coordinate: root·rootᵀ is the layer's covariance."""
-        return self.matrix * noise / math.hypot(1.0, CONSTANT)
-
-    def folded(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight and bias of a layer that takes rows as they were."""
-        own = weights / math.hypot(1.0, CONSTANT)
-        weight = own[:, :-1] @ self.matrix.T
-        return weight, own[:, -1] * CONSTANT - weight @ self.mean
-
-
-@dataclass(frozen=True)
 class SteeredDescent:
     """Everything public that the solver needs."""
 
@@ -123,10 +97,11 @@ class SteeredDescent:
     secure: bool
 
     weighs_rows: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
 
     def check(self, model: nn.Module) -> None:
         """Only features that need no training, and one linear layer with a bias."""
-        _require_memory(sum(self.steering.units.rows), _parts(model)[1])
+        _parts(model)
 
     def events(self) -> list[tuple[str, int, Gaussian]]:
         """The cost of all releases to every row."""
@@ -142,8 +117,6 @@ class SteeredDescent:
         """The same with this noise: rows are read by what it is added to, and by nothing else."""
         features, layer = _parts(model)
         facts = problem.public
-        if problem.several is not None:
-            _require_memory(len(problem.several.targets), layer)
         used = {KNOTS: bool(_curves(features).numbers), CROSSES: bool(_crosses(features).pairs)}
         for purpose, count, event in self.events():
             # What a model without knots or crosses does not need is paid by the plan, and never released. Crosses that
@@ -152,28 +125,23 @@ class SteeredDescent:
                 continue
             ledger.reserve(purpose, 0, count, dict.fromkeys(range(len(facts.cells)), event))
         with torch.no_grad():
-            problem, share_of = problem.apart()
-            present = np.flatnonzero(problem.present)
-            shares = torch.from_numpy(share_of[present])
-            self._arrange(features, problem, present, shares, noise)
-            rows = torch.cat([finite(_in_double(features, inputs)) for inputs in inputs_of(problem, present)])
-            white = self._whiten(rows, shares, facts.rows, noise, _gaps(features))
-            kind = _Classes if facts.task == "classification" else _Numbers
-            if problem.weights is not None:
-                shares = shares * torch.from_numpy(problem.weights[present])
-            work = kind(white.rows(rows), problem.targets[present], self._units(problem, present), shares, facts)
+            rows = sums_of(problem)
+            self._arrange(features, facts, rows, noise)
+            featured, kind = rows.through(Featured(features)), kind_of(facts)
+            white = self._whiten(featured, facts.rows, noise, _gaps(features))
+            work = featured.through(InCoordinates(white, self._units(facts), kind, facts.outputs))
             # Features of images take longer than all steps: their model is measured at the end only.
             slow = any(isinstance(part, ImageFeatures) for part in features)
             loudest = []
-            for step, weights, loudness in self._descend(work, noise):
+            for step, weights, loudness in self._descend(work, (facts.outputs, white.width), noise):
                 loudest.append(float(self.steering.weights(loudness)[0].max()))
                 weight, bias = white.folded(weights)
                 layer.weight.copy_(weight)
                 layer.bias.copy_(bias)
                 if not slow or step == self.steps - 1:
                     report(step, {"weights": self._by_group(loudness)})
-            if isinstance(layer, Head) and work.curvature is not None:
-                curvature = work.curvature * white.energy / math.hypot(1.0, CONSTANT) ** 2
+            if isinstance(layer, Head) and kind.curvature is not None:
+                curvature = kind.curvature * white.energy / math.hypot(1.0, CONSTANT) ** 2
                 layer.noise_root = white.root(self._weight_noise(loudest, facts.rows, curvature))
 
     def _weight_noise(self, loudest: Sequence[float], size: int, curvature: Tensor) -> Tensor:
@@ -189,33 +157,20 @@ class SteeredDescent:
             found += (loudest[first] * total / (self.steps - later)) ** 2
         return self.noises.gradients / size * found.sqrt()
 
-    def _arrange(
-        self,
-        features: nn.Sequential,
-        problem: Problem,
-        present: NDArray[np.int64],
-        shares: Tensor,
-        noise: GaussianNoise,
-    ) -> None:
+    def _arrange(self, features: nn.Sequential, facts: PublicFacts, rows: RowSums, noise: GaussianNoise) -> None:
         """Released places for the knots of the model, and the columns that it crosses, where it has any."""
         curves, crosses = _curves(features), _crosses(features)
         if curves.numbers and self.noises.knots is not None:
-            values = torch.cat([curves.values(inputs.flatten(1)) for inputs in inputs_of(problem, present)])
-            self.noises.knots.make(curves, values, shares, noise)
+            self.noises.knots.make(curves, rows, noise)
         if crosses.pairs and self.noises.crosses is not None:
-            rows = torch.cat([finite(curves(inputs.flatten(1).double())) for inputs in inputs_of(problem, present)])
-            targets = target_vectors(problem.targets[present], len(problem.public.classes))
-            rows = shortened(rows / math.sqrt(len(crosses.blocks)))
-            self.noises.crosses.make(crosses, curves, rows, targets, shares, noise)
+            self.noises.crosses.make(crosses, curves, rows, len(facts.classes), noise)
 
-    def _whiten(
-        self, rows: Tensor, shares: Tensor, size: int, noise: GaussianNoise, gaps: Sequence[int] = ()
-    ) -> Whitened:
+    def _whiten(self, rows: RowSums, size: int, noise: GaussianNoise, gaps: Sequence[int] = ()) -> Whitened:
         release = self.noises.whitening
-        mean = release.mean(shortened(rows), shares, size, noise)
-        values, directions = release.spectrum(shortened(rows - mean), shares, size, noise)
+        mean = release.mean(rows, size, noise, shortened)
+        values, directions = release.spectrum(rows, size, noise, mean, shortened)
         # Directions below the noise of their own moments are not blown up.
-        floor = release.floor + release.moment_noise * math.sqrt(rows.shape[1] / 2) / size
+        floor = release.floor + release.moment_noise * math.sqrt(len(mean) / 2) / size
         scales = (values + floor) ** -release.power
         length = float(torch.sqrt((values * scales**2).sum()).clamp_min(1e-9))
         # Below that noise single values are 0 or noise, and their mean is right.
@@ -225,28 +180,28 @@ class SteeredDescent:
         matrix[[place for place in gaps if mean[place] * size < GAPS_SEEN * release.mean_noise]] = 0.0
         return Whitened(mean, matrix, real * scales**2 / length**2)
 
-    def _units(self, problem: Problem, present: NDArray[np.int64]) -> Tensor:
-        of_cell = np.array([self.steering.units.of_group[cell.group] for cell in problem.public.cells])
-        return torch.from_numpy(of_cell[problem.cell_of[present]])
+    def _units(self, facts: PublicFacts) -> Tensor:
+        return torch.tensor([self.steering.units.of_group[cell.group] for cell in facts.cells])
 
     def _by_group(self, loudness: Tensor) -> NDArray[np.float64]:
         weights, _ = self.steering.weights(loudness)
         return weights[list(self.steering.units.of_group)].numpy()
 
-    def _descend(self, work: _Classes | _Numbers, noise: GaussianNoise) -> Iterator[tuple[int, Tensor, Tensor]]:
+    def _descend(
+        self, work: RowSums, shape: tuple[int, int], noise: GaussianNoise
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The current weights at each step, averaged towards the end, and the weight of each unit."""
-        loudness = torch.tensor(self.start, dtype=torch.float64)
-        weights, speed, total = (torch.zeros(work.outputs, work.rows.shape[1], dtype=torch.float64) for _ in range(3))
+        loudness, size = torch.tensor(self.start, dtype=torch.float64), sum(self.steering.units.rows)
+        weights, speed, total = (torch.zeros(shape, dtype=torch.float64) for _ in range(3))
         releases, later = self.steering.releases(self.steps), self.steps - math.ceil(AVERAGED * self.steps)
         for step in range(self.steps):
             if step in releases:
                 loudness = self._steer(work, weights, loudness, releases.index(step), noise)
             voices, margins = self.steering.weights(loudness)
             loudest = float(voices.max())
-            slopes = work.slopes(weights, margins, self.clip * _INSIDE)
-            slopes *= ((voices / loudest)[work.units] * work.shares)[:, None]
-            released = noise.add(step, {"head": slopes.T @ work.rows}, self.noises.gradients * self.clip, GRADIENTS)
-            gradient = released["head"] * (loudest / (self.clip * work.size))
+            pull = work.total(Pull(weights, margins, voices / loudest, self.clip * INSIDE))
+            released = noise.add(step, {"head": pull}, self.noises.gradients * self.clip, GRADIENTS)
+            gradient = released["head"] * (loudest / (self.clip * size))
             speed = self.momentum * speed + (1 - self.momentum) * gradient
             weights = weights - self.travel / self.steps * speed
             if step >= later:
@@ -255,115 +210,26 @@ class SteeredDescent:
             last = step == self.steps - 1
             yield step, self._cut(work, shown, noise) if last else shown, loudness
 
-    def _steer(
-        self, work: _Classes | _Numbers, weights: Tensor, loudness: Tensor, release: int, noise: GaussianNoise
-    ) -> Tensor:
-        wrong = work.errors(weights) * work.shares
-        errors = torch.zeros(len(self.start), dtype=torch.float64).index_add_(0, work.units, wrong)
+    def _steer(self, work: RowSums, weights: Tensor, loudness: Tensor, release: int, noise: GaussianNoise) -> Tensor:
+        errors = work.total(Errors(weights, len(self.start)))
         assert self.noises.errors is not None, "planned with the releases"
         released = noise.add(release, {ERRORS: errors}, self.noises.errors, ERRORS)[ERRORS]
         return self.steering.moved(loudness, released, self.noises.errors, release)
 
-    def _cut(self, work: _Classes | _Numbers, weights: Tensor, noise: GaussianNoise) -> Tensor:
+    def _cut(self, work: RowSums, weights: Tensor, noise: GaussianNoise) -> Tensor:
         """The weights with the offset of two classes in them."""
         if self.noises.offset is None:
             return weights
-        scores = work.rows @ (weights[1] - weights[0])
-        sigma = self.noises.offset * SENSITIVITY
-        counts = counted(scores, work.targets, work.units, work.shares, len(self.start))
+        sigma, counts = self.noises.offset * SENSITIVITY, work.total(Cuts(weights, len(self.start)))
         released = noise.add(0, {OFFSET: counts}, sigma, OFFSET)[OFFSET]
         moved = weights.clone()
         moved[1, -1] -= self.choice.choose(released, sigma) * math.hypot(1.0, CONSTANT) / CONSTANT
         return moved
 
 
-class _Classes:
-    """Rows in whitened coordinates with their classes and units: what is wrong with each, and which way it pulls."""
-
-    # How fast slopes fall as scores rise, on average: many lie at their bound and do not fall at all.
-    curvature: float | None = 0.1
-
-    def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, shares: Tensor, facts: PublicFacts) -> None:
-        self.rows, self.targets, self.units, self.shares = rows, targets.long(), units, shares
-        self.size, self.outputs = facts.rows, facts.outputs
-        self._classes = nn.functional.one_hot(self.targets, facts.outputs).to(rows.dtype)
-        self._lengths = torch.linalg.vector_norm(rows, dim=1)
-
-    def slopes(self, weights: Tensor, margins: Tensor, limit: float) -> Tensor:
-        """Each row's slope, bounded: a row of a unit with a margin has to be won by that much more."""
-        limits = torch.full_like(self._lengths, limit)
-        shifted = -self._classes * margins[self.units][:, None]
-        return bounded_slopes(self.rows, self._lengths, weights, shifted, self._classes, limits)
-
-    def errors(self, weights: Tensor) -> Tensor:
-        """1 where the most likely class is wrong."""
-        return ((self.rows @ weights.T).argmax(dim=1) != self.targets).double()
-
-
-class _Numbers:
-    """Rows in whitened coordinates with numbers in [−1, 1] to predict; a margin means nothing here."""
-
-    # Directions that rows never take have none; for numbers that makes an estimate five times too large.
-    curvature: float | None = None
-
-    def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, shares: Tensor, facts: PublicFacts) -> None:
-        self.rows, self.units, self.shares = rows, units, shares
-        self.targets = torch.nan_to_num(targets.reshape(len(rows), 1).to(rows.dtype)).clamp(-1.0, 1.0)
-        self.size, self.outputs = facts.rows, 1
-        self._lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-
-    def slopes(self, weights: Tensor, margins: Tensor, limit: float) -> Tensor:
-        """How far each row is off, bounded."""
-        off = torch.nan_to_num(self.rows @ weights.T - self.targets, nan=0.0)
-        most = limit / self._lengths.clamp_min(torch.finfo(off.dtype).tiny)
-        return torch.minimum(torch.maximum(off, -most), most)
-
-    def errors(self, weights: Tensor) -> Tensor:
-        """How far each row is off, at most 1."""
-        off = torch.nan_to_num(self.rows @ weights.T - self.targets, nan=1.0)
-        return off.abs().clamp(max=1.0).squeeze(1)
-
-
-def _in_double(features: nn.Sequential, inputs: Tensor) -> Tensor:
-    """Features in double precision: in single, how a row is rounded would follow from how many others there are."""
-    rows = inputs
-    for part in features:
-        rows = through(part, rows.double())
-    return rows.double()
-
-
-def _require_memory(rows: int, layer: nn.Linear) -> None:
-    needed = memory_for(rows, layer.in_features)
-    require(
-        needed <= memory(),
-        f"auto keeps all rows in memory, which takes about {needed / 1e9:.0f} GB: use fewer rows or columns, or "
-        "another method such as asc",
-    )
-
-
 def memory_for(rows: int, features: int) -> int:
     """The bytes that training takes: all rows in double precision, a few times over."""
     return COPIES * 8 * rows * features
-
-
-def memory() -> float:
-    """The memory of this machine in bytes; infinite where unknown."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, OSError, ValueError):
-        return math.inf
-
-
-def finite(rows: Tensor) -> Tensor:
-    """Flat rows; one that is not finite, or so long that its length is not, becomes 0."""
-    flat = rows.flatten(1)
-    return torch.where(torch.isfinite(torch.linalg.vector_norm(flat, dim=1, keepdim=True)), flat, 0.0)
-
-
-def shortened(rows: Tensor) -> Tensor:
-    """Rows that are longer than 1 at length 1, a little inside."""
-    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return rows * (_INSIDE / lengths.clamp_min(_INSIDE))
 
 
 def _curves(features: nn.Sequential) -> Knots:

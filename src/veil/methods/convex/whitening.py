@@ -13,6 +13,7 @@ to 1: a mean of such matrices is no longer, and two of them are no further apart
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -20,9 +21,11 @@ import torch
 from torch import Tensor
 
 from veil.accounting import Gaussian, Relation
-from veil.models.whitened import Whitening, unit
 from veil.noise import GaussianNoise
+from veil.problem.sums import Part, RowSums
 
+# Makes every row at most 1 long, each by itself.
+Shorten = Callable[[Tensor], Tensor]
 MEAN, MOMENTS = "feature mean", "feature moments"
 
 
@@ -51,28 +54,58 @@ class WhiteningRelease:
         moments = self.moment_noise / math.sqrt(2.0) if replaced else self.moment_noise
         return Gaussian(self.mean_noise, self.relation), Gaussian(moments, self.relation, one_sided=replaced)
 
-    def make(self, layer: Whitening, rows: Tensor, shares: Tensor, size: int, noise: GaussianNoise) -> None:
-        """Release both from unit rows and put them into the layer. The caller has reserved `events` before."""
-        layer.mean.copy_(self.mean(rows, shares, size, noise))
-        values, directions = self.spectrum(unit(rows - layer.mean), shares, size, noise)
-        scales = (values + self.floor) ** -self.power
-        layer.matrix.copy_((directions * scales).to(layer.matrix.dtype))
-
-    def mean(self, rows: Tensor, shares: Tensor, size: int, noise: GaussianNoise) -> Tensor:
-        """The noisy mean of rows that are no longer than 1, each with its share."""
-        total = (rows * shares.to(rows.dtype)[:, None]).sum(dim=0)
+    def mean(self, rows: RowSums, size: int, noise: GaussianNoise, shorten: Shorten) -> Tensor:
+        """The noisy mean of rows that are shortened to 1, each with its share. The cost is reserved before."""
+        total = rows.total(Total(shorten))
         return noise.add(0, {MEAN: total}, self.mean_noise, MEAN)[MEAN] / size
 
-    def spectrum(self, rows: Tensor, shares: Tensor, size: int, noise: GaussianNoise) -> tuple[Tensor, Tensor]:
-        """Eigenvalues, none below 0, and directions of the noisy second moments of rows that are no longer than 1."""
-        moments = noisy_moments(rows * shares.to(rows.dtype).sqrt()[:, None], self.moment_noise, noise) / size
+    def spectrum(
+        self, rows: RowSums, size: int, noise: GaussianNoise, mean: Tensor, shorten: Shorten
+    ) -> tuple[Tensor, Tensor]:
+        """Eigenvalues, none below 0, and directions of the noisy second moments of centred rows, shortened to 1."""
+        moments = noisy_moments(rows.total(Moments(mean, shorten)), self.moment_noise, noise) / size
         values, directions = torch.linalg.eigh(moments.to(torch.float64))
         return values.clamp_min(0.0), directions
 
 
-def noisy_moments(rows: Tensor, sigma: float, noise: GaussianNoise) -> Tensor:
+@dataclass(frozen=True)
+class Features:
+    """Rows of features, and the share of each."""
+
+    rows: Tensor
+    part: Part
+
+    @property
+    def shares(self) -> Tensor:
+        """The share of each row, in the precision of the features."""
+        return self.part.shares.to(self.rows.dtype)
+
+
+@dataclass(frozen=True)
+class Total:
+    """Σ x of rows that are shortened to 1, each with its share."""
+
+    shorten: Shorten
+
+    def __call__(self, seen: Features) -> Tensor:
+        total: Tensor = (self.shorten(seen.rows) * seen.shares[:, None]).sum(dim=0)
+        return total
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Σ x·xᵀ of rows that are centred, then shortened to 1, each with its share."""
+
+    mean: Tensor
+    shorten: Shorten
+
+    def __call__(self, seen: Features) -> Tensor:
+        rows = self.shorten(seen.rows - self.mean) * seen.shares.sqrt()[:, None]
+        return rows.T @ rows
+
+
+def noisy_moments(sums: Tensor, sigma: float, noise: GaussianNoise) -> Tensor:
     """Σ x·xᵀ with symmetric noise."""
-    sums = rows.T @ rows
     upper = torch.triu_indices(len(sums), len(sums))
     stretch = torch.where(upper[0] == upper[1], 1.0, math.sqrt(2.0)).to(sums.dtype)
     released = noise.add(0, {MOMENTS: sums[upper[0], upper[1]] * stretch}, sigma, MOMENTS)[MOMENTS] / stretch
