@@ -303,3 +303,17 @@ def test_the_tradeoff_curve_promises_more_than_a_gaussian_gives() -> None:
 def test_next_to_no_noise_costs_a_huge_epsilon_and_breaks_nothing(noise: float, relation: dp.Relation) -> None:
     events = [dp.Repeated(dp.PoissonGaussian(noise, 0.1, relation), 20)]
     assert Pld().epsilon(events, 1e-5) > 0.1 / noise**2
+
+
+def test_an_answer_that_is_kept_is_given_to_another_question() -> None:
+    questions = [
+        (accountant, tuple(dp.Repeated(dp.PoissonGaussian(noise, 0.01), times) for noise in noises), delta)
+        for accountant in (PLD, Pld(looseness=1e-2), Pld(rows=2))
+        for noises in ((1.0,), (1.0, 2.0), (2.0,))
+        for times in (50, 60)
+        for delta in (1e-5, 1e-6)
+    ]
+    first = [accountant.epsilon(events, delta) for accountant, events, delta in questions]
+    again = [accountant.epsilon(list(events), delta) for accountant, events, delta in questions]
+    assert first == again == [accountant._epsilon_of(events, delta) for accountant, events, delta in questions]
+    assert len(set(first)) == len(first)

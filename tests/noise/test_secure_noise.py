@@ -126,3 +126,30 @@ def test_rounding_to_the_grid_is_finer_than_a_millionth_of_the_noise():
     values = np.linspace(-1, 1, 1001)
     zeros = secure.add_secure_gaussian(np.zeros(1001), 1.0, KEY)
     assert np.abs(secure.add_secure_gaussian(values, 1.0, KEY) - zeros - values).max() <= 2.0**-20
+
+
+@pytest.mark.parametrize("std", [1.0, 0.37, 3e-5, 2.0**600])
+def test_sums_in_doubles_are_those_of_whole_numbers(std, monkeypatch):
+    generator = np.random.default_rng(0)
+    values = np.concatenate([generator.normal(size=3000) * 10.0**power for power in range(-12, 3)]) * std
+    values[:10] = [
+        2000.0 * std,
+        -2000.0 * std,
+        0.0,
+        std / 2**41,
+        -std / 2**41,
+        std / 2**21,
+        1e-300,
+        0.5 * std,
+        std,
+        -std,
+    ]
+    short = secure.add_secure_gaussian(values, std, KEY)
+    monkeypatch.setattr(secure, "_none_beyond", lambda *_: False)
+    assert np.array_equal(secure.add_secure_gaussian(values, std, KEY), short)
+
+
+def test_large_noise_is_not_summed_in_doubles():
+    noise = np.full(4, 2.0**19 + 0.25)
+    grid = secure.add_on_grid(np.array([0.0, 2.0**-20, 2.0**19, -(2.0**19)]), noise, 1.0)
+    assert np.array_equal(grid, noise + np.array([0.0, 2.0**-20, 2.0**19, -(2.0**19)]))

@@ -67,6 +67,25 @@ def _private_root(cost: Callable[[float], float], target: float, low: float, hig
     return math.exp(bracket.close(excess, tolerance)[0])
 
 
+def _root_near(cost: Callable[[float], float], target: float, near: float, tolerance: float) -> float | None:
+    """`_private_root` from a place close to it; None if it lies beyond all noise that is tried."""
+
+    def excess(at: Floats, _: Indices) -> Floats:
+        return np.array([_log_ratio(cost(math.exp(at[0])), target)])
+
+    nowhere, reach = np.zeros(1, dtype=np.intp), 0.02
+    last = np.log([near])
+    value = excess(last, nowhere)
+    while math.log(SMALLEST_NOISE) < last[0] < math.log(LARGEST_NOISE):
+        here = last - reach if value[0] <= 0 else last + reach
+        found = excess(here, nowhere)
+        if (found[0] <= 0) != (value[0] <= 0):
+            low, high = ((last, value), (here, found)) if value[0] > 0 else ((here, found), (last, value))
+            return math.exp(_Bracket(*low, *high).close(excess, tolerance)[0])
+        last, value, reach = here, found, 3 * reach
+    return None
+
+
 def _log_ratio(value: float, target: float) -> float:
     return math.log(value / target) if 0 < value < math.inf else math.copysign(math.inf, value - target)
 
@@ -149,11 +168,17 @@ class _Bracket:
 
 
 def noise_multiplier(
-    build: Build, target_epsilon: float, delta: float, accountant: Accountant, tolerance: float = _TOLERANCE
+    build: Build,
+    target_epsilon: float,
+    delta: float,
+    accountant: Accountant,
+    tolerance: float = _TOLERANCE,
+    near: float | None = None,
 ) -> float:
     """The smallest noise multiplier κ for which the events `build(κ)` cost at most the target.
 
-    The cost must not grow with κ. When even `SMALLEST_NOISE` is enough, that is returned.
+    The cost must not grow with κ. When even `SMALLEST_NOISE` is enough, that is returned. The search takes half the
+    time if it starts `near` the answer.
 
     >>> from veil.accounting.events import Gaussian
     >>> kappa = noise_multiplier(lambda kappa: [Gaussian(kappa)], 1.0, 1e-5, Rdp())
@@ -165,6 +190,10 @@ def noise_multiplier(
     def cost(kappa: float) -> float:
         return accountant.epsilon(build(kappa), delta)
 
+    if near is not None:
+        root = _root_near(cost, target_epsilon, near, tolerance)
+        if root is not None and cost(root) <= target_epsilon:
+            return root
     high = 1.0
     while cost(high) > target_epsilon:
         high *= 4

@@ -164,7 +164,10 @@ def plan_ladders(
             return tokens(cell, ladder(noise), shared_loss if loss_noise is None else noise * loss_noise)
 
         budget = facts.budget_of(cell, settings.epsilon)
-        noise = noise_multiplier(events, budget, delta, Pld(looseness=5e-4, rows=facts.rows_together), tolerance=1e-3)
+        judge = Pld(looseness=5e-4, rows=facts.rows_together)
+        # Cells differ little in their noise: the last one with this budget is a good place to start.
+        near = next((one[1] for key, one in reversed(known.items()) if key[2] == budget), None)
+        noise = noise_multiplier(events, budget, delta, judge, tolerance=1e-3, near=near)
         return ladder(noise), noise
 
     found = []

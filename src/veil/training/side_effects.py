@@ -103,7 +103,6 @@ def _alike(noted: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> bool:
 
 def _same(one: Tensor, other: Tensor | None) -> bool:
     """Whether two tensors hold the same values; NaN is the same as NaN."""
-    # All comparisons at once: torch.equal goes value by value.
-    if other is None or (one.shape == other.shape and not bool(torch.ne(one, other).any())):
+    if other is None or torch.equal(one, other):
         return True
     return bool(torch.isclose(one, other, 0.0, 0.0, equal_nan=True).all())

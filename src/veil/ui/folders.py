@@ -117,7 +117,7 @@ def read_toml(folder: Path, name: str, most: int) -> dict[str, Any]:
     return _tame(found, name)
 
 
-def _tame(record: dict[str, Any], name: str, depth: int = 0) -> dict[str, Any]:
+def _tame(record: dict[Any, Any], name: str, depth: int = 0) -> dict[Any, Any]:
     """A record that pages can show: nested a few levels, and no number that is too large for them."""
 
     def tamed(value: Any) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -236,7 +236,9 @@ class Pld:
     def epsilon(self, events: Iterable[Event | Repeated], delta: float) -> float:
         """The smallest ε ≥ 0 it can prove at this δ, over both directions; inf when it can prove none."""
         _check_delta(delta)
-        items = tuple(events)
+        return _composed_epsilon(self, tuple(events), delta)
+
+    def _epsilon_of(self, items: tuple[Event | Repeated, ...], delta: float) -> float:
         if (selection := selection_among(items)) is not None:
             return self._selection_epsilon(selection, delta)
         parts = self._parts(items)
@@ -343,6 +345,12 @@ class Pld:
             lines = 1 - value - np.multiply.outer(rates, np.exp(epsilons))
         best: FloatArray = np.maximum(lines.max(axis=-1), 0.0)
         return best
+
+
+# Calibration, a run's progress and the runs of a comparison ask for the same events again and again.
+@lru_cache(maxsize=4096)
+def _composed_epsilon(accountant: Pld, items: tuple[Event | Repeated, ...], delta: float) -> float:
+    return accountant._epsilon_of(items, delta)
 
 
 def _has_noisy_max(items: Iterable[Event | Repeated]) -> bool:
