@@ -118,11 +118,11 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
     faults = [
         *_faults_of_folder(certificate_path.parent),
         *faults_of_model(certificate.model, hashes_in(certificate_path.parent) or certificate.model),
-        *_faults(certificate, ledger, _of_held_out(certificate, certificate_path.parent)),
+        *(fault for name in AFTER for fault in _faults_after(certificate, certificate_path.with_name(name))),
         *_faults_of_held_out(certificate, certificate_path.parent),
+        *_faults(certificate, ledger, _of_held_out(certificate, certificate_path.parent)),
         *_faults_of_words(certificate, ledger, certificate_path.with_name("run.json")),
         *_faults_before(ledger, certificate_path.with_name("preprocessing.jsonl")),
-        *(fault for name in AFTER for fault in _faults_after(certificate, certificate_path.with_name(name))),
     ]
     opinions = []
     known: dict[Any, tuple[float | None, str]] = {}
