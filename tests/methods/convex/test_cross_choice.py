@@ -10,10 +10,12 @@ from torch import Tensor
 
 from veil.accounting import Relation
 from veil.foundation.randomness import Seed
-from veil.methods.convex.cross_choice import LONGEST, SENSITIVITY, CrossRelease, target_vectors
+from veil.methods.convex.cross_choice import LONGEST, SENSITIVITY, CrossRelease
 from veil.models.crosses import Crosses
 from veil.models.knots import Knots
 from veil.noise import GaussianNoise
+from veil.problem import Problem
+from veil.problem.sums import sums_of
 
 ROWS = 4_000
 
@@ -41,9 +43,9 @@ def crossed(shares: list[float], noise: Answered, sigma: float = 1e-6, seed: int
     other = torch.randint(2, (ROWS,), generator=generator)
     rows = torch.cat([torch.nn.functional.one_hot(values, len(shares)), torch.nn.functional.one_hot(other, 2)], dim=1)
     layer = Crosses([list(range(len(shares))), [len(shares), len(shares) + 1]], chosen=2, first=(0,))
-    targets = target_vectors((values == 0).long() ^ other, 2)
-    release = CrossRelease(sigma, Relation.ADD_REMOVE)
-    release.make(layer, Knots([], 2), rows.double() / 2**0.5, targets, torch.ones(ROWS), noise)
+    targets = (values == 0).long() ^ other
+    problem = Problem.from_arrays(rows.float(), targets.numpy(), ["all"] * ROWS, classes=[0, 1])
+    CrossRelease(sigma, Relation.ADD_REMOVE).make(layer, Knots([], 2), sums_of(problem), 2, noise)
     return layer.levels
 
 
