@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tables.scoring import METRICS, regret
+from benchmarks.tables.targets import EPSILON, lines_of
 from veil.errors import require
 
 HEADINGS = {
@@ -106,8 +107,8 @@ def write(source: Path, target: Path) -> None:
 
 def page_of(figures: Figures) -> str:
     """The whole page as Markdown."""
-    parts = [_opening(figures), _regrets(figures), _by_grouping(figures), _overall(figures), _by_table(figures)]
-    parts.append(_method(figures))
+    parts = [_opening(figures), _regrets(figures), _by_grouping(figures), _targets(figures), _overall(figures)]
+    parts += [_by_table(figures), _method(figures)]
     return "\n".join(part for part in parts if part)
 
 
@@ -170,6 +171,16 @@ def _by_grouping(figures: Figures) -> str:
     heading = [f"## Regret of the worst group by definition of groups, ε = {SHOWN:g}", ""]
     said = "; ".join(f"*{name}*: {figures.about['groupings'][name]}" for name in names)
     return "\n".join([*heading, f"{said[0].upper()}{said[1:]}.", "", *table_lines(["arm", *names], rows)])
+
+
+def _targets(figures: Figures) -> str:
+    """What `auto` shall reach, and whether it does."""
+    rows = lines_of(figures)
+    if not rows:
+        return ""
+    heading = [f"## Targets of `auto`, ε = {EPSILON:g}", ""]
+    said = "Points above the other model, the lowest over tables or the mean over them."
+    return "\n".join([*heading, said, "", *table_lines(["what", "at least", "measured", "met"], rows)])
 
 
 def _overall(figures: Figures) -> str:

@@ -77,7 +77,7 @@ class Auto(PrivateAndFair):
     offset_share: float = 0.08
     whitening: float = 0.35
     floor: float = 0.001
-    momentum: float = 0.8
+    momentum: float = 0.5
     every: int = 4
     pace: float = 1.5
     slower: float = 0.5

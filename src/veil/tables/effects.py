@@ -116,11 +116,15 @@ class Learned:
 
 @dataclass(frozen=True)
 class _Crossed:
-    """A crossed column: the levels it uses, and how its numbers become levels. One more level takes what is in none."""
+    """A crossed column: the levels it uses, and how its numbers become levels. One more level takes what is in none.
+
+    `lengths` are those of the levels in a product: rare values of a category have longer ones.
+    """
 
     column: int
     used: list[int]
     maps: Tensor
+    lengths: Tensor
 
 
 def effects_of(
@@ -200,12 +204,12 @@ class _Additive:
         """Effects of columns and of pairs in the order of the table, and the constant; None for a sequence's codes."""
         plain, tables = weights[:, : len(self.crosses.levels)].clone(), weights[:, len(self.crosses.levels) :]
         tables = tables.reshape(len(weights), len(self.crosses.pairs), LEVELS, LEVELS)
-        crossed, pairs = _crossed(self.crosses), []
+        crossed, pairs = _crossed(self.crosses, self.knots), []
         for (a, b), table in zip(self.crosses.pairs, tables.unbind(1), strict=True):
             first, second = crossed[a], crossed[b]
             if first is None or second is None:
                 continue
-            own = table[:, first.used][:, :, second.used]
+            own = table[:, first.used][:, :, second.used] * first.lengths[:, None] * second.lengths
             # All crosses together are as long as all columns.
             pure, rest = _purified(own * (len(self.crosses.blocks) / len(self.crosses.pairs)) ** 0.5)
             for side, alone in zip((first, second), rest, strict=True):
@@ -250,14 +254,20 @@ def _curves(classes: Sequence[str]) -> tuple[Unit, tuple[str, ...], Tensor]:
     return "scores", tuple(classes), torch.eye(count, dtype=torch.float64) - 1 / count
 
 
-def _crossed(crosses: Crosses) -> list[_Crossed | None]:
+def _crossed(crosses: Crosses, knots: Knots) -> list[_Crossed | None]:
     """The column at each crossed place, with the levels that it uses; None where nothing was chosen."""
     found: list[_Crossed | None] = []
     for place in range(crosses.chosen):
         maps = crosses.levels[:, place].double()
         own = [index for index, block in enumerate(crosses.blocks) if bool(maps[block].any())]
-        used = maps.any(dim=0).nonzero()[:, 0].tolist()
-        found.append(_Crossed(own[0], used, maps[crosses.blocks[own[0]]][:, used]) if own else None)
+        if not own:
+            found.append(None)
+            continue
+        block, used = crosses.blocks[own[0]], maps.any(dim=0).nonzero()[:, 0].tolist()
+        shares = maps[block][:, used]
+        # Levels of numbers share a row between them; a value is in one level or in none.
+        lengths = torch.ones_like(shares[0]) if block[0] in knots.numbers else shares.amax(dim=0)
+        found.append(_Crossed(own[0], used, shares / lengths, lengths))
     return found
 
 

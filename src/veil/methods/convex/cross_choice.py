@@ -5,7 +5,8 @@
 A row is no longer than 1, and so is t: together a row moves both by 2. A column's strength is what is left of its
 squared covariances without the noise, over the variance of its values. Columns that are named first (those of the
 groups) are crossed in any case; then the strongest. A number has levels at a few of its knots, a category its commonest
-values, one level each, and a last level for the rest.
+values, one level each, and a last level for the rest. In the columns of the groups a level that few rows have, by the
+released means, is longer: else what a small group has for itself would be learned last.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from veil.problem.sums import Part, RowSums
 
 CROSSES = "crosses"
 SENSITIVITY = 2.0
+# A rare level is at most so many times as long as an even one.
+LONGEST = 4.0
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,17 @@ class CrossRelease:
         scale = torch.full((released.shape[1],), len(layer.blocks) ** 0.5, dtype=released.dtype)
         scale[-1] = 1.0
         means, joint = (released[0] / size * scale)[:-1], released[1:] / size * scale
-        columns = _chosen(layer, _strengths(layer.blocks, means, joint, sigma / size * float(scale[0])))
+        sd = sigma / size * float(scale[0])
+        columns = _chosen(layer, _strengths(layer.blocks, means, joint, sd))
         layer.levels.zero_()
         for place, column in enumerate(columns):
             block = layer.blocks[column]
-            layer.levels[block, place] = _levels(block, knots, means, layer.levels.dtype)
+            found = _levels(block, knots, means)
+            if column in layer.first and block[0] not in knots.numbers:
+                # What is below its noise is not taken for rare.
+                known = (means[block] @ found).clamp_min(2 * sd)
+                found *= (1 / (LEVELS * known)).sqrt().clamp(1.0, LONGEST)
+            layer.levels[block, place] = found.to(layer.levels.dtype)
 
 
 @dataclass(frozen=True)
@@ -93,12 +102,12 @@ def _chosen(layer: Crosses, strengths: Tensor) -> list[int]:
     return list(dict.fromkeys([*layer.first, *by_strength]))[: layer.chosen]
 
 
-def _levels(block: list[int], knots: Knots, means: Tensor, dtype: torch.dtype) -> Tensor:
+def _levels(block: list[int], knots: Knots, means: Tensor) -> Tensor:
     """How each place of a column's block counts for the levels."""
-    found = torch.zeros(len(block), LEVELS, dtype=dtype)
+    found = torch.zeros(len(block), LEVELS, dtype=means.dtype)
     if block[0] in knots.numbers:
         count = knots.places.shape[1]
-        places = torch.linspace(0, LEVELS - 1, count)
+        places = torch.linspace(0, LEVELS - 1, count, dtype=means.dtype)
         below = places.floor().long().clamp(max=LEVELS - 2)
         fine = torch.arange(len(block) - count, len(block))
         found[fine, below] = 1 - (places - below)
