@@ -1,4 +1,4 @@
-"""The short way to an update is torch's own update, bit for bit."""
+"""The short way to an update is torch's own update, to a part in a million."""
 
 from __future__ import annotations
 
