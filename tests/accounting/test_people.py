@@ -249,3 +249,29 @@ def test_a_certificate_has_no_number_where_no_epsilon_holds() -> None:
 def test_where_one_row_costs_too_much_nothing_is_proved_row_by_row() -> None:
     """δ shared among ten rows at ε = 300 is no number any more."""
     assert _one_after_another(lambda by, delta: 300.0, 10, DELTA, Rdp()) == math.inf
+
+
+def _spent_once(noise: float, event: kinds.Event | None = None) -> Ledger:
+    event = event or kinds.Gaussian(noise)
+    rule = TokenBucket((kinds.Repeated(event, 1),))
+    facts = {"method": "auto", "steps": 1}
+    ledger = Ledger(Terms(kinds.Relation.ADD_REMOVE, DELTA, "pld", (Account("a", "all", 9.0, rule),), facts))
+    ledger.reserve("gradient", 0, 1, {0: event})
+    return ledger
+
+
+def test_rows_that_are_held_out_count_for_a_person_as_well_as_those_trained_on() -> None:
+    """Two Gaussian releases, and a person with rows in both parts: never more than k rows of the dearer part."""
+    trained, measured = _spent_once(12.0), _spent_once(4.0)
+    found = certify(trained, Pld(), held_out={"evaluation.jsonl": measured}).by_rows
+    for rows in (2, 5):
+        mixtures = [math.hypot(some / 12.0, (rows - some) / 4.0) for some in range(rows + 1)]
+        assert max(gaussian_epsilon(mixture, DELTA) for mixture in mixtures) <= found[str(rows)] * (1 + 1e-9)
+        assert found[str(rows)] == pytest.approx(gaussian_epsilon(rows / 4.0, DELTA), rel=1e-2)
+
+
+def test_drawn_and_held_out_rows_of_a_person_are_taken_one_after_another() -> None:
+    drawn, measured = _spent_once(0.0, kinds.PoissonGaussian(2.0, 0.2)), _spent_once(6.0)
+    found = certify(drawn, Pld(), held_out={"evaluation.jsonl": measured})
+    alone = [epsilon_of_person(ledger, 2, Pld()) for ledger in (drawn, measured)]
+    assert found.by_rows["2"] >= max(alone)

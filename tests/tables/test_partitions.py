@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -21,7 +24,7 @@ from veil.foundation.holders import Answer, HeldByWorkers, Question, Worker
 from veil.foundation.randomness import Seed
 from veil.noise import GaussianNoise
 from veil.problem.sums import Part, sums_of
-from veil.tables import mapped, partitions
+from veil.tables import mapped, opening, partitions
 from veil.tables.mapped import Converted
 from veil.tables.partitions import partitioned_problem
 from veil.tables.preparing import columns_of, plain_encoding
@@ -305,3 +308,41 @@ def test_the_code_on_the_page_runs(folder: Path, monkeypatch: pytest.MonkeyPatch
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block, "distributed.md", "exec"), space)
     assert space["run"].certificate.epsilon == pytest.approx(1.0, abs=0.01)
+
+
+def test_files_of_one_name_size_and_age_in_several_folders_are_each_counted_once(tmp_path: Path, folder: Path) -> None:
+    """As `part-0.parquet` in a folder for every year: kept by name, one would count twice and the other never."""
+    rows, request = table(), request_for(folder)
+    numbers = rows.select_dtypes("float").columns
+    assert len(numbers) > 0
+    for year, sign in (("year=2023", 1.0), ("year=2024", -1.0)):
+        part = tmp_path / "years" / year / "part-0.parquet"
+        part.parent.mkdir(parents=True)
+        turned = pa.Table.from_pandas(
+            rows.assign(**{name: sign * rows[name] for name in numbers}), preserve_index=False
+        )
+        pq.write_table(turned, part, compression="none", use_dictionary=False, write_statistics=False)
+        os.utime(part, ns=(1_700_000_000 * 10**9,) * 2)
+    assert len({part.stat().st_size for part in (tmp_path / "years").rglob("*.parquet")}) == 1
+    encoding = plain_encoding(request, columns_of(request), rows)
+
+    def summed(where: Path) -> torch.Tensor:
+        return sums_of(partitioned_problem(where, encoding, "y", ["sex"]).train).total(lambda part: part.inputs.sum(0))
+
+    first, both = summed(tmp_path / "years" / "year=2023"), summed(tmp_path / "years")
+    assert not torch.allclose(both, 2 * first)
+
+
+def test_the_share_held_out_of_a_table_with_declared_sizes_does_not_follow_its_rows(
+    folder: Path, in_partitions: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a row that goes would move others between training and measuring."""
+    declare_sizes(folder)
+    in_partitions()
+    monkeypatch.setattr(opening, "MEASURED_ROWS", 10)
+
+    def counted(_: object) -> int:
+        raise AssertionError("the number of rows is not public where sizes are declared")
+
+    monkeypatch.setattr(opening, "table_rows", counted)
+    assert train_table(request_for(folder, test=None)).metrics is not None

@@ -11,7 +11,8 @@ import pytest
 from tests.cli.people_cases import TRAIN, judged, write_people
 from tests.program import Program
 from veil.estimators import FairPrivateClassifier
-from veil.metrics.score_counts import thresholds_for
+from veil.metrics.score_counts import Thresholds, thresholds_for
+from veil.tables.predicting import GroupThresholds
 
 SMALL = ("--method", "dp-sgd", "--model", "logistic", "--epsilon", "8", "--quiet")
 
@@ -71,3 +72,9 @@ def test_rows_without_a_group_are_a_group_of_their_own_if_asked_alike_in_command
         "data", "check", str(people), "--target", "rich", "--group", "sex", "--missing-group", "other"
     )
     assert code == 0, err
+
+
+def test_rows_without_a_group_take_the_threshold_of_the_group_named_for_them() -> None:
+    chosen = Thresholds(0.5, {"f": 0.3, "not said": 0.2})
+    rows = pd.DataFrame({"sex": ["f", None, "m"]})
+    assert GroupThresholds(("sex",), chosen, "not said").of_rows(rows).tolist() == [0.3, 0.2, 0.5]

@@ -198,12 +198,13 @@ def _fails(*_: object) -> None:
     raise Crash
 
 
-def test_a_run_without_a_folder_reads_no_row_for_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> None:
-        raise AssertionError("there is nothing to compare with")
-
-    monkeypatch.setattr(Problem, "in_order", never)
+def test_a_run_without_a_folder_reads_rows_once_for_a_digest_by_which_budgets_may_be_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes, read = [], Problem.in_order
+    monkeypatch.setattr(Problem, "in_order", lambda problem, size: passes.append(size) or read(problem, size))
     fit(small_model(), small_problem(), **BASE)
+    assert len(passes) == 1
 
 
 def test_the_key_of_the_digests_is_not_the_key_of_a_draw() -> None:

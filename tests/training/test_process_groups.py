@@ -163,6 +163,23 @@ def test_a_process_reads_no_more_places_than_its_peoples_rows_need(monkeypatch: 
     assert len(found.weights) == 61
 
 
+def test_processes_with_and_without_rows_exchange_numbers_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss in double precision: a process whose share of a batch is empty has never seen one."""
+    sent: list[torch.Tensor] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda values: sent.append(values))
+    monkeypatch.setattr(process_group, "_meeting_place", lambda: torch.device("cpu"))
+    problem = Problem.from_arrays([[0.1]] * 20, [0, 1] * 10)
+
+    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none").double()
+
+    release = GradientRelease(Poisson((1.0,)), Clip((1.0,)), 1.0, 1.0, Relation.ADD_REMOVE)
+    engine = GradientEngine(torch.nn.Linear(1, 2), loss)
+    found = [ProcessGroup(rank, 2).bounded_sum(release, engine, problem, np.arange(5)) for rank in (0, 1)]
+    assert sent[0].dtype == sent[1].dtype
+    assert found[0].per_row.losses.dtype == found[1].per_row.losses.dtype
+
+
 def test_a_process_alone_is_a_group_of_one_that_leads_and_agrees_with_itself() -> None:
     one = ProcessGroup.joined()
     assert (one.rank, one.size, one.alone, one.leads) == (0, 1, True, True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -331,3 +332,18 @@ def test_a_method_that_orders_the_rows_of_a_batch_has_no_parts() -> None:
     session = veil.session(model, rows_of_three(), micro_batch=2, **{**OWN, "method": "ino-sgd", "accountant": "pld"})
     with pytest.raises(InputError, match="weighs a row by the others"):
         own_loop(model, session)
+
+
+def test_a_gradient_left_on_frozen_weights_never_reaches_the_model() -> None:
+    """An optimizer of the user's holds all weights: what an earlier `backward` left there was never released."""
+    problem = generate([GroupSpec("a", 90), GroupSpec("b", 30)])
+    model = nn.Sequential(nn.Linear(10, 4), nn.Tanh(), nn.Linear(4, 2))
+    inputs, targets = problem.batch(np.arange(120))
+    F.cross_entropy(model(inputs), targets).backward()
+    model[0].requires_grad_(False)
+    before = model[0].weight.detach().clone()
+    steps = veil.session(model, problem, method="dp-sgd", epsilon=1.0, steps=2, batch_size=20, seed=1)
+    steps.use(torch.optim.SGD(model.parameters(), lr=0.5))
+    for inputs, targets in steps:
+        steps.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+    assert torch.equal(steps.finish().model[0].weight, before)

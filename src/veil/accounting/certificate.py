@@ -81,7 +81,7 @@ class Certificate:
     """What is promised, to whom, and under which assumptions. `epsilon` is None where nothing is promised.
 
     `unit` is what every ε is for: one row, or one person with all their rows. Where it is a row, `by_rows` has the ε of
-    a person with that many rows, wherever they stand, and `generalisation` bounds, by group, how far figures on
+    a person with that many rows, trained on or held out, and `generalisation` bounds, by group, how far figures on
     training rows are from those on new rows (`gap_bounds`). `columns` says of each column of a table how it was
     learned, or why it was left out. `held_out` has the ε of rows that took no part in training, by the ledger of what
     was measured on them: in `by_group` and `by_owner` every row counts by the larger of the two. `model` has the
@@ -233,7 +233,9 @@ def certify(
         facts=terms.facts,
         ledger_check=ledger.check,
         unit=unit_of(terms),
-        by_rows=epsilons_shown(ledger, accountant) if unit_of(terms) == UNIT and not _selects(terms) else {},
+        by_rows=epsilons_shown(ledger, accountant, [other for other, _ in apart.values()])
+        if unit_of(terms) == UNIT and not _selects(terms)
+        else {},
         generalisation=gaps,
         generalisation_statement=gap_sentence(gaps) if gaps else "",
         held_out={name: max(found, default=0.0) for name, (_, found) in apart.items()},

@@ -178,8 +178,11 @@ def converted(
 
 
 def file_state(path: Path) -> tuple[str, int, int]:
-    """What a file is known by, short of reading it: name, size and when it was written."""
-    return path.name, path.stat().st_size, path.stat().st_mtime_ns
+    """What a file is known by, short of reading it: where it is, size and when it was written.
+
+    Files of one name in several folders may be of one size and age: numbers kept by name would be those of another.
+    """
+    return str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns
 
 
 def _of_people(

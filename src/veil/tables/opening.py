@@ -269,7 +269,10 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
     public = read_public(request, columns.person)
     holdout = by.split.holdout
     if request.holdout is None and columns.person is None:
-        holdout = replace(holdout, share=min(holdout.share, MEASURED_ROWS / table_rows(request.data)))
+        # By the declared number where a row may be missing: its absence must not move others between the parts.
+        sizes = columns.group_sizes()
+        rows = table_rows(request.data) if sizes is None else max(1, sum(sizes.values()))
+        holdout = replace(holdout, share=min(holdout.share, MEASURED_ROWS / rows))
     people = None
     if columns.person is not None:
         people = MappedPeople(columns.person, most_rows(request), request.person_rows or "mean")

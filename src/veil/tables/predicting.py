@@ -33,6 +33,7 @@ class GroupThresholds:
 
     columns: tuple[str, ...]
     chosen: Thresholds
+    missing_group: str = ""
 
     def of_rows(self, rows: pd.DataFrame) -> NDArray[np.float64]:
         """The threshold of each row."""
@@ -40,7 +41,8 @@ class GroupThresholds:
         if not own:
             return np.full(len(rows), self.chosen.overall)
         labels = zip(*(words(rows[name]) for name in self.columns), strict=True)
-        return np.array([own.get(CROSSED.join(parts), others) for parts in labels], dtype=np.float64)
+        named = (CROSSED.join(word or self.missing_group for word in parts) for parts in labels)
+        return np.array([own.get(name, others) for name in named], dtype=np.float64)
 
 
 def thresholds_of(run: Path, aim: str) -> GroupThresholds:
@@ -58,9 +60,10 @@ def thresholds_of(run: Path, aim: str) -> GroupThresholds:
     try:
         record, about = (json.loads((run / name).read_text(encoding="utf-8")) for name in (SCORES_FILE, "run.json"))
         columns = tuple(str(name) for name in about["config"].get("group", ()))
+        missing = str(about["config"].get("missing_group") or "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{run} is not a readable run: scores.json or run.json is damaged") from error
-    return GroupThresholds(columns, thresholds_for(aim, record))
+    return GroupThresholds(columns, thresholds_for(aim, record), missing)
 
 
 def predict_pieces(

@@ -81,6 +81,9 @@ class Optimizer:
             if (laid := _laid_out_like(parameter, smooth.get(name))) is not None
         }
         if self._own or type(self._torch) is not torch.optim.SGD:
+            # An optimizer of the user's may hold frozen weights, whose gradients were never released.
+            for parameter in self._parameters.values():
+                parameter.grad = None
             _step(self._torch, laid_out)
         else:
             _sgd_step(self._torch, laid_out)

@@ -108,9 +108,11 @@ class ProcessGroup:
             values.new_zeros(*values.shape[:-1], total).index_copy_(-1, places, values)
             for values in (known.losses, known.norms, known.finite, part.weights)
         ]
-        *flat, losses, norms, finite, weights = self._added(
-            [*(v for sums in part.sums for v in sums.values()), *spread]
-        )
+        summed = [values for sums in part.sums for values in sums.values()]
+        # The weights' kind, as every process has it: one without rows knows nothing of the kind of losses.
+        kind = reduce(torch.promote_types, (values.dtype for values in summed), torch.float32)
+        spread = [values.to(kind) if values.is_floating_point() else values for values in spread]
+        *flat, losses, norms, finite, weights = self._added([*summed, *spread])
         given = iter(flat)
         sums = [{name: next(given) for name in values} for values in part.sums]
         return GradientSum(sums, PerRow(losses, norms, finite), weights)

@@ -26,7 +26,7 @@ class Reservations:
     def __init__(self, plan: Plan, ledger: Ledger | None) -> None:
         self._plan, self.ledger = plan, ledger
         self.reserved: dict[str, tuple[int, Mapping[int, Event]]] = {}
-        self._latest: dict[str, tuple[Charged, Mapping[int, Event]]] = {}
+        self._latest: dict[str, tuple[Charged, object, Mapping[int, Event]]] = {}
         self.entries = 0
 
     def reserve(self, purpose: str, charged: Charged, steady: int, step: int) -> None:
@@ -34,21 +34,28 @@ class Reservations:
         if self.ledger is None:
             return
         covered_until, covered = self.reserved.get(purpose, (0, {}))
-        latest, its_events = self._latest.get(purpose, (None, None))
-        if step < covered_until and latest is charged and its_events is covered:
+        latest, its_limits, its_events = self._latest.get(purpose, (None, None, None))
+        limits = _limits(charged)
+        if step < covered_until and latest is charged and its_limits == limits and its_events is covered:
             return
         events = charged.events(self._plan.facts)
         if step < covered_until and events == covered:
-            self._latest[purpose] = charged, covered
+            self._latest[purpose] = charged, limits, covered
             return
         # Where a run is charged for the steps it made, none is reserved before its time.
         most = 1 if self._plan.settings.public_steps else RESERVED_AT_ONCE
         count = max(1, min(steady, most, self._plan.steps - step))
         self.charge(purpose, step, count, events)
         self.reserved[purpose] = (step + count, events)
-        self._latest[purpose] = charged, events
+        self._latest[purpose] = charged, limits, events
 
     def charge(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> None:
         """Reserve these events, whatever was reserved before."""
         if self.ledger is not None:
             self.entries = self.ledger.reserve(purpose, first, count, events)
+
+
+def _limits(charged: Charged) -> object:
+    """What rows are bounded to: a bound of the user's may change it, while all else of a release is fixed."""
+    bound = getattr(charged, "bound", None)
+    return None if bound is None else tuple(bound.limits)

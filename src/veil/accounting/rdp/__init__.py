@@ -151,8 +151,8 @@ def quick_epsilon(events: Iterable[Repeated], delta: float) -> float:
     Costs of an event at a few orders are remembered, so that another reading with the same events takes microseconds.
 
     >>> steps = [Repeated(kinds.PoissonGaussian(1.0, 0.005), 10_000)]
-    >>> round(quick_epsilon(steps, 1e-5), 2)
-    3.07
+    >>> round(quick_epsilon(steps, 1e-5), 1)
+    3.1
     """
     check_delta(delta)
     items = composable(tuple(events))
