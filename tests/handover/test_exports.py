@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import shutil
 import subprocess
 import urllib.error
@@ -121,6 +122,11 @@ def test_the_onnx_file_predicts_alike_without_veil_torch_and_pandas(
     assert outcome.returncode == 1
     assert outcome.stderr.count("\n") == 1
     assert "Zwetschke" not in outcome.stderr
+    for content in ("age\nZwölf\n".encode("latin-1"), b"age\n" + b"1" * 200_000 + b"\n"):
+        (tmp_path / "new.csv").write_bytes(content)
+        outcome = run_elsewhere(exported["onnx"] / "score.py", str(tmp_path / "new.csv"))
+        assert (outcome.returncode, outcome.stderr.count("\n")) == (1, 1), outcome.stderr
+    assert not (exported["onnx"] / "__pycache__").exists(), "what was compiled would not verify"
 
 
 def test_the_container_serves_the_same_predictions(exported: dict[str, Path], run: Path) -> None:
@@ -133,7 +139,16 @@ def test_the_container_serves_the_same_predictions(exported: dict[str, Path], ru
             rows = table.astype(object).where(table.notna(), None).to_dict("records")
             alike(pd.DataFrame(_asked(f"{place}/predict", {"rows": rows})), run)
             assert _asked(f"{place}/certificate")["epsilon"] == pytest.approx(2.0, rel=0.01)
-            for wrong in ({"rows": [{"age": 3}]}, {"rows": 3}, [], {"rows": [rows[0] | {"age": "Zwetschke"}]}):
+            too_far = [
+                {"rows": [rows[0] | change]} for change in ({"age": 10**400}, {"came": "0001-01-01T00:00:00+23:00"})
+            ]
+            for wrong in (
+                {"rows": [{"age": 3}]},
+                {"rows": 3},
+                [],
+                {"rows": [rows[0] | {"age": "Zwetschke"}]},
+                *too_far,
+            ):
                 with pytest.raises(urllib.error.HTTPError) as refused:
                     _asked(f"{place}/predict", wrong)
                 assert refused.value.code == 400
@@ -228,6 +243,111 @@ def test_whatever_was_changed_in_an_onnx_file_is_noticed(
     assert code == 1
     assert sentence in out
     assert CERTIFIED not in out
+
+
+def _other_class_names(folder: Path, **notes: str) -> None:
+    model = onnx.load(folder / "model.onnx")
+    named = next(node for node in model.graph.node if "predicted" in node.output)
+    names = next(attribute.strings for attribute in named.attribute if attribute.name == "values_strings")
+    names[:] = list(names)[::-1]
+    for entry in model.metadata_props:
+        entry.value = notes.get(entry.key, entry.value)
+    onnx.save(model, folder / "model.onnx")
+
+
+def test_a_good_pickle_beside_a_changed_onnx_file_does_not_vouch_for_it(copies: dict[str, Path], veil: Program) -> None:
+    _other_class_names(copies["onnx"])
+    _changed_program(copies["onnx"])
+    shutil.copy(copies["sklearn"] / "model.pkl", copies["onnx"])
+    code, out, _ = veil("verify", str(copies["onnx"]))
+    assert code == 1
+    assert "computes something else than the certified model" in out
+    assert "score.py is not the program" in out
+    assert "veil export does not write model.pkl" in out
+
+
+def test_a_note_in_the_file_cannot_switch_its_comparison_off(copies: dict[str, Path], veil: Program) -> None:
+    _other_class_names(copies["onnx"], **{"veil.form": "2"})
+    code, out, _ = veil("verify", str(copies["onnx"]))
+    assert (code, "has another form than this version of Veil writes" in out) == (1, True)
+    model = onnx.load(copies["mlflow"] / "model.onnx")
+    model.metadata_props.insert(0, onnx.StringStringEntryProto(key="veil.preprocessing", value="{}"))
+    onnx.save(model, copies["mlflow"] / "model.onnx")
+    code, out, _ = veil("verify", str(copies["mlflow"]))
+    assert (code, "has a note twice" in out) == (1, True)
+
+
+def test_files_around_the_model_that_veil_did_not_write_are_noticed(copies: dict[str, Path], veil: Program) -> None:
+    def replaced(to: str, name: str, old: str, new: str) -> None:
+        text = (copies[to] / name).read_text()
+        assert old in text
+        (copies[to] / name).write_text(text.replace(old, new))
+
+    (copies["onnx"] / "onnxruntime.py").write_text("")
+    (copies["sklearn"] / "sitecustomize.py").write_text("")
+    replaced("mlflow", "MLmodel", '"score"', '"other"')
+    replaced("mlflow", "conda.yaml", "conda-forge", "elsewhere")
+    replaced("mlflow", "requirements.txt", "pandas", "pandas-other")
+    (copies["mlflow"] / "code" / "other.py").write_text("")
+    replaced("container", "Dockerfile", "serve.py", "other.py")
+    replaced("container", "requirements.txt", "numpy==", "--index-url elsewhere\nnumpy==")
+    for to, names in {
+        "onnx": ["onnxruntime.py"],
+        "sklearn": ["sitecustomize.py"],
+        "mlflow": ["MLmodel", "conda.yaml", "requirements.txt", "code/other.py"],
+        "container": ["Dockerfile", "requirements.txt"],
+    }.items():
+        code, out, _ = veil("verify", str(copies[to]))
+        assert (code, CERTIFIED in out) == (1, False), to
+        assert all(name in out for name in names), out
+
+
+def test_other_versions_of_known_packages_verify(copies: dict[str, Path], veil: Program) -> None:
+    for to, names in {"container": ["requirements.txt"], "mlflow": ["requirements.txt", "conda.yaml"]}.items():
+        for name in names:
+            path = copies[to] / name
+            path.write_text(re.sub(r"(onnxruntime|numpy)==[0-9.]+", r"\1==1.99.0", path.read_text()))
+        code, out, _ = veil("verify", str(copies[to]))
+        assert (code, CERTIFIED in out) == (0, True), out
+
+
+def test_a_file_of_another_name_is_refused_and_not_its_neighbour_verified(
+    copies: dict[str, Path], veil: Program
+) -> None:
+    shutil.copy(copies["onnx"] / "model.onnx", copies["onnx"] / "mine.onnx")
+    code, _, err = veil("verify", str(copies["onnx"] / "mine.onnx"))
+    assert (code, "a model of another name is not compared" in " ".join(err.split())) == (2, True)
+    code, _, err = veil("verify", str(copies["onnx"] / "none.onnx"))
+    assert (code, "there is no certificate at" in err) == (2, True)
+    (copies["sklearn"] / "model.pkl").unlink()
+    code, out, _ = veil("verify", str(copies["sklearn"]))
+    assert (code, "No model was compared" in out) == (0, True)
+
+
+@pytest.mark.parametrize("damage", ["cut", "kind"])
+def test_damaged_weights_of_an_onnx_file_are_a_sentence(damage: str, copies: dict[str, Path], veil: Program) -> None:
+    model = onnx.load(copies["onnx"] / "model.onnx")
+    weight = next(w for w in model.graph.initializer if w.name.startswith("veil/weights/") and w.raw_data)
+    if damage == "cut":
+        weight.raw_data = weight.raw_data[:-1]
+    else:
+        weight.data_type = 99
+    (copies["onnx"] / "model.onnx").write_bytes(model.SerializeToString())
+    code, _, err = veil("verify", str(copies["onnx"]))
+    assert (code, "holds no readable weights" in err) == (2, True)
+
+
+def test_export_replaces_neither_another_run_nor_the_folder_it_stands_in(
+    run: Path, tmp_path: Path, veil: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    (other / "model.onnx").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for out in (str(other), "."):
+        code, _, err = veil("export", str(run), "--to", "onnx", "-o", out, "--force")
+        assert (code, "is no exported model" in err) == (2, True)
+    assert (other / "model.safetensors").exists()
 
 
 def test_a_changed_pickle_is_noticed_and_none_of_its_code_is_run(copies: dict[str, Path], veil: Program) -> None:

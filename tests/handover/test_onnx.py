@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.handover.onnx_model import onnx_model
-from veil.handover.serving.score import Scorer, WrongRows
+from veil.handover.serving.score import Scorer, WrongRows, days
+from veil.handover.serving.serve import Handler
 from veil.models import build_model
 from veil.problem import PublicFacts
 from veil.tables.encoding import Category, Codes, Column, Date, Encoding, HashedCategory, Numeric, Text
@@ -163,7 +165,9 @@ def test_a_model_of_the_users_own_is_a_sentence() -> None:
     [
         ("income", "Zwetschke", 'column "income" cannot be read in row 1'),
         ("income", float("inf"), 'column "income" cannot be read in row 1'),
+        ("income", 10**400, 'column "income" cannot be read in row 1'),
         ("born", "some day", 'column "born" cannot be read in row 1'),
+        ("born", "0001-01-01T00:00:00+23:00", 'column "born" cannot be read in row 1'),
     ],
 )
 def test_a_value_that_cannot_be_read_is_named_by_its_place_alone(
@@ -180,3 +184,13 @@ def test_a_value_that_cannot_be_read_is_named_by_its_place_alone(
     with pytest.raises(WrongRows, match='row 0 has no column "town"'):
         scorer.predict([{"age": 3}])
     assert len(scorer.table([])["predicted"]) == 0
+
+
+def test_a_date_that_cannot_be_read_is_missing_where_training_took_it_so() -> None:
+    for text in ("some day", "9999-12-31T23:00:00-05:00"):
+        assert math.isnan(days(text, {"day_first": None, "lenient": True}))
+        assert math.isinf(days(text, {"day_first": None, "lenient": False}))
+
+
+def test_a_silent_connection_does_not_hold_the_server() -> None:
+    assert Handler.timeout == 30

@@ -79,7 +79,8 @@ def test_figures_that_cannot_carry_an_aim_are_a_sentence() -> None:
     few = score_counts(outcomes(60)) or {}
     with pytest.raises(InputError, match="its recall cannot be told"):
         thresholds_for("equal-recall", few)
-    for damaged in ({}, {"all": [[1]], "by_group": {}}, {"all": RECORD["all"], "by_group": 3}):
+    large = {"all": [[2**63] * 200] * 2, "by_group": {}}
+    for damaged in ({}, {"all": [[1]], "by_group": {}}, {"all": RECORD["all"], "by_group": 3}, large):
         with pytest.raises(InputError, match=r"scores\.json of the run is damaged"):
             thresholds_for("accuracy", damaged)
     three = Outcomes(FOUND.targets, np.full((ROWS, 3), 1 / 3), FOUND.losses, FOUND.memberships, FOUND.names)

@@ -94,6 +94,16 @@ def test_hostile_names_stay_text_in_the_card() -> None:
     assert all(re.sub(r"\\\|", "", line).count("|") == 7 for line in table)
 
 
+def test_the_card_says_the_name_of_the_table_and_not_where_it_lies() -> None:
+    run = make_run("asc")
+    command = "veil train /srv/clinic/people.csv --test=/srv/clinic/public.csv --target a"
+    run["config"] |= {"data": "/srv/clinic/people.csv", "command": command}
+    card = render_card(run)
+    assert "asc on people.csv" in card
+    assert "veil train people.csv --test=public.csv --target a" in card
+    assert "clinic" not in card
+
+
 def test_a_run_without_figures_or_privacy_still_has_a_card() -> None:
     assert "not private" in render_card(make_run("erm"))
     assert "There were no rows to measure on" in render_card(make_run("dp-sgd", evaluated=False))

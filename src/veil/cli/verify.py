@@ -15,6 +15,8 @@ from veil.errors import require
 if TYPE_CHECKING:
     from veil.accounting.verify import Verdict
 
+MODELS = ("model.safetensors", "model.onnx", "model.pkl")
+
 
 def verify(
     certificate: Annotated[
@@ -27,6 +29,12 @@ def verify(
 
     folder = certificate if certificate.is_dir() else certificate.parent
     path = certificate if certificate.suffix == ".json" else folder / "certificate.json"
+    require(certificate.exists(), f"there is no certificate at {certificate}")
+    require(
+        certificate in (folder, path) or certificate.name in MODELS,
+        f"{certificate} is neither a certificate nor a model under the name it was given ({', '.join(MODELS)}): a "
+        "model of another name is not compared",
+    )
     require(path.exists(), f"there is no certificate at {path}")
     verdict = _with_export(check(path), path)
     if json:
@@ -53,7 +61,8 @@ def verify(
 
 def _with_export(verdict: Verdict, path: Path) -> Verdict:
     """The verdict, and what there is to say about an exported model beside the certificate."""
-    if not any((path.parent / name).exists() for name in ("model.onnx", "model.pkl")):
+    exported = any((path.parent / name).exists() for name in MODELS[1:])
+    if not exported and (path.parent / MODELS[0]).exists():
         return verdict
     from veil.accounting.certificate import Certificate
     from veil.handover.checking import check_exported

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,7 +19,7 @@ from veil.accounting.model_digest import (
     stored_weights,
 )
 from veil.errors import InputError
-from veil.handover.exporting import ONNX_FILE, PICKLE_FILE, scripts
+from veil.handover.exporting import ONNX_FILE, PICKLE_FILE, RECORD, TRAVELS, Format, around
 from veil.handover.onnx_model import (
     CERTIFICATE,
     FORM,
@@ -32,9 +34,12 @@ from veil.handover.onnx_model import (
 from veil.handover.pipeline import stored_in_pickle
 
 CERTIFIED = "This is the certified model."
-OTHER_FORM = (
-    "Weights and preprocessing are those of the certificate. The file was written by another version of Veil: whether "
-    "it computes what the certified model computes was not compared."
+NO_MODEL = "No model was compared: there is none beside the certificate."
+# What may differ between two exports of a run: time, name, and versions of known packages.
+_VARIES = re.compile(
+    r'(?<=utc_time_created: ")[0-9 :.-]+(?=")|(?<=model_uuid: ")[0-9a-f]{32}(?=")'
+    r'|(?<=python: ")[0-9][0-9a-z.+]*(?=")|(?<=python_version: ")[0-9][0-9a-z.+]*(?=")'
+    r'|(?<="python=)[0-9][0-9a-z.+]*(?=")|(?<=onnxruntime)[=>]=[0-9][0-9a-z.+]*(?=["\n])|(?<=numpy)[=>]=[0-9][0-9a-z.+]*(?=["\n])'
 )
 
 
@@ -52,16 +57,23 @@ def check_exported(folder: Path, certificate: Certificate, text: str) -> Checked
     Raises:
         InputError: A file cannot be read.
     """
+    faults = list[str]()
+    record: dict[str, Any] | None = None
     if (folder / PICKLE_FILE).exists():
         preprocessing, weights = stored_in_pickle((folder / PICKLE_FILE).read_bytes())
-        found = model_hashes(stored_weights(weights), stored_preprocessing(preprocessing.encode()))
-        return _checked(faults_of_model(certificate.model, found), certificate)
-    checked = _check_onnx(folder / ONNX_FILE, certificate, text)
-    more = _other_programs(folder)
-    return Checked((*checked.faults, *more), "" if more else checked.sentence)
+        record = stored_preprocessing(preprocessing.encode())
+        faults += faults_of_model(certificate.model, model_hashes(stored_weights(weights), record))
+    if (folder / ONNX_FILE).exists():
+        more, record = _check_onnx(folder / ONNX_FILE, certificate, text)
+        faults += more
+    if record is None:
+        return Checked((), NO_MODEL)
+    faults += _faults_around(folder, record)
+    return Checked(tuple(dict.fromkeys(faults)), "" if faults else CERTIFIED if certificate.model else NO_HASH)
 
 
-def _check_onnx(path: Path, certificate: Certificate, text: str) -> Checked:
+def _check_onnx(path: Path, certificate: Certificate, text: str) -> tuple[list[str], dict[str, Any]]:
+    """Faults of a file, and its preprocessing."""
     model = read_onnx(path)
     notes, weights = notes_of(model), weights_of(model)
     if PREPROCESSING not in notes:
@@ -70,18 +82,22 @@ def _check_onnx(path: Path, certificate: Certificate, text: str) -> Checked:
     faults = faults_of_model(certificate.model, model_hashes(as_stored(weights), record))
     if notes.get(CERTIFICATE) != text:
         faults.append(f"the certificate in {path.name} is another one than certificate.json")
-    if faults or not certificate.model:
-        return _checked(faults, certificate)
+    if len(notes) != len(model.metadata_props):
+        faults.append(f"{path.name} has a note twice: programs may read either")
     if notes.get(FORM) != FORM_NOW:
-        return Checked((), OTHER_FORM)
+        faults.append(
+            f"{path.name} has another form than this version of Veil writes: export the run again to have it compared"
+        )
+    if faults or not certificate.model:
+        return faults, record
     try:
         tensors = {name: torch.from_numpy(value.copy()) for name, value in weights.items()}
         remade = onnx_model(record, tensors, notes[CERTIFICATE])
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+    except Exception as error:  # a record that describes no model can raise anything
         raise InputError(f"{path} cannot be compared: its preprocessing does not describe a model") from error
-    if _same(model, remade):
-        return Checked((), CERTIFIED)
-    return Checked((f"{path.name} computes something else than the certified model: its graph was changed",), "")
+    if not _same(model, remade):
+        faults.append(f"{path.name} computes something else than the certified model: its graph was changed")
+    return faults, record
 
 
 def _same(one: object, other: object) -> bool:
@@ -96,17 +112,38 @@ def _same(one: object, other: object) -> bool:
     return bool(packed[0] == packed[1])
 
 
-def _checked(faults: Sequence[str], certificate: Certificate) -> Checked:
-    return Checked(tuple(faults), "" if faults else CERTIFIED if certificate.model else NO_HASH)
-
-
-def _other_programs(folder: Path) -> list[str]:
-    """Programs beside the model that are not those that Veil writes: they make the inputs of the graph."""
-    places = (
-        (place, text) for name, text in scripts("score.py", "serve.py").items() for place in (name, f"code/{name}")
+def _faults_around(folder: Path, record: Mapping[str, Any]) -> list[str]:
+    """Files beside the model that are not those that Veil writes: they run, or say what runs, before the graph does."""
+    to = _format_of(folder)
+    try:
+        written = around(to, record)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder} cannot be compared: its preprocessing does not describe a model") from error
+    known = {PICKLE_FILE if to == "sklearn" else ONNX_FILE, *written, *TRAVELS, RECORD}
+    there = sorted(
+        place.relative_to(folder).as_posix() for place in folder.rglob("*") if place.is_symlink() or not place.is_dir()
     )
-    return [
-        f"{place} is not the program that this version of Veil writes"
-        for place, text in places
-        if (folder / place).exists() and (folder / place).read_bytes() != text
+    faults = [
+        f"{name} is not {'the program' if name.endswith('.py') else 'the file'} that this version of Veil writes"
+        for name, content in written.items()
+        if name in there and not _as_written(name, (folder / name).read_bytes(), content)
     ]
+    others = [name for name in there if name not in known]
+    if others:
+        more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+        faults.append(f"veil export does not write {', '.join(others[:5])}{more}: remove what is not of the export")
+    return faults
+
+
+def _format_of(folder: Path) -> Format:
+    if (folder / "MLmodel").exists():
+        return "mlflow"
+    if any((folder / name).exists() for name in ("Dockerfile", "serve.py")):
+        return "container"
+    return "onnx" if (folder / ONNX_FILE).exists() else "sklearn"
+
+
+def _as_written(name: str, found: bytes, written: bytes) -> bool:
+    if name.endswith(".py"):
+        return found == written
+    return _VARIES.sub("", found.decode(errors="replace")) == _VARIES.sub("", written.decode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +20,7 @@ from veil.errors import InputError, require
 from veil.handover.mlflow_folder import mlflow_files
 from veil.handover.onnx_model import onnx_model
 from veil.training.run import LoadedRun
-from veil.training.run_folder import LEDGERS
+from veil.training.run_folder import LEDGERS, LOCK
 
 Format = Literal["onnx", "sklearn", "mlflow", "container"]
 FORMATS: tuple[Format, ...] = ("onnx", "sklearn", "mlflow", "container")
@@ -46,10 +46,15 @@ class Trained:
 
     def onnx(self) -> bytes:
         """The model as an ONNX file."""
-        made: bytes = onnx_model(self.record, load(self.weights), self.certificate).SerializeToString(
-            deterministic=True
-        )
+        weights = dict(sorted(load(self.weights).items()))  # safetensors gives them in any order
+        made: bytes = onnx_model(self.record, weights, self.certificate).SerializeToString(deterministic=True)
         return made
+
+    def pickle(self) -> bytes:
+        """The model as a pickled pipeline of scikit-learn."""
+        from veil.handover.pipeline import pickled, pipeline_of
+
+        return pickled(pipeline_of(self.preprocessing, self.weights))
 
 
 def export_run(run: LoadedRun, to: str, out: Path | str, *, force: bool = False) -> Path:
@@ -59,7 +64,7 @@ def export_run(run: LoadedRun, to: str, out: Path | str, *, force: bool = False)
         run: A finished run on a table (`veil.load`).
         to: `onnx`, `sklearn`, `mlflow` or `container`.
         out: The folder to make.
-        force: Replace `out` if it is there.
+        force: Replace `out` if it holds an exported model.
 
     Returns:
         The folder; `veil verify` says whether it holds the certified model.
@@ -74,17 +79,30 @@ def export_run(run: LoadedRun, to: str, out: Path | str, *, force: bool = False)
     require(force or not out.exists(), f"{out} exists already: choose another folder, or add --force")
     require(out.resolve() not in (folder.resolve(), *folder.resolve().parents), f"{out} holds the run: choose another")
     require(
+        not out.exists() or _is_exported(out), f"{out} is no exported model: choose a new folder, or remove it first"
+    )
+    require(
         not faults_of_model(run.certificate.model, hashes_in(folder) or {}),
         f"the model in {folder} is not the one its certificate was made for: veil verify {folder} says what differs",
     )
     texts = ((folder / name).read_text(encoding="utf-8") for name in (PREPROCESSING_FILE, "certificate.json"))
     preprocessing, certificate = texts
-    files = _FORMATS[to](Trained(preprocessing, (folder / WEIGHTS_FILE).read_bytes(), certificate))
+    trained = Trained(preprocessing, (folder / WEIGHTS_FILE).read_bytes(), certificate)
+    model = {PICKLE_FILE: trained.pickle()} if to == "sklearn" else {ONNX_FILE: trained.onnx()}
+    files = model | around(to, trained.record)
     files |= {name: (folder / name).read_bytes() for name in TRAVELS if (folder / name).exists()}
     # Of the run's record only the copy of the certificate, which its words are checked by: the rest stays at home.
     files[RECORD] = json.dumps({"certificate": run.record.get("certificate")}, ensure_ascii=False).encode()
-    _write(out, files)
+    _write(out.resolve(), files)
     return out
+
+
+def _is_exported(folder: Path) -> bool:
+    """Whether a folder holds an exported model and no run: a run has a certificate too, and is never replaced."""
+    of_a_run = (WEIGHTS_FILE, "config.toml", LOCK)
+    return any((folder / name).is_file() for name in (ONNX_FILE, PICKLE_FILE)) and not any(
+        (folder / name).exists() for name in of_a_run
+    )
 
 
 def _write(out: Path, files: Mapping[str, bytes]) -> None:
@@ -96,46 +114,29 @@ def _write(out: Path, files: Mapping[str, bytes]) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
         if out.exists():
-            require(
-                out.is_dir() and (out / "certificate.json").exists(), f"{out} is no exported model: remove it first"
-            )
             shutil.rmtree(out)
         partial.replace(out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _onnx(trained: Trained) -> dict[str, bytes]:
-    return {ONNX_FILE: trained.onnx(), **scripts("score.py")}
-
-
-def _sklearn(trained: Trained) -> dict[str, bytes]:
-    from veil.handover.pipeline import pickled, pipeline_of
-
-    return {PICKLE_FILE: pickled(pipeline_of(trained.preprocessing, trained.weights))}
-
-
-def _mlflow(trained: Trained) -> dict[str, bytes]:
-    code = {f"code/{name}": content for name, content in scripts("score.py").items()}
-    return {ONNX_FILE: trained.onnx(), **code, **mlflow_files(trained.record, needed())}
-
-
-def _container(trained: Trained) -> dict[str, bytes]:
+def around(to: Format, record: Mapping[str, Any]) -> dict[str, bytes]:
+    """What a format has beside its model: the programs, and what says how they are run."""
+    if to == "sklearn":
+        return {}
+    if to == "onnx":
+        return scripts("score.py")
+    if to == "mlflow":
+        code = {f"code/{name}": content for name, content in scripts("score.py").items()}
+        return {**code, **mlflow_files(record, needed())}
     listed = "".join(f"{package}\n" for package in needed())
     return {
-        ONNX_FILE: trained.onnx(),
         **scripts("score.py", "serve.py"),
         "requirements.txt": listed.encode(),
         "Dockerfile": DOCKERFILE.encode(),
     }
 
 
-_FORMATS: dict[str, Callable[[Trained], dict[str, bytes]]] = {
-    "onnx": _onnx,
-    "sklearn": _sklearn,
-    "mlflow": _mlflow,
-    "container": _container,
-}
 DOCKERFILE = """FROM python:3.12-slim
 WORKDIR /model
 COPY requirements.txt .

@@ -25,7 +25,7 @@ from veil.tables.predictor import Predictor, predictor_of
 
 PROBABILITIES, PREDICTED = "probabilities", "predicted"
 PREPROCESSING, CERTIFICATE, FORM = "veil.preprocessing", "veil.certificate", "veil.form"
-# Raised whenever the same model gives another graph: then a file of an earlier form is not compared node by node.
+# Raised whenever the same model gives another graph: a file of another form does not verify.
 FORM_NOW = "1"
 
 
@@ -91,13 +91,20 @@ def notes_of(model: Any) -> dict[str, str]:
 
 
 def weights_of(model: Any) -> dict[str, NDArray[Any]]:
-    """The weights under their own names, without the constants of the graph."""
+    """The weights under their own names, without the constants of the graph.
+
+    Raises:
+        InputError: They are damaged, or lie in another file.
+    """
     onnx = onnx_package()
     found = {}
     for constant in model.graph.initializer:
         if constant.name.startswith(WEIGHT):
             require(constant.data_location != onnx.TensorProto.EXTERNAL, "the weights lie in another file: export anew")
-            found[constant.name.removeprefix(WEIGHT)] = onnx.numpy_helper.to_array(constant)
+            try:
+                found[constant.name.removeprefix(WEIGHT)] = onnx.numpy_helper.to_array(constant)
+            except Exception as error:  # of onnx or numpy, whichever meets the damage first
+                raise InputError("the ONNX file holds no readable weights: export the model again") from error
     return found
 
 

@@ -64,7 +64,7 @@ def thresholds_for(aim: str, record: Mapping[str, Any]) -> Thresholds:
         whole = np.asarray(record["all"], dtype=np.int64)
         groups = {str(name): np.asarray(counts, dtype=np.int64) for name, counts in record["by_group"].items()}
         right_shape = all(counts.shape == (2, BINS) for counts in (whole, *groups.values()))
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError):
         right_shape = False
     require(right_shape, "scores.json of the run is damaged: restore it, or train again")
     if kind == "accuracy":

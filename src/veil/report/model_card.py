@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from veil.foundation.files import FOR_ALL, write_whole
@@ -27,7 +28,7 @@ def render_card(run: Record, *, requirements: Sequence[Record] = (), audits: Seq
     Raises:
         InputError: The record is not one of a run.
     """
-    twin, tables = build([run], requirements, audits)
+    twin, tables = build([_without_folders(run)], requirements, audits)
     filling = environment(escaped=False)
     filling.filters["md"] = plain_markdown
     text: str = filling.get_template("model_card.md.j2").render(
@@ -53,6 +54,33 @@ def write_card(run: Record, folder: Path, audits: Sequence[Record] = ()) -> Path
     path = folder / NAME
     write_whole(path, render_card(run, audits=audits).encode(), FOR_ALL)
     return path
+
+
+def _without_folders(run: Record) -> Record:
+    """The record with names of files alone: the card travels with the model, and where rows lie stays at home."""
+    config = run.get("config")
+    if not isinstance(config, Mapping):
+        return run
+    kept = {"data": _name, "command": _names_alone}
+    named = {name: shorter(config[name]) for name, shorter in kept.items() if isinstance(config.get(name), str)}
+    return {**run, "config": {**config, **named}}
+
+
+def _name(path: str) -> str:
+    return Path(path).name or path
+
+
+def _names_alone(command: str) -> str:
+    """A command without the folders of its paths.
+
+    >>> _names_alone("veil train /home/ada/people.csv --test='my rows/public.csv' --out ./runs/")
+    'veil train people.csv --test=public.csv --out runs'
+    """
+    try:
+        words = [word.partition("=") for word in shlex.split(command)]
+    except ValueError:  # a quote that nobody closed
+        return ""
+    return shlex.join(f"{_name(first)}{sign}{_name(value)}" for first, sign, value in words)
 
 
 def plain_markdown(value: object) -> str:

@@ -33,7 +33,7 @@ EVALUATION = "evaluation.jsonl"
 LEDGERS = (PREPROCESSING, LEDGER, CHOOSING, EVALUATION)  # in the order in which a run begins them
 CHECKPOINT = "checkpoint.safetensors"
 _SEED = "seed.key"
-_LOCK = ".lock"
+LOCK = ".lock"
 
 
 class RunFolder:
@@ -49,7 +49,7 @@ class RunFolder:
         self.resumed = resumed
         self._lock = lock
         self._noted: dict[str, Any] = dict(noted or {})
-        self._made: tuple[str, ...] = (_SEED, CHECKPOINT, _LOCK)
+        self._made: tuple[str, ...] = (_SEED, CHECKPOINT, LOCK)
 
     @classmethod
     def start(
@@ -236,7 +236,7 @@ def _checking(path: Path) -> Iterator[IO[str]]:
 def _locked(folder: Path) -> IO[str]:
     """The open lock file, held by this process only."""
     while True:
-        file = (folder / _LOCK).open("a+", encoding="utf-8")
+        file = (folder / LOCK).open("a+", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True  # veil verify accepts nothing beside the model that it cannot compare
 from veil.tables.text import CENTURY_FROM, DAY_AND_MONTH, bag_of_tokens, text_codes, word_as_read, word_hash, word_of
 
 Row = Mapping[str, Any]
@@ -117,19 +119,22 @@ def number(value: Any, column: dict[str, Any]) -> float:
             found = math.inf
         found = math.inf if math.isnan(found) else found
     else:
-        found = float(value)
+        try:
+            found = float(value)
+        except OverflowError:  # a whole number beyond any double
+            found = math.inf
     return math.nan if math.isinf(found) and column["lenient"] else found
 
 
 def days(value: Any, column: dict[str, Any]) -> float:
-    """A date as days since 1970-01-01; infinity where it is none."""
+    """A date as days since 1970-01-01; infinity where it is none, NaN if such values count as missing."""
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(_year_first(str(value), column))
-    except ValueError:
-        return math.inf
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):  # in UTC the first and last days of the calendar may lie outside it
+        return math.nan if column["lenient"] else math.inf
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(days=1)
 
 
@@ -189,5 +194,9 @@ def _write(writer: Any, table: dict[str, Any], heading: bool) -> bool:
 if __name__ == "__main__":
     try:
         main(sys.argv[1])
+    except UnicodeDecodeError:
+        sys.exit("error: the file is not UTF-8: save it as UTF-8")
+    except csv.Error:
+        sys.exit("error: the file cannot be read as CSV: a field is too long or has a sign that no text has")
     except (WrongRows, OSError, IndexError) as error:
         sys.exit("usage: python score.py rows.csv" if isinstance(error, IndexError) else f"error: {error}")

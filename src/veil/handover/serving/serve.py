@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True  # veil verify accepts nothing beside the model that it cannot compare
 from veil.handover.serving.score import Scorer, WrongRows
 
 HERE = Path(__file__).parent
@@ -25,6 +27,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers in JSON; what is wrong with a request is one sentence."""
 
     scorer: Scorer
+    timeout = 30  # seconds that a connection may be silent
 
     def do_GET(self) -> None:
         """The certificate, the model card, or whether the model is ready."""
@@ -49,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
             found = self.scorer.table(rows)
         except WrongRows as error:
             self._say(400, {"error": str(error)})
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self._say(400, {"error": 'send {"rows": [{column: value, …}, …]} with a value for each column'})
         else:
             self._say(200, {name: list(map(_plain, values)) for name, values in found.items()})
