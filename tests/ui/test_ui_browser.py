@@ -188,7 +188,12 @@ def test_runs_are_filtered_ticked_and_compared_by_keyboard_alone(visit: Open, wi
 
 
 @pytest.mark.parametrize("width", NARROW_FIRST)
-def test_a_plan_has_sliders_that_work_inside_its_frame(visit: Open, width: int) -> None:
+def test_a_plan_has_sliders_that_work_inside_its_frame(
+    visit: Open, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if width == NARROW_FIRST[0]:  # a process of its own loads torch again: the other width has one
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        monkeypatch.setattr("veil.ui.app.apart", lambda work, given: work(given))
     page = visit(width).page
     page.get_by_role("link", name="Plan", exact=True).click()
     assert serious(page) == []
