@@ -32,7 +32,11 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH: `make test` installs it where it may"),
 ]
-WIDTHS = (390, 1280)
+# Each test opens one width in CI; the other width is a matter of `make long`.
+NARROW_FIRST = (390, pytest.param(1280, marks=pytest.mark.long))
+WIDE_FIRST = (1280, pytest.param(390, marks=pytest.mark.long))
+# Every frame is looked at by itself: waiting for frames to answer each other is of no use.
+AXE, ALONE = axe.Axe(), {"resultTypes": ["violations"], "iframes": False}
 
 
 @dataclass
@@ -97,18 +101,19 @@ def visit(browser: Any, served: Any) -> Iterator[Open]:
 
 def serious(page: Any) -> list[str]:
     """What axe-core finds, in the page and in its frames, of serious or critical impact."""
-    found = [one for frame in page.frames for one in axe.Axe().run(frame).response["violations"]]
+    found = [one for frame in page.frames for one in AXE.run(frame, options=ALONE).response["violations"]]
     return [
         f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in found if one["impact"] in ("serious", "critical")
     ]
 
 
-def test_axe_core_finds_what_it_is_asked_to_find(visit: Open) -> None:
+@pytest.mark.parametrize("name", ["broken/record", pytest.param("first", marks=pytest.mark.long)])
+def test_axe_core_finds_what_it_is_asked_to_find_also_in_frames(visit: Open, name: str) -> None:
     page = visit().page
-    page.get_by_role("link", name="first", exact=True).click()
+    page.get_by_role("link", name=name, exact=True).click()
     page.frame_locator("iframe").locator("h1").wait_for()
     assert serious(page) == []
-    page.frames[1].evaluate("document.querySelector('.headline').style.color = '#bbb'")
+    page.frames[1].evaluate("document.querySelector('h1').style.color = '#bbb'")
     page.evaluate("document.documentElement.removeAttribute('lang')")
     assert sorted(line.split(":")[0] for line in serious(page)) == ["color-contrast", "html-has-lang"]
 
@@ -117,7 +122,7 @@ def overflow(page: Any) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW_FIRST)
 def test_every_page_is_whole_accessible_and_asks_this_machine_alone(visit: Open, width: int) -> None:
     found = visit(width, "dark" if width == 390 else "light")
     page, faults = found.page, dict[str, list[str]]()
@@ -151,7 +156,7 @@ def test_every_page_is_whole_accessible_and_asks_this_machine_alone(visit: Open,
     assert [line for line in found.complaints if "404" not in line] == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", WIDE_FIRST)
 def test_runs_are_filtered_ticked_and_compared_by_keyboard_alone(visit: Open, width: int) -> None:
     found = visit(width)
     page, keys = found.page, found.page.keyboard
@@ -183,8 +188,13 @@ def test_runs_are_filtered_ticked_and_compared_by_keyboard_alone(visit: Open, wi
     assert overflow(page) <= 0
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_plan_has_sliders_that_work_inside_its_frame(visit: Open, width: int) -> None:
+@pytest.mark.parametrize("width", NARROW_FIRST)
+def test_a_plan_has_sliders_that_work_inside_its_frame(
+    visit: Open, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if width == NARROW_FIRST[0]:  # a process of its own loads torch again: the other width has one
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        monkeypatch.setattr("veil.ui.app.apart", lambda work, given: work(given))
     page = visit(width).page
     page.get_by_role("link", name="Plan", exact=True).click()
     assert serious(page) == []

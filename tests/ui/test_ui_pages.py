@@ -6,6 +6,8 @@ import html
 import json
 import os
 import re
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,16 @@ import pytest
 from tests.program import Program
 from tests.ui.conftest import Ask
 from tests.ui.ui_cases import HOSTILE, certified, write_run
+from veil.accounting.model_digest import NO_HASH
 from veil.budget_store import BudgetStore, Cost, DataSet, Spending
+from veil.errors import InputError
+from veil.ui import apart as apart_module
+from veil.ui.app import Pages
 from veil.ui.comparing import MOST
 from veil.ui.filters import PAGE, SORTS, Filters, listing
 from veil.ui.folders import Unreadable, check_files, read_bytes
-from veil.ui.runs import DAMAGED, FINISHED, UNFINISHED, Shelf
+from veil.ui.runs import DAMAGED, FINISHED, LARGE, UNFINISHED, WEIGHTS, Shelf
+from veil.ui.tables import PlannedTable, tables_of
 
 ROWS = re.compile(r'<th scope="row"><span class="tick">.*?<a [^>]*>(.*?)</a>', re.DOTALL)
 
@@ -120,18 +127,21 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
 
 def test_looking_changes_nothing(ask: Ask, root: Path, ids: dict[str, str]) -> None:
     before = everything(root)
-    for path in ("/", f"/runs/{ids['first']}", f"/runs/{ids['first']}/certificate?verify=1", "/budgets", "/plans"):
+    for path in ("/", f"/runs/{ids['first']}", f"/runs/{ids['first']}/certificate", "/budgets", "/plans"):
         assert ask(path).status_code == 200
     ask(f"/compare/report?run={ids['first']}&run={ids[HOSTILE]}")
     assert everything(root) == before
 
 
-def test_a_certificate_is_verified_by_a_click(ask: Ask, ids: dict[str, str], root: Path) -> None:
+def test_a_certificate_is_verified_by_a_click_which_changes_nothing(ask: Ask, ids: dict[str, str], root: Path) -> None:
+    before = everything(root)
     page = ask(f"/runs/{ids['first']}/certificate")
     assert "Verify this certificate" in page.text
     assert 'id="outcome"' not in page.text
     outcome = ask(f"/runs/{ids['first']}/certificate?verify=1").text
     assert '<p class="big">holds</p>' in outcome
+    assert html.escape(NO_HASH) in outcome
+    assert everything(root) == before
     assert "Not verified: there is no ledger.jsonl" in ask(f"/runs/{ids['comparison/asc-1']}/certificate?verify=1").text
     assert "Verify this certificate" not in ask(f"/runs/{ids['comparison/erm-1']}/certificate").text
 
@@ -158,6 +168,15 @@ def test_a_long_list_has_pages_and_every_run_is_on_one(tmp_path: Path) -> None:
     first, last = (listing(runs, Filters(sort="name", page=page)) for page in (1, 9))
     assert (len(first.runs), len(last.runs), first.pages, last.filters.page) == (PAGE, 5, 2, 2)
     assert [run.name for run in (*first.runs, *last.runs)] == sorted(run.name for run in runs)
+
+
+def test_an_exported_model_is_no_damaged_run(tmp_path: Path) -> None:
+    for name, model in (("handed-over", "model.onnx"), ("scikit-learn", "model.pkl"), ("run", "model.onnx")):
+        (certified(write_run(tmp_path / name)) / model).touch()
+    for name in ("handed-over", "scikit-learn"):
+        for file in ("config.toml", "metrics.json"):
+            (tmp_path / name / file).unlink()
+    assert [(run.name, run.state) for run in Shelf(tmp_path).runs()] == [("run", FINISHED)]
 
 
 def test_a_summary_is_read_again_only_where_the_run_has_moved_on(
@@ -210,8 +229,6 @@ def test_budgets_show_what_is_left_and_cannot_be_changed(tmp_path: Path, ask: As
 def test_a_plan_takes_rows_and_columns_from_a_run_and_no_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from veil.ui.tables import tables_of
-
     folder = write_run(tmp_path / "run")
     config = {
         "data": "people.csv",
@@ -227,7 +244,9 @@ def test_a_plan_takes_rows_and_columns_from_a_run_and_no_program(
     assert table.words == "veil plan people.csv --target rich --group sex"
 
 
-def test_a_plan_that_cannot_be_made_says_why(ask: Ask) -> None:
+def test_a_plan_that_cannot_be_made_says_why(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as a plan sets it for itself
+    monkeypatch.setattr("veil.ui.app.apart", lambda work, given: work(given))
     page = ask("/plans").text
     table = re.findall(r"/plans/([0-9a-f]{16})", page)[0]
     assert "iframe" in ask(f"/plans/{table}").text
@@ -240,13 +259,87 @@ def test_a_plan_that_cannot_be_made_says_why(ask: Ask) -> None:
 def test_work_that_takes_too_long_is_ended() -> None:
     import time
 
-    from veil.errors import InputError
     from veil.ui.apart import apart
 
     with pytest.raises(InputError, match="more than 0 seconds"):
         apart(time.sleep, 600, seconds=0.1)
     with pytest.raises(InputError, match="ended before"):
         apart(os._exit, 3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems may not bound memory")
+def test_work_that_takes_too_much_memory_is_ended() -> None:
+    from veil.ui.apart import apart
+
+    with pytest.raises(InputError, match="more than 16 GB of memory"):
+        apart(bytes, 2**36)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.onnx", "model.pkl", "score.py", "code/serve.py"])
+def test_verifying_opens_no_pipe_no_folder_and_nothing_that_is_vast(tmp_path: Path, name: str) -> None:
+    file = write_run(tmp_path / "run") / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"")
+    check_files(tmp_path / "run", LARGE, WEIGHTS)
+    os.truncate(file, 200 * 2**30)
+    with pytest.raises(Unreadable, match=f"{file.name} is not a file of at most 4096 MB"):
+        check_files(tmp_path / "run", LARGE, WEIGHTS)
+    for make in (os.mkfifo, os.mkdir):
+        file.unlink()
+        make(file)
+        with pytest.raises(Unreadable, match=f"{file.name} is not a file"):
+            check_files(tmp_path / "run", LARGE, WEIGHTS)
+
+
+def test_a_click_on_verify_refuses_a_vast_model(tmp_path: Path, guard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = certified(write_run(tmp_path / "run"))
+    (folder / "model.safetensors").touch()
+    os.truncate(folder / "model.safetensors", 200 * 2**30)
+    monkeypatch.setattr("veil.ui.app.apart", lambda *given: pytest.fail("the folder was opened"))
+    pages = Pages(tmp_path, "", guard)
+    (run,) = pages.shelf.runs()
+    assert pages._verified(run) == {"problem": "model.safetensors is not a file of at most 4096 MB"}
+
+
+@pytest.mark.parametrize("name", ["data", "test", "schema"])
+def test_a_plan_reads_no_device_and_no_pipe(
+    tmp_path: Path, guard: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    monkeypatch.setattr("veil.ui.app.apart", lambda work, given: "a plan")
+    pages = Pages(tmp_path, "", guard)
+    for place in ("/dev/zero", tmp_path / "pipe.csv"):
+        with pytest.raises(Unreadable, match="is neither a file nor a folder"):
+            pages._planned(PlannedTable("0", {"data": str(tmp_path), name: str(place)}, 1))
+    assert pages._planned(PlannedTable("0", {"data": str(tmp_path)}, 1)) == "a plan"
+
+
+def test_work_of_others_is_not_waited_for(ask: Ask, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veil.ui.apart.AT_ONCE", threading.BoundedSemaphore(1))
+    monkeypatch.setattr("veil.ui.apart.PATIENCE", 0.01)
+    table = re.findall(r"/plans/([0-9a-f]{16})", ask("/plans").text)[0]
+    with apart_module.AT_ONCE:
+        for path in (f"/runs/{ids['first']}/certificate?verify=1", f"/plans/{table}/page"):
+            answer = ask(path)
+            assert answer.status_code == 503
+            assert "try again" in answer.text
+    assert apart_module.apart(abs, -3) == 3
+
+
+def test_the_page_verifies_as_the_command_does(tmp_path: Path, ask: Ask, veil: Program) -> None:
+    from veil.ui.apart import verified
+
+    folder = certified(write_run(tmp_path / "run"))
+    _, out, _ = veil("verify", str(folder), "--json")
+    command, found = json.loads(out), verified(folder)
+    assert command["remarks"]
+    assert {name: found[name] for name in command} == command
+    (folder / "model.pkl").write_bytes(b"no model")
+    code, _, err = veil("verify", str(folder))
+    assert code != 0
+    with pytest.raises(InputError) as caught:
+        verified(folder)
+    assert str(caught.value).split()[0] in err
 
 
 def test_without_the_framework_one_sentence_says_what_to_install(

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from veil.cli.console import print_json, stdout
 from veil.errors import require
-
-if TYPE_CHECKING:
-    from veil.accounting.verify import Verdict
-
-MODELS = ("model.safetensors", "model.onnx", "model.pkl")
 
 
 def verify(
@@ -25,7 +20,7 @@ def verify(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
 ) -> None:
     """Check a certificate against its ledgers, its model and with dp-accounting. Exit code 1 if they disagree."""
-    from veil.accounting.verify import verify as check
+    from veil.handover.verifying import MODELS, verify_with_export
 
     folder = certificate if certificate.is_dir() else certificate.parent
     path = certificate if certificate.suffix == ".json" else folder / "certificate.json"
@@ -36,7 +31,7 @@ def verify(
         "model of another name is not compared",
     )
     require(path.exists(), f"there is no certificate at {path}")
-    verdict = _with_export(check(path), path)
+    verdict = verify_with_export(path)
     if json:
         opinions = [asdict(opinion) for opinion in verdict.opinions]
         found = {"holds": verdict.holds, "faults": list(verdict.faults), "remarks": list(verdict.remarks)}
@@ -57,16 +52,3 @@ def verify(
         stdout.print("The certificate holds." if verdict.holds else "The certificate does NOT hold.")
     if not verdict.holds:
         raise typer.Exit(1)
-
-
-def _with_export(verdict: Verdict, path: Path) -> Verdict:
-    """The verdict, and what there is to say about an exported model beside the certificate."""
-    exported = any((path.parent / name).exists() for name in MODELS[1:])
-    if not exported and (path.parent / MODELS[0]).exists():
-        return verdict
-    from veil.accounting.certificate import Certificate
-    from veil.handover.checking import check_exported
-
-    found = check_exported(path.parent, Certificate.load(path), path.read_text(encoding="utf-8"))
-    remarks = dict.fromkeys([*verdict.remarks, *([found.sentence] if found.sentence else [])])
-    return replace(verdict, faults=(*verdict.faults, *found.faults), remarks=tuple(remarks))

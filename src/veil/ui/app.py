@@ -19,13 +19,13 @@ from veil.errors import InputError
 from veil.report import render_page, wording
 from veil.report.cleaning import clean
 from veil.report.page import asset
-from veil.ui.apart import apart, planned, verified
+from veil.ui.apart import Busy, apart, planned, verified
 from veil.ui.comparing import MOST, differing_settings, figure_lines
 from veil.ui.filters import SORTS, Filters, listing
-from veil.ui.folders import Unreadable, check_files, read_json
+from veil.ui.folders import Unreadable, check_files, check_source, read_json
 from veil.ui.guard import FRAMED, HEADERS, POLICY, Guard
-from veil.ui.runs import LARGE, RunSummary, Shelf, audits_of, record_of
-from veil.ui.tables import PlannedTable, tables_of
+from veil.ui.runs import LARGE, WEIGHTS, RunSummary, Shelf, audits_of, record_of
+from veil.ui.tables import SOURCES, PlannedTable, tables_of
 
 ASSETS = "assets"
 STORE_PATIENCE = 2.0
@@ -123,7 +123,9 @@ class Pages:
         try:
             return framed(self._planned(table))
         except InputError as error:
-            return framed(_text("problem.html", heading="There is no plan", problem=str(error)))
+            answer = framed(_text("problem.html", heading="There is no plan", problem=str(error)))
+            answer.status_code = 503 if isinstance(error, Busy) else 200
+            return answer
 
     def style(self) -> Response:
         """The style of reports, and what these pages add."""
@@ -152,8 +154,10 @@ class Pages:
 
     def _verified(self, run: RunSummary) -> Mapping[str, Any]:
         try:
-            check_files(run.folder, LARGE)
+            check_files(run.folder, LARGE, WEIGHTS)
             return {"problem": "", **apart(verified, run.folder)}
+        except Busy:
+            raise
         except (InputError, OSError) as error:
             return {"problem": str(error)}
 
@@ -164,6 +168,8 @@ class Pages:
         except (OSError, ValueError):
             key = table.id
         if key not in self._plans:
+            for name in SOURCES & table.config.keys():
+                check_source(Path(str(table.config[name])))
             made = apart(planned, dict(table.config))
             self._plans = {**dict(list(self._plans.items())[1 - KEPT_PLANS :]), key: made}
         return self._plans[key]
@@ -249,7 +255,11 @@ def _with_headers(response: Response) -> Response:
 
 
 def _failed(error: Exception) -> Response:
-    """A page that does not exist, or a fault of ours: it is printed where `veil ui` runs."""
+    """A page that does not exist, work that others keep waiting, or a fault of ours: that is printed by `veil ui`."""
+    if isinstance(error, Busy):
+        response = page("nothing.html", heading="Busy", said=f"{str(error).capitalize()}.")
+        response.status_code = 503
+        return response
     code = error.code or 500 if isinstance(error, HTTPException) else 500
     if not isinstance(error, HTTPException):
         traceback.print_exception(error, file=sys.stderr)

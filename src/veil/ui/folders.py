@@ -15,11 +15,15 @@ from veil.errors import InputError
 
 # A folder with one of these is a run, whatever became of it.
 MARKS = frozenset({"run.json", "certificate.json", "ledger.jsonl", "seed.key"})
+# What `veil export` writes has one of these and no configuration: a copy of a run's model, and no run.
+EXPORTED, CONFIG = frozenset({"model.onnx", "model.pkl"}), "config.toml"
 DEPTH = 3
 MOST_FOLDERS = 20_000
 MOST_ENTRIES = 5_000
 MEGABYTE = 2**20
 NESTED = 40
+# A folder of programs in an exported model, and how the names of files end that are read.
+PROGRAMS, READ = "code", (".json", ".jsonl", ".safetensors", ".onnx", ".pkl", ".py")
 LARGEST = 2**63
 
 
@@ -30,13 +34,15 @@ class Unreadable(InputError):
 def run_folders(root: Path) -> tuple[dict[Path, frozenset[str]], bool]:
     """Every folder of a run at or below `root`, with the names in it; and whether all folders could be searched.
 
-    Nothing below a run, behind a link, or hidden is looked at; the nearest folders come first.
+    Nothing below a run or an exported model, behind a link, or hidden is looked at; the nearest folders come first.
     """
     found, waiting, seen = {}, deque([(root, 0)]), 0
     while waiting and seen < MOST_FOLDERS:
         folder, depth = waiting.popleft()
         seen += 1
         names, below = _look(folder)
+        if EXPORTED & names and CONFIG not in names:
+            continue
         if MARKS & names:
             found[folder] = names
         elif depth < DEPTH:
@@ -58,15 +64,44 @@ def _look(folder: Path) -> tuple[frozenset[str], list[str]]:
     return frozenset(names), below
 
 
-def check_files(folder: Path, most: int) -> None:
-    """Raise where something in a folder is not a plain file of a size that can be read, before others open it."""
+def check_files(folder: Path, most: int, others: int | None = None) -> None:
+    """Raise where something in a folder is not a plain file of a size that can be read, before others open it.
+
+    Args:
+        folder: The folder of a run.
+        most: How many bytes a file of JSON may have.
+        others: How many bytes every other file may have; without it, only links are looked for among them.
+
+    Raises:
+        Unreadable: With the name of the file.
+    """
     with os.scandir(folder) as entries:
         files = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
     for name, found in files:
         if stat.S_ISLNK(found.st_mode):
             raise Unreadable(f"{name} is a link, which is not followed here")
-        if name.endswith((".json", ".jsonl")) and not (stat.S_ISREG(found.st_mode) and found.st_size <= most):
-            raise Unreadable(f"{name} is not a file of at most {most // MEGABYTE} MB")
+        bound = most if name.endswith((".json", ".jsonl")) else others
+        if name == PROGRAMS and stat.S_ISDIR(found.st_mode):
+            check_files(folder / name, most, others)
+        elif bound is not None and not _readable(name, found, bound):
+            raise Unreadable(f"{name} is not a file of at most {bound // MEGABYTE} MB")
+
+
+def _readable(name: str, found: os.stat_result, most: int) -> bool:
+    """Whether this is a plain file of at most so many bytes; or a folder, where no file is read by that name."""
+    if stat.S_ISDIR(found.st_mode):
+        return not name.endswith(READ)
+    return stat.S_ISREG(found.st_mode) and found.st_size <= most
+
+
+def check_source(path: Path) -> None:
+    """Raise where there is something that is neither a plain file nor a folder: a device or a pipe may have no end."""
+    try:
+        kind = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # who reads it says that it is missing
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise Unreadable(f"{path} is neither a file nor a folder")
 
 
 def read_bytes(folder: Path, name: str, most: int) -> bytes:

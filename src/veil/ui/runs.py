@@ -20,7 +20,7 @@ STATES = (FINISHED, UNFINISHED, DAMAGED)
 # Verdicts, from the best.
 FOR_ALL, UNSURE, NOT_FOR_ALL, NOT_MEASURED = "useful", "too few rows", "not useful", "not measured"
 VERDICTS = (FOR_ALL, UNSURE, NOT_FOR_ALL, NOT_MEASURED)
-SMALL, LARGE = 4 * MEGABYTE, 32 * MEGABYTE
+SMALL, LARGE, WEIGHTS = 4 * MEGABYTE, 32 * MEGABYTE, 4096 * MEGABYTE
 # What changes when a run moves on.
 WATCHED = ("metrics.json", "config.toml", "seed.key", "run.json")
 

@@ -13,6 +13,8 @@ from veil.ui.runs import RunSummary
 
 # A plan reads rows and columns. It takes no model from a folder: a model may be a program of somebody else.
 ASKED = frozenset({*(field.alias or name for name, field in RowsRequest.model_fields.items()), "holdout"})
+# Those of them that are read.
+SOURCES = frozenset({"data", "test", "schema"})
 
 
 @dataclass(frozen=True)
