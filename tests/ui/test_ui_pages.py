@@ -71,11 +71,11 @@ def test_no_folder_breaks_a_page_about_it(ask: Ask, ids: dict[str, str]) -> None
     assert ask("/compare/report").status_code == 200
 
 
-def test_html_in_names_is_text(ask: Ask, ids: dict[str, str]) -> None:
+def test_html_in_names_is_text(ask: Ask, ids: dict[str, str], guard: Any) -> None:
     run = ids[HOSTILE]
     both = f"/compare?run={run}&run={ids['first']}"
     for path in ("/", f"/runs/{run}", f"/runs/{run}/certificate", both, f"/?q={'<script>alert(1)</script>'}"):
-        page = ask(path).text
+        page = ask(path).text.replace(guard.place, "")  # a secret may contain any digits
         assert "<img" not in page
         assert "<script" not in page
         assert "49" not in re.sub(r"\d\.\d+|[0-9a-f]{16}", "", page) or "{{ 7*7 }}" in page
