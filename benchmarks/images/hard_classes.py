@@ -8,6 +8,7 @@ Settings are chosen on validation rows, a sixth of the training rows (`--rows va
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--without", default="", metavar="RELEASE", help="a release without noise: what holds it back?")
     parser.add_argument("--store", type=Path, default=STORE, help="folder of the features, computed once")
     given = parser.parse_args(words)
-    options = {name: float(value) for name, value in (pair.split("=") for pair in given.option)}
+    options = {name: json.loads(value) for name, value in (pair.split("=") for pair in given.option)}
     print("| rare digit | training rows | of them rare | linear, group-weighted, not private | `auto`, ε = 1 |")
     print("|---|--:|--:|--:|--:|")
     for case in given.cases.split(";"):
