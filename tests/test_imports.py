@@ -59,3 +59,8 @@ def test_what_needs_no_model_loads_no_torch(module: str) -> None:
 def test_other_commands_start_without_the_web_framework() -> None:
     program = "import sys, veil.cli.app; sys.exit(bool({'flask', 'waitress', 'veil.ui'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_run_is_started_without_the_slow_parts_of_scipy() -> None:
+    program = "import sys, veil.training, veil.tables.table_run; sys.exit('scipy.stats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from veil.bounding.ordered import Ordered, Tail
 from veil.errors import InputError, require
@@ -51,6 +50,8 @@ def _kept(rows: int, tail: Tail, clip: float) -> Floats:
 
 def _expected(behind: int, rate: float, kept: Floats) -> float:
     """The mean of ρ over Bin(`behind`, `rate`) drawn rows."""
+    from scipy import stats  # half a second that most runs never need
+
     low, high = (int(end) for end in stats.binom.interval(1 - 1e-14, behind, rate)) if behind else (0, 0)
     counts = np.arange(max(low, 0), min(high, behind) + 1)
     chances = stats.binom.pmf(counts, behind, rate)
@@ -174,5 +175,7 @@ def change_against_budget(budgets: ArrayLike, changes: ArrayLike) -> BudgetTrend
     x, y = np.asarray(budgets, dtype=np.float64), np.asarray(changes, dtype=np.float64)
     require(x.shape == y.shape and x.ndim == 1, "there must be one change for each budget")
     require(len(np.unique(x)) >= 2 and len(x) >= 3, "a trend needs at least three owners, not all with the same budget")
+    from scipy import stats
+
     line = stats.linregress(x, y)
     return BudgetTrend(float(line.slope), float(line.intercept), float(line.rvalue), float(line.pvalue))
