@@ -183,7 +183,8 @@ def private_step(workload: Workload) -> tuple[Step, GradientEngine]:
     model, batch = workload.model(), workload.batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     engine = GradientEngine(model, per_row_loss)
-    parameters, rows = dict(model.named_parameters()), batch[0].shape[0]
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    rows = batch[0].shape[0]
 
     def step() -> None:
         (sums,) = engine.weighted_sum(batch, lambda facts: clip(facts, rows)).sums
@@ -299,7 +300,7 @@ def walk(losses: Tensor, rows: int, past_products: bool = True) -> Graph:
             if after is not None and after not in seen:
                 seen.add(after)
                 nodes.append(after)
-    return Graph(nodes, kinds, {}, leaves, 0, None)
+    return Graph(nodes, kinds, {}, leaves, 0, ())
 
 
 def believing_step(workload: Workload) -> Step:
@@ -319,7 +320,7 @@ def believing_step(workload: Workload) -> Step:
     step()
     Recorder.settle_layouts = checked  # type: ignore[method-assign]
     if engine._memory.plain is not None:
-        engine._memory.plain.traced.add(None)
+        engine._memory.plain.traced.update({(), ("any",)})  # the keys of what `walk` gives
 
     def believing() -> None:
         Recorder.settle_layouts, passes.read_graph, replay.read_graph = believe, walk, walk  # type: ignore

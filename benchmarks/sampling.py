@@ -86,7 +86,7 @@ def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
     """One record per measurement; `quick` shrinks the table and the vectors tenfold."""
     rows, size = (1_000_000, 100_000) if quick else (10_000_000, 1_000_000)
     results = _samplers(repeats, rows)
-    results += _noise(repeats, 10_000) + _noise(repeats, size)
+    results += _noise(repeats, 10_000 if quick else 82_000) + _noise(repeats, size)
     steps = 100_000 if quick else 1_000_000
     tree = TreeNoise(SEED, dimension=1, std=1.0, leaves=steps)
     results.append(_row("tree noise, dimension 1", _seconds(lambda _: tree.prefixes(1, steps + 1), 1), steps, "step"))

@@ -34,7 +34,6 @@ suppress_warnings = ["myst.header"]
 # Every public name is shown as its docstring says; types stand in the signature only.
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_class_signature = "separated"
 autodoc_default_options = {
     "members": True,
     "exclude-members": "Batch, CROSSED, EVERYBODY, Event, HOLE, LossFn, LossFunction, Weigh",
@@ -48,6 +47,13 @@ python_use_unqualified_type_names = True
 def setup(app: object) -> None:
     """Docstrings are written for readers of the code, in Markdown's manner: `name` is code, and * is a star."""
     app.connect("autodoc-process-docstring", _from_markdown, priority=400)  # type: ignore[attr-defined]
+    app.connect("source-read", _with_pages_below)  # type: ignore[attr-defined]
+
+
+def _with_pages_below(app: object, name: str, source: list[str]) -> None:
+    """Pages of methods and results lie below their lists, which are plain Markdown outside the site."""
+    if name in ("methods/README", "results/README"):
+        source[0] += "\n\n:::{toctree}\n:hidden:\n:glob:\n\n*\n:::\n"
 
 
 def _from_markdown(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
@@ -59,4 +65,11 @@ def _from_markdown(app: object, what: str, name: str, obj: object, options: obje
             parts[at] = f"``{part.strip('`')}``" + ("\\ " if behind.isalnum() or behind == "(" else "")
         elif ">>>" not in part:
             parts[at] = re.sub(r"([*|])", r"\\\1", re.sub(r"(\w)_(?!\w)", r"\1\\_", part))
-    lines[:] = "".join(parts).split("\n")
+    # In "Returns:" there are sentences, no types: a colon in one of them must not be read as one.
+    whole = re.sub(r"^Returns:\n((?: +.*(?:\n|$))+)", _returned, "".join(parts), flags=re.MULTILINE)
+    lines[:] = whole.split("\n")
+
+
+def _returned(section: re.Match[str]) -> str:
+    words = " ".join(section.group(1).split())
+    return f":returns: {words}\n"

@@ -12,11 +12,11 @@ from veil.auditing import Audit
 from veil.datasets import GroupSpec, generate
 
 
-def main(canaries: int) -> Audit:
+def main(canaries: int, seed: int | None = None) -> Audit:
     """DP-SGD at ε = 4 on two groups: attack each with as many made-up rows."""
     problem = generate([GroupSpec("large", 9000), GroupSpec("small", 1000)])
     plan = veil.plan(problem, "dp-sgd", epsilon=4.0, steps=100, batch_size=500)
-    found = veil.audit(plan, canaries=canaries)
+    found = veil.audit(plan, canaries=canaries, seed=seed)
     for group, finding in found.by_group.items():
         print(f"{group}: an attacker finds at least ε = {finding.bound(found.headline):.2f} of {finding.epsilon:.2f}")
     print("the certificate holds" if found.holds else "THE CERTIFICATE IS BROKEN")

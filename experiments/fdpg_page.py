@@ -239,8 +239,11 @@ def write(page: str, blocks: dict[str, Any], made_by: str, folder: Path) -> None
         "columns of Adult. About ten settings of FDPG were tried and none of the other methods', which favours "
         "FDPG; the same seeds are reported. Parity notions first drew the group behind, which was worse on seeds 0 "
         "and 1 of Adult, and were turned round. No momentum. `cap reached` means that a group wanted a higher rate "
-        "than p* or its budget allowed. But for the blocks with fresh seeds, figures are of an earlier version of the "
-        'code, whose FDPG followed the mean norm of clipped rows (`signal="clipped-norm"`).',
+        "than p* or its budget allowed. The blocks with default options are of today's code. Those with fresh seeds "
+        "have FDPG's rates alone (`restore_length=false`, `sustained=1.5`). All others are of an earlier version, "
+        'whose FDPG followed the mean norm of clipped rows (`signal="clipped-norm"`). With default options FDPG '
+        "alone gives updates the length back that clipping took, because a learning rate was given; DP-SGD could be "
+        "given a larger one, which the paper does not do: the block with learning rate 0.1 does.",
         "",
     ]
     for name, block in blocks.items():

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from scipy import stats
 
 from experiments.runner.figure import Line, Panel, line_chart
+from veil.metrics.owners import initial_drop
 
 PRIVATE, OPEN, ALL = "0–4", "5–9", "all"
 _LABEL = re.compile(r"steps (?P<steps>\d+), clip (?P<clip>[\d.]+), reach (?P<reach>[\d.]+), tail (?P<tail>[\d.]+)")
@@ -254,7 +255,7 @@ def _long(long: Runs) -> list[str]:
             lines.append("| " + " | ".join([str(step), *(cell for own in cells for cell in own)]) + " |")
     for name, run in runs.items():
         figures = ", ".join(f"{what} {100 * run['end'][what]:.1f}" for what in (PRIVATE, OPEN, ALL))
-        lines += ["", f"{name} at the end, all test rows: {figures}; digits 0–4 have {_drop(run['drop'][PRIVATE])}."]
+        lines += ["", f"{name} at the end, all test rows: {figures}; digits 0–4 have {_drop(run)}."]
     return lines
 
 
@@ -265,13 +266,12 @@ def _long_cells(run: Mapping[str, Any], place: int) -> list[str]:
     return [*shares, f"{run['loss'][PRIVATE][place]:.2f}", *idle]
 
 
-def _drop(drop: Mapping[str, Any]) -> str:
-    if drop["start"] is None:
+def _drop(run: Mapping[str, Any]) -> str:
+    drop = initial_drop(run["steps"], run["accuracy"][PRIVATE])
+    if not drop.happened:
         return "no drop below their early peak"
-    until = "the end" if drop["end"] is None else f"step {drop['end']}"
-    return (
-        f"a drop of {100 * drop['depth']:.1f} points below their own early peak, from step {drop['start']} to {until}"
-    )
+    until = "the end" if drop.end is None else f"step {drop.end}"
+    return f"a drop of {100 * drop.depth:.1f} points below their own early peak, from step {drop.start} to {until}"
 
 
 def _tuning(tuning: Runs) -> list[str]:

@@ -29,14 +29,22 @@ PAGES |= dict.fromkeys(("azb", "azb-prop", "azb-weak"), "azb")
 
 def index() -> str:
     """One line per method, by family."""
-    lines = ["# Methods", "", "Made by `make docs`. `veil methods` prints the same.", ""]
-    lines += ["| method | family | relation | what it does |", "|---|---|---|---|"]
-    for row in methods.table():
-        page = PAGES.get(row["name"], row["name"])
-        link = f"[`{row['name']}`]({page}.md)"
-        lines.append(f"| {link} | {row['family']} | {row['relation'] or '–'} | {row['summary']} |")
-    lines += ["", "[Your own method in forty lines](your-own.md).", ""]
-    return "\n".join(lines)
+    lines = [
+        "# Methods",
+        "",
+        "The default is [`auto`](auto.md). `veil methods` prints this list; `make docs` writes it.",
+        "",
+    ]
+    rows = methods.table()
+    families = list(dict.fromkeys(row["family"] for row in rows))
+    for family in sorted(families, key=lambda family: family == "not private"):  # these are for comparison
+        own = [row for row in rows if row["family"] == family]
+        relations = " or ".join(sorted({row["relation"] for row in own if row["relation"]}))
+        said = f"Neighbouring relation: {relations}." if relations else "For comparison: they have no ε."
+        lines += [f"## {family.capitalize()}", "", said, "", "| method | what it does |", "|---|---|"]
+        lines += [f"| [`{row['name']}`]({PAGES.get(row['name'], row['name'])}.md) | {row['summary']} |" for row in own]
+        lines.append("")
+    return "\n".join([*lines, "[Your own method in forty lines](your-own.md).", ""])
 
 
 def table() -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from veil.accounting import Pld, PoissonGaussian, Repeated
 from veil.accounting.calibration import noise_for
 from veil.bounding import BetaTail
 
@@ -121,23 +122,24 @@ def bars(x: float, y: float, values: Sequence[float], scale: float, color: str, 
 
 
 def asc() -> str:
-    """Two rates and the bounds that make them cost the same: computed by the accountant."""
-    rates = (0.02, 0.08, 0.32)
-    noise = [noise_for(epsilon=1.0, delta=1e-5, rate=rate, steps=400) for rate in rates]
+    """Three rates, the bounds that go with them, and what a row then pays: computed by the accountant."""
+    rates, steps, delta = (0.02, 0.08, 0.32), 400, 1e-5
+    noise = [noise_for(1.0, delta, rate, steps, accountant=Pld()) for rate in rates]
     bounds = [noise[0] / kappa for kappa in noise]
-    parts = [text(130, 28, "drawn more often …", INK), text(390, 28, "… and bounded more tightly", INK)]
-    parts += bars(70, 170, rates, 360, BLUE, 34) + bars(330, 170, bounds, 115, ORANGE, 34)
-    for k, (rate, bound) in enumerate(zip(rates, bounds, strict=True)):
-        parts += [
-            text(87 + 42 * k, 188, f"{rate:.0%}", SOFT, size=12),
-            text(347 + 42 * k, 188, f"{bound:.2f}", SOFT, size=12),
-        ]
-    parts += [
-        text(130, 208, "share of the group's rows in a step", SOFT, size=12),
-        text(390, 208, "bound, as a multiple of the first", SOFT, size=12),
+    events = [PoissonGaussian(kappa, rate) for kappa, rate in zip(noise, rates, strict=True)]
+    costs = [Pld().epsilon([Repeated(event, steps)], delta) for event in events]
+    panels = [
+        ("a group drawn more often …", rates, 360, BLUE, "{:.0%}", "share of its rows in a step"),
+        ("… is bounded more tightly,", bounds, 115, ORANGE, "{:.2f}", "bound, times the first one"),
+        ("and every group pays the same", costs, 80, GREEN, "ε = {:.1f}", "one row, after 400 steps"),
     ]
-    parts.append(text(600, 96, "the same ε", GREEN))
-    parts.append(text(600, 116, "for every group", GREEN))
+    parts = []
+    for place, (title, values, scale, color, form, below) in enumerate(panels):
+        middle = 125 + 225 * place
+        parts.append(text(middle, 28, title, INK))
+        parts += bars(middle - 67, 170, values, scale, color, 40)
+        parts += [text(middle - 47 + 48 * k, 188, form.format(value), SOFT, size=12) for k, value in enumerate(values)]
+        parts.append(text(middle, 210, below, SOFT, size=12))
     return svg(700, 226, parts, "ASC: a group that is drawn more often is bounded more tightly, at the same cost")
 
 
@@ -146,23 +148,16 @@ def fdpg() -> str:
     norms = {"large group": (0.5, 0.8, 1.1, 1.4), "small group": (1.4, 2.2, 2.9, 3.6)}
     parts = [text(350, 28, "what clipping at C takes from each row's gradient", INK)]
     for k, (name, lengths) in enumerate(norms.items()):
-        x = 70 + 320 * k
+        x = 98 + 320 * k
         parts += bars(x, 190, lengths, 38, GREY, 40)
         parts += bars(x, 190, [min(length, 1.0) for length in lengths], 38, BLUE, 40)
         lost = 1 - sum(min(length, 1.0) for length in lengths) / sum(lengths)
         parts.append(text(x + 92, 212, f"{name}: {lost:.0%} is cut off", SOFT, size=13))
-        parts.append(f'<line x1="{x - 20}" y1="152" x2="{x + 210}" y2="152" stroke="{ORANGE}" stroke-dasharray="5 4"/>')
+        parts.append(f'<line x1="{x - 20}" y1="152" x2="{x + 204}" y2="152" stroke="{ORANGE}" stroke-dasharray="5 4"/>')
         parts.append(text(x - 26, 156, "C", ORANGE, "end"))
-    parts.append(
-        text(
-            350,
-            238,
-            "FDPG draws the group that loses more more often: privacy then costs every group the same",
-            GREEN,
-            size=13,
-        )
-    )
-    return svg(700, 254, parts, "FDPG: groups whose gradients lose more by clipping are drawn more often")
+    said = "FDPG draws the group that loses most more often, until privacy costs every group the same"
+    parts.append(text(350, 240, said, GREEN, size=13))
+    return svg(700, 256, parts, "FDPG: groups whose gradients lose more by clipping are drawn more often")
 
 
 def ino() -> str:

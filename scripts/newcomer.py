@@ -12,14 +12,18 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+STAYS = ("veil ui",)  # commands that run until Ctrl-C
 TABLES = """
 from veil.datasets import load_adult
 train, test = load_adult()
@@ -53,8 +57,29 @@ def run(command: str, folder: Path, path: str) -> Done:
     """The command as it would be pasted into a shell."""
     began = time.monotonic()
     about = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", "PYTHONPATH": str(folder / "src")}
-    done = subprocess.run(["bash", "-c", command], cwd=folder, env=about, capture_output=True, text=True)
-    return Done(command, done.returncode, time.monotonic() - began, (done.stdout + done.stderr)[-2000:])
+    if command.startswith(STAYS):
+        code, said = look_at(command, folder, about)
+    else:
+        done = subprocess.run(["bash", "-c", command], cwd=folder, env=about, capture_output=True, text=True)
+        code, said = done.returncode, done.stdout + done.stderr
+    return Done(command, code, time.monotonic() - began, said[-2000:])
+
+
+def look_at(command: str, folder: Path, about: dict[str, str]) -> tuple[int, str]:
+    """Start a page, open the address that it prints, and end it as Ctrl-C would: exit code and what was said."""
+    with subprocess.Popen(
+        shlex.split(command), cwd=folder, env=about, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as page:
+        assert page.stdout is not None
+        said = page.stdout.readline()
+        found = re.search(r"http://\S+", said)
+        if found:
+            with urllib.request.urlopen(found.group()) as answer:
+                said += answer.read().decode()
+        page.send_signal(signal.SIGINT)
+        said += page.stdout.read()
+        code = page.wait(timeout=30)
+    return (code if found and "<html" in said else 1), said
 
 
 def follow(environment: Path | None, tests: bool, only: str) -> list[Done]:

@@ -53,12 +53,13 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks plan", description=__doc__)
     parser.add_argument("--time", action="store_true", help="only run veil plan on every table, and time it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--measured", type=Path, default=RESULTS, help="folder of the tables.json to fit to")
     given = parser.parse_args(words)
     try:
         if given.time:
             found: dict[str, Any] = {"seconds": [timed(name) for name in TABLES]}
         else:
-            found = report_of(refreshed(RESULTS / "plan.json"))
+            found = report_of(refreshed(RESULTS / "plan.json", given.measured))
             CALIBRATION.write_text(json.dumps(found["calibration"]) + "\n", encoding="utf-8")
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -93,17 +94,18 @@ def stored_points(path: Path) -> list[Point]:
     return [Point(**dict(zip(record["columns"], row, strict=True))) for row in record["rows"]]
 
 
-def refreshed(path: Path) -> list[Point]:
-    """All cells of `tables.json`, counted anew and stored."""
-    found = [p for (table, groups), own in measured_cells().items() for p in points_of(load(table).task(groups), own)]
+def refreshed(path: Path, measured: Path) -> list[Point]:
+    """All cells of the `tables.json` in a folder, counted anew and stored."""
+    cells = measured_cells(measured / "tables.json")
+    found = [p for (table, groups), own in cells.items() for p in points_of(load(table).task(groups), own)]
     points = sorted(found, key=lambda point: (point.table, point.groups, point.epsilon))
     _store(points, path)
     return stored_points(path)
 
 
-def measured_cells() -> dict[tuple[str, Any], dict[float, float]]:
+def measured_cells(path: Path) -> dict[tuple[str, Any], dict[float, float]]:
     """The worst group of `auto` by table, groups and ε: means over seeds."""
-    record = json.loads((RESULTS / "tables.json").read_text(encoding="utf-8"))
+    record = json.loads(path.read_text(encoding="utf-8"))
     found: dict[tuple[str, str], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in record["rows"]:
         cell = dict(zip(record["columns"], row, strict=True))

@@ -67,7 +67,8 @@ class Verdict:
         said = f"{above} is not above {below}{f' by more than {margin:g}' if margin else ''}"
         if margin < 0:
             said = f"{above} falls short of {below} by {-margin:g} or more"
-        return f" Here {said}{'' if len(self.compared) == 1 else ' at some values'}."
+        why = f" Why: {self.claim.why}" if self.claim.why else ""
+        return f" Here {said}{'' if len(self.compared) == 1 else ' at some values'}.{why}"
 
     def _numbers(self, one: Compared) -> str:
         shown = column(self.claim.figure)

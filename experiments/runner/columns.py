@@ -45,6 +45,7 @@ _FIXED = (
     Column("worst_group_accuracy", "worst group"),
     Column("average_group_accuracy", "average of groups"),
     Column("accuracy", "overall"),
+    Column("accuracy_as_trained", "overall, groups in their training shares"),
     Column("disparity", "best − worst group"),
     Column("group_spread", "standard deviation across groups"),
     Column(TWIN, "privacy-cost gap π"),
@@ -59,8 +60,14 @@ _FIXED = (
     Column("loss_disparity", "loss disparity", percent=False),
     Column("epsilon_worst", "largest ε of a group", percent=False),
     Column("seconds", "seconds", percent=False),
+    Column("filled", "rows as long as their threshold"),
+    Column("tail_removed", "clipped gradients that the tail removes"),
+    Column("tail_idle", "tail without gradients"),
 )
 COLUMNS = {column.name: column for column in _FIXED}
+# What INO-SGD's tail does, measured on test rows during a run: the figure's name, and its name in `TailActivity`.
+ACTIVITY = {"filled": "clipped", "tail_removed": "removed", "tail_idle": "idle"}
+_ALONG = ("accuracy", "group_spread", "disparity", *ACTIVITY)
 
 
 def column(name: str) -> Column:
@@ -75,9 +82,12 @@ def column(name: str) -> Column:
         return COLUMNS[name]
     base, at, share = name.partition(MOMENT)
     if at:
-        known = base.startswith((GROUP, OWNER)) or base in ("accuracy", "group_spread", "disparity")
+        known = base.startswith((GROUP, OWNER)) or base in _ALONG
         if not (known and 0 < moment_of(name) < 1):
-            raise InputError(f'unknown figure "{name}": along a run there are accuracies, as in owner:NAME@25%')
+            raise InputError(
+                f'unknown figure "{name}": along a run there are group:NAME, owner:NAME, {", ".join(_ALONG)}, as in '
+                "owner:NAME@25%"
+            )
         return Column(name, f"{column(base).heading} at {share.removesuffix('%')} % of the run")
     if name.startswith((GROUP, OWNER)) and not name.endswith(":"):
         return Column(name, name.replace(":", " ", 1))

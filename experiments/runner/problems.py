@@ -26,6 +26,7 @@ from experiments.runner.features import (
     unbalanced_cifar10,
     with_validation,
 )
+from experiments.runner.texts import hashed_surnames
 from veil.datasets import (
     GroupSpec,
     Split,
@@ -39,7 +40,7 @@ from veil.datasets import (
     load_surnames,
     load_unbalanced_mnist,
 )
-from veil.datasets.split import shuffled
+from veil.datasets.split import set_apart, shuffled
 from veil.errors import InputError, require
 from veil.problem import Problem
 from veil.tables import Columns, fit_encoding, table_problem
@@ -155,15 +156,31 @@ def cifar10_dealt(seed: int, **options: Any) -> Pair:
     return _pair(load_cifar10(owners="dealt", seed=seed, **options))
 
 
-def cifar10_unbalanced(seed: int, validation: bool = False, **options: Any) -> Pair:
-    """CIFAR-10 with few rows of one class, as pixels or features; `validation` sets training rows apart."""
-    split = unbalanced_cifar10(**options)
-    return with_validation(split.train, seed) if validation else _pair(split)
+def cifar10_unbalanced(
+    seed: int, validation: bool = False, scattering: bool = False, first: int | None = None, **options: Any
+) -> Pair:
+    """CIFAR-10 with few rows of one class; `validation` sets training rows apart and looks at no test row.
+
+    Rows are pixels, `features` of a public network, or fixed `scattering` features, which need no public data.
+    """
+    split = unbalanced_cifar10(first=first, **options)
+    train, test = split.train, split.test
+    if scattering:
+        kept = first is None
+        train, test = scattered(train, kept), test if validation else scattered(test, kept)
+    return with_validation(train, seed) if validation else (train, test)
 
 
-def cifar10_spurious(seed: int, **options: Any) -> Pair:
-    """Animals and vehicles with blue and other backgrounds, as features; few of the animals have a blue one."""
-    return _pair(spurious_cifar10(**options))
+def cifar10_spurious(seed: int, validation: bool = False, **options: Any) -> Pair:
+    """Animals and vehicles with blue and other backgrounds, as features; few of the animals have a blue one.
+
+    With `validation` the seed sets a fifth of the training rows apart, and no test row is looked at.
+    """
+    split = spurious_cifar10(**options)
+    if not validation:
+        return _pair(split)
+    stays, away = set_apart(len(split.train), 0.2, seed, "reproduction/validation")
+    return taken(split.train, stays), taken(split.train, away)
 
 
 def ctg(seed: int, **options: Any) -> Pair:
@@ -174,6 +191,11 @@ def ctg(seed: int, **options: Any) -> Pair:
 def surnames(seed: int, **options: Any) -> Pair:
     """Surnames of 18 languages; a new fifth is set apart for every seed."""
     return _pair(load_surnames(seed=seed, **options))
+
+
+def surnames_hashed(seed: int, buckets: int = 512, validation: bool = False) -> Pair:
+    """Surnames of the seven largest languages as hashed triples of letters; a new fifth is set apart for every seed."""
+    return _pair(hashed_surnames(seed, buckets, validation))
 
 
 def generated(seed: int, groups: Sequence[Mapping[str, Any]], features: int = 10, test_share: float = 1.0) -> Pair:
@@ -223,9 +245,10 @@ PROBLEMS: dict[str, Source] = {
     "cifar10": Source(cifar10, by_seed=False, dataset="cifar10"),
     "cifar10-dealt": Source(cifar10_dealt, by_seed=True, dataset="cifar10"),
     "cifar10-unbalanced": Source(cifar10_unbalanced, by_seed=True, dataset="cifar10"),
-    "cifar10-spurious": Source(cifar10_spurious, by_seed=False, dataset="cifar10"),
+    "cifar10-spurious": Source(cifar10_spurious, by_seed=True, dataset="cifar10"),
     "ctg": Source(ctg, by_seed=True, dataset="ctg"),
     "surnames": Source(surnames, by_seed=True, dataset="surnames"),
+    "surnames-hashed": Source(surnames_hashed, by_seed=True, dataset="surnames"),
     "generated": Source(generated, by_seed=True),
     "bank-fraud-like": Source(bank_fraud_like, by_seed=True),
 }

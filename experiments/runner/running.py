@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from experiments.runner.asking import Asked
-from experiments.runner.columns import COLUMNS, GROUP, MOMENT, OWNER, moment_of
+from experiments.runner.columns import ACTIVITY, COLUMNS, GROUP, MOMENT, OWNER, moment_of
 from experiments.runner.page import page_of, svg_of
 from experiments.runner.problems import load_pair, source
 from experiments.runner.spec import Spec, Study, Task, tasks
 from experiments.runner.store import add_run, complete_runs, find, read_store
+from veil.datasets.owner_scenarios import Owner, disjoint
 from veil.errors import InputError, require
 from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.parallel import WORKER_DIED, in_order
@@ -30,13 +31,17 @@ from veil.metrics import GroupMetrics, evaluate
 from veil.models import build_model
 from veil.problem import Problem
 from veil.training import Run, fit
+from veil.training.callbacks import Callback
 from veil.training.losses import row_losses
+from veil.training.owner_curves import OwnerCurves
 from veil.training.sampling_variance import SamplingVariance
 
 Told = Callable[[str], None]
 # What compares clipped updates with those of the objective, on average over looks at every so many steps.
 CLIPPING = ("clipped_cosine", "clipped_length")
 EVERY = 25
+AS_TRAINED = "accuracy_as_trained"
+ACTIVITY_ROWS = 400
 
 
 def reproduce(spec: Spec, asked: Asked, told: Told = print) -> dict[str, str]:
@@ -44,7 +49,7 @@ def reproduce(spec: Spec, asked: Asked, told: Told = print) -> dict[str, str]:
     asked.folder.mkdir(parents=True, exist_ok=True)
     path = asked.folder / f"{spec.name}.json"
     wanted, figures = tasks(spec, asked.scale, asked.seeds), measured(spec)
-    add_constants(spec, path, asked.scale)
+    add_known(spec, path, asked.scale)
     known = read_store(path, spec.name, asked.scale)["runs"]
     missing = [task for task in wanted if find(known, task, figures) is None]
     told(f"{spec.name}: {len(wanted) - len(missing)} of {len(wanted)} runs are stored")
@@ -62,20 +67,24 @@ def reproduce(spec: Spec, asked: Asked, told: Told = print) -> dict[str, str]:
     return failures
 
 
-def add_constants(spec: Spec, path: Path, scale: str) -> None:
-    """Give runs that were stored without the score of a constant answer that score: it needs no training."""
+def add_known(spec: Spec, path: Path, scale: str) -> None:
+    """Give stored runs what needs no training: the score of a constant answer, accuracy in training shares."""
     planned = {(task.arm, task.x): task for task in tasks(spec, scale, seeds=1)}
-    known = dict[str, Any]()
+    constants, shares = dict[str, Any](), AS_TRAINED in spec.figures
 
     def missing(run: Mapping[str, Any]) -> Mapping[str, Any]:
         task = planned.get((run["arm"], run["x"]))
-        if "constant" in run or task is None or run["fingerprint"] != task.fingerprint:
+        known = "constant" in run and not (shares and AS_TRAINED not in run["figures"])
+        if known or task is None or run["fingerprint"] != task.fingerprint:
             return {}
         seed = run["seed"] if source(task.data).by_seed else 0
+        train, test = load_pair(task.data, task.data_options, seed)
         rows = json.dumps([task.data_options, seed], sort_keys=True)
-        if rows not in known:
-            known[rows] = constant_answer(*load_pair(task.data, task.data_options, seed))
-        return {"constant": known[rows]}
+        if rows not in constants:
+            constants[rows] = constant_answer(train, test)
+        of_groups = {name: score["accuracy"] for name, score in run["by_group"].items()}
+        figures = {**run["figures"], AS_TRAINED: _as_trained(of_groups, train)}
+        return {"constant": constants[rows], "figures": figures}
 
     if path.exists():
         complete_runs(path, spec.name, scale, missing)
@@ -126,7 +135,11 @@ def measured(spec: Spec) -> list[str]:
     claimed = [*spec.figures, *(claim.figure for claim in spec.claims)]
     shown = [*claimed, *(spec.plot.figures if spec.plot is not None and spec.plot.kind != "curve" else ())]
     kept = (name for name in dict.fromkeys(shown))
-    return [name for name in kept if name.startswith(OWNER) or MOMENT in name or _reads_training_rows(name)]
+    return [
+        name
+        for name in kept
+        if name.startswith(OWNER) or MOMENT in name or name in ACTIVITY or _reads_training_rows(name)
+    ]
 
 
 def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
@@ -134,7 +147,15 @@ def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
     torch.set_num_threads(1)
     train, test = load_pair(task.data, task.data_options, task.seed)
     model = build_model(task.model, train.public, Seed.from_int(task.seed), **task.model_options)
-    watches = [SamplingVariance(train, row_losses, EVERY)] if any(name in CLIPPING for name in figures) else []
+    watches: list[Callback] = []
+    if any(name in CLIPPING for name in figures):
+        watches.append(SamplingVariance(train, row_losses, EVERY))
+    moments = {name: moment_of(name) for name in figures if name.partition(MOMENT)[0] in ACTIVITY}
+    if moments:
+        steps = task.checked_settings().steps_for(train.public)
+        at = {name: math.ceil(moment * steps - 1e-9) for name, moment in moments.items()}
+        owned = rows_of_owners(test, train)
+        watches.append(OwnerCurves(owned, at=sorted(set(at.values())), activity_rows=ACTIVITY_ROWS))
     started = time.perf_counter()
     run = fit(
         model,
@@ -148,6 +169,7 @@ def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     assert run.metrics is not None
     found = _figures(run.metrics, train) | _on_training_rows(run, train, figures) | _along(run, train, figures)
+    found |= _activity(run, at if moments else {})
     return {
         "arm": task.arm,
         "x": task.x,
@@ -208,7 +230,16 @@ def _figures(metrics: GroupMetrics, train: Problem) -> dict[str, float | None]:
     said = metrics.as_json()
     found = {name: said[name] for name in COLUMNS if name in said}
     accuracies = [score.accuracy for score in metrics.by_group.values()]
-    return found | _of_owners(accuracies, metrics, train)
+    of_groups = {name: score.accuracy for name, score in metrics.by_group.items()}
+    return found | {AS_TRAINED: _as_trained(of_groups, train)} | _of_owners(accuracies, metrics, train)
+
+
+def _as_trained(accuracies: Mapping[str, float | None], train: Problem) -> float | None:
+    """Accuracy with the groups in their shares of the training rows: test rows may have others (balanced digits)."""
+    facts = train.public
+    sizes = dict(zip(facts.groups, facts.group_sizes, strict=True))
+    known = {name: math.nan if own is None else own for name, own in accuracies.items()}
+    return _number(sum(sizes[name] * own for name, own in known.items()) / facts.rows)
 
 
 def _of_owners(accuracies: Sequence[float], metrics: GroupMetrics, train: Problem) -> dict[str, float | None]:
@@ -227,7 +258,7 @@ def _of_owners(accuracies: Sequence[float], metrics: GroupMetrics, train: Proble
 
 def _along(run: Run, train: Problem, figures: Sequence[str]) -> dict[str, float | None]:
     """Figures at moments of the run: those of the first evaluation at or after each moment."""
-    wanted = [name for name in figures if MOMENT in name]
+    wanted = [name for name in figures if MOMENT in name and name.partition(MOMENT)[0] not in ACTIVITY]
     if not wanted or run.metrics is None:
         return {}
     seen = run.history.dropna(subset=["accuracy"])
@@ -239,6 +270,30 @@ def _along(run: Run, train: Problem, figures: Sequence[str]) -> dict[str, float 
         known = {"accuracy": _number(record["accuracy"]), "disparity": _number(max(accuracies) - min(accuracies))}
         known |= {f"{GROUP}{group}": _number(a) for group, a in zip(run.metrics.by_group, accuracies, strict=True)}
         found[name] = (known | _of_owners(accuracies, run.metrics, train))[base]
+    return found
+
+
+def rows_of_owners(test: Problem, train: Problem) -> Problem:
+    """Test rows with the owners that training rows of their class have."""
+    facts = train.public
+    owned: dict[int, list[str]] = {owner: [] for owner in range(len(facts.owners))}
+    for cell in facts.cells:
+        owned[cell.owner].append(facts.groups[cell.group])
+    budgets = facts.budgets or (1.0,) * len(facts.owners)
+    owners = [Owner(facts.owners[index], tuple(groups), budgets[index]) for index, groups in owned.items()]
+    return disjoint(test, owners)
+
+
+def _activity(run: Run, at: Mapping[str, int]) -> dict[str, float | None]:
+    """What the tail did after given steps, by figure; None for a method without rates by owner, or without a tail."""
+    watched = run.findings.get("OwnerCurves", {})
+    seen = dict(zip(watched.get("steps", ()), watched.get("activity", ()), strict=False))
+    tailed = bool(run.plan.details.get("tail_length"))
+    found: dict[str, float | None] = {}
+    for name, step in at.items():
+        base = name.partition(MOMENT)[0]
+        known = step in seen and (tailed or base == "filled")
+        found[name] = _number(seen[step][ACTIVITY[base]]) if known else None
     return found
 
 

@@ -70,7 +70,10 @@ class Plot(_Strict):
 
 
 class Claim(_Strict):
-    """An ordering that the paper claims: `above` exceeds `below` by more than `margin` (in points where in percent)."""
+    """An ordering that the paper claims: `above` exceeds `below` by more than `margin` (in points where in percent).
+
+    `why` is said where it fails; it must rest on figures of the page.
+    """
 
     figure: str
     above: str
@@ -78,6 +81,7 @@ class Claim(_Strict):
     text: str
     margin: float = 0.0
     at: list[X] = Field(default_factory=list)
+    why: str = ""
 
 
 class Trend(_Strict):

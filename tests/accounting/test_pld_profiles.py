@@ -12,6 +12,7 @@ from veil.accounting.events import Relation
 from veil.accounting.pld.grid import extent_of, sketch, uniform
 from veil.accounting.pld.profiles import (
     Pair,
+    envelope_pair,
     gaussian_pair,
     laplace_pair,
     mixture_pair,
@@ -148,3 +149,19 @@ def test_the_profile_of_a_subset_is_not_convex_at_zero() -> None:
     start, dots = uniform(pair, 1e-3, extent_of(pair, 1e-12))
     inside = 2 * 0.6914624612740131 - 1
     assert dots.mass[-start] == pytest.approx(0.8 * inside, rel=0.01)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "subset", "both and more"])
+def test_an_envelope_is_the_largest_of_its_profiles_to_the_last_bit(sampling):
+    rates, noises = np.geomspace(1e-4, 0.9, 9), np.geomspace(0.3, 30.0, 9)  # distances on both sides of CLOSE
+    pairs = [poisson_pair(float(q), float(k)) for q, k in zip(rates, noises, strict=True)]
+    if sampling != "poisson":
+        subsets = [subset_pair(float(q), 2 / float(k)) for q, k in zip(rates, noises, strict=True)]
+        pairs = subsets if sampling == "subset" else [*pairs, *subsets, gaussian_pair(0.7)]
+    envelope = envelope_pair(pairs)
+    epsilon = np.concatenate(([0.0], np.geomspace(1e-12, 40.0, 300)))
+    for side in ("up", "down"):
+        found = getattr(envelope, side)(epsilon)
+        alone = [getattr(pair, side)(epsilon) for pair in pairs]
+        for part in (0, 1):
+            assert np.array_equal(found[part], np.max([one[part] for one in alone], axis=0))

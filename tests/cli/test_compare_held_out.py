@@ -25,6 +25,7 @@ def test_methods_are_judged_on_rows_that_they_held_out(words: tuple[str, ...], t
     assert code == 0
     assert "Best worst group: " in said
     assert "their ε add up" in said
+    assert "auto: better than a constant answer in " in said
     found = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert len(found["rows"]) == 8
     assert all(row["metrics"]["released"] for row in found["rows"])
@@ -49,6 +50,15 @@ def test_methods_are_judged_on_rows_that_they_held_out(words: tuple[str, ...], t
         code, _, error = veil(*words, *methods, *other)
         assert code == 2, other
         assert "holds a run with other settings" in error
+
+
+def test_a_preset_is_compared_by_its_name(words: tuple[str, ...], tmp_path: Path, veil: Program) -> None:
+    code, _, error = veil(*words, "--methods", "best,auto", "--seeds", "1")
+    assert code == 0, error
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert [row["method"] for row in found["rows"]] == ["group-gd", "auto"]
+    configs = [json.loads(Path(row["run"], "run.json").read_text())["config"] for row in found["rows"]]
+    assert [config["model"] for config in configs] == ["whitened", "additive"]
 
 
 def test_what_is_wrong_with_a_method_is_said_before_any_row_is_read(

@@ -8,12 +8,12 @@ from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
 
+import joblib
 import pytest
 import torch
 from torch import nn
 
 import veil
-import veil.foundation.parallel
 import veil.training.comparing
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
@@ -123,7 +123,7 @@ class Dying:
 
 
 def test_work_of_a_worker_that_dies_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(veil.foundation.parallel.joblib, "Parallel", Dying)
+    monkeypatch.setattr(joblib, "Parallel", Dying)
     found = compared(tmp_path)
     assert len(found.rows) == 4
     assert found.failures == {}
@@ -131,7 +131,7 @@ def test_work_of_a_worker_that_dies_is_done_again(tmp_path: Path, monkeypatch: p
 
 def test_work_that_kills_its_workers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dying, "before_death", 0)
-    monkeypatch.setattr(veil.foundation.parallel.joblib, "Parallel", Dying)
+    monkeypatch.setattr(joblib, "Parallel", Dying)
     found = compared(tmp_path)
     assert found.rows == []
     assert set(found.failures.values()) == {WORKER_DIED}

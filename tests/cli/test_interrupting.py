@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -47,14 +48,11 @@ def test_an_interrupted_run_goes_on_from_its_own_configuration(
     assert (out / "certificate.json").exists()
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes")])
-def test_running_out_of_memory_is_one_sentence(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def ended_by(
+    fails: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int | str | None, str]:
+    """The exit code and the message of a program whose commands do this."""
     from veil.cli import app
-
-    def fails() -> None:
-        raise error
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(app, "app", fails)
@@ -64,5 +62,34 @@ def test_running_out_of_memory_is_one_sentence(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert ended.value.code == 2
-    assert "out of memory" in capsys.readouterr().err
+    return ended.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes")])
+def test_running_out_of_memory_is_one_sentence(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise error
+
+    code, said = ended_by(fails, monkeypatch, capsys)
+    assert code == 2
+    assert "out of memory" in said
+
+
+class SignalsItself:
+    """Python 3.11 turns what is raised while it is told its name into a RuntimeError."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_that_comes_while_a_class_is_made_ends_the_program_as_any_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def imports() -> None:
+        type("Imported", (), {"field": SignalsItself()})
+
+    code, said = ended_by(imports, monkeypatch, capsys)
+    assert code == 143
+    assert "continue a started run with --resume" in said

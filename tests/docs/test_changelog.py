@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-TEXT = (Path(__file__).parents[2] / "CHANGELOG.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 SECTIONS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
@@ -17,8 +18,8 @@ def faults(text: str) -> list[str]:
     for number, line in enumerate(text.splitlines(), 1):
         start = line.startswith("- ")
         inside = before.startswith(("- ", "  "))
-        heading = line.startswith(("# ", "## ", "### "))
-        prose = bool(line) and line[0].isupper() and not before
+        heading = line.startswith(("# ", "## ", "### ", "#### "))
+        prose = bool(line) and ((line[0].isupper() and not before) or (line[0] == "[" and before[:1].isupper()))
         if not (start or heading or not line or prose or (line.startswith("  ") and inside)):
             found.append(f"line {number} is torn: {line[:60]}")
         if start and before.startswith("#"):
@@ -41,16 +42,23 @@ def test_no_line_is_torn_doubled_or_outside_a_list() -> None:
 
 def test_what_comes_next_stands_on_top_in_sections_that_each_stand_once() -> None:
     versions = re.findall(r"^## (.+)$", TEXT, re.MULTILINE)
-    assert versions[0] == "Unreleased"
-    assert all(re.fullmatch(r"\d+\.\d+\.\d+( – \d{4}-\d\d-\d\d)?", version) for version in versions[1:])
-    for section in TEXT.split("\n## ")[1:-1]:  # 0.1.0 was sorted by package
+    assert versions[0] == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\]( - \d{4}-\d\d-\d\d)?", version) for version in versions[1:])
+    for section in TEXT.split("\n## ")[1:]:
         headings = re.findall(r"^### (.+)$", section, re.MULTILINE)
         assert set(headings) <= SECTIONS
         assert len(headings) == len(set(headings))
 
 
+def test_the_citation_names_the_newest_version() -> None:
+    newest, date = re.findall(r"^## \[(\d.*)\] - (.+)$", TEXT, re.MULTILINE)[0]
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {newest}\n" in cited
+    assert f"\ndate-released: {date}\n" in cited
+
+
 def test_a_line_that_a_merge_tore_or_doubled_is_found() -> None:
-    good = "# Changelog\n\n## Unreleased\n\n### Fixed\n\n- One thing, which was wrong for a long time.\n  And more.\n"
+    good = "# Changelog\n\n## [Unreleased]\n\n### Fixed\n\n- One thing, which was wrong for a long time.\n  And more.\n"
     assert faults(good) == []
     entry = "- One thing, which was wrong for a long time.\n  And more.\n"
     for bad in (

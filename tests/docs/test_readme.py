@@ -40,12 +40,30 @@ def test_the_first_table_has_the_figures_of_the_results_page() -> None:
 def test_the_comparison_repeats_the_figures_of_the_first_table() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     first, compared = rows_of(page.split("\n## ")[0]), rows_of(page.split("## Beside other libraries")[1])
-    columns = dict(
-        zip(compared[""], compared["worst group at ε = 1, points lost to the best model without privacy"], strict=True)
-    )
     of = {"Veil": "**Veil, default (`auto`)**", "Opacus": "Opacus, MLP with its documented defaults"}
     of |= {"DP-EBM": "DP-EBM (interpret)", "diffprivlib": "diffprivlib, logistic regression"}
-    assert {name: columns[name] for name in of} == {name: first[row][0] for name, row in of.items()}
+    for place, figure in enumerate(("worst group", "average of groups", "AUC")):
+        columns = dict(zip(compared[""], compared[f"{figure} at ε = 1, points lost (1)"], strict=True))
+        assert {name: columns[name] for name in of} == {name: first[row][place] for name, row in of.items()}, figure
+
+
+def test_the_comparison_repeats_the_measured_steps() -> None:
+    compared = rows_of((ROOT / "README.md").read_text(encoding="utf-8").split("## Beside other libraries")[1])
+    measured = rows_of((ROOT / "docs" / "gradients.md").read_text(encoding="utf-8").split("## What it costs")[1])
+    workloads = {"MLP": "MLP 60-256", "LSTM": "char-LSTM", "transformer": "small transformer"}
+    for name, start in workloads.items():
+        (found,) = [cells for workload, cells in measured.items() if workload.startswith(start)]
+        assert compared[f"a private step over a plain one, {name} (2)"][:2] == found[:2], name
+
+
+def test_badges_say_what_the_package_says() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "draw_badges.py"))
+    for name, (label, value) in script["facts"]().items():
+        drawn = (ROOT / "docs" / "figures" / f"badge-{name}.svg").read_text(encoding="utf-8")
+        assert drawn == script["badge"](label, value), "python scripts/draw_badges.py"
+    shown = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## ")[0]
+    versions = script["facts"]()["python"][1].replace(" | ", ", ")
+    assert f"![Python {versions}](docs/figures/badge-python.svg)" in shown
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import importlib
 import inspect
 import re
@@ -11,6 +13,7 @@ import sys
 from pathlib import Path
 from types import FunctionType
 
+import pydantic
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +29,8 @@ PUBLIC = [
         "veil.datasets",
         "veil.gradients",
     ),
-    *("veil.methods", "veil.metrics", "veil.models", "veil.noise", "veil.plans", "veil.problem", "veil.releases"),
-    *("veil.report", "veil.sampling", "veil.tables", "veil.training"),
+    *("veil.estimators", "veil.methods", "veil.metrics", "veil.models", "veil.noise", "veil.plans", "veil.problem"),
+    *("veil.releases", "veil.report", "veil.sampling", "veil.tables", "veil.training"),
 ]
 
 
@@ -64,13 +67,27 @@ def missing_sections(function: FunctionType) -> list[str]:
     """What a reader of the reference would look for in vain."""
     text, signature = inspect.getdoc(function) or "", inspect.signature(function)
     source = inspect.getsource(function)
+    given = set(signature.parameters) - {"self", "cls"}
     needed = {
-        "Args:": bool(signature.parameters),
-        "Returns:": signature.return_annotation not in (None, "None"),
+        "Args:": bool(given),
+        "Returns:": signature.return_annotation not in (None, "None") and "Yields:" not in text,
         "Raises:": re.search(r"^ +(raise|require)\b", source, re.MULTILINE) is not None,
-        ">>>": function.__name__ not in SHOWN_IN_GUIDES,
+        ">>>": "." not in function.__qualname__.rpartition("<locals>.")[2] and function.__name__ not in SHOWN_IN_GUIDES,
     }
-    return [section for section, applies in needed.items() if applies and section not in text]
+    lacks = [section for section, applies in needed.items() if applies and section not in text]
+    described = set(re.findall(r"^ +\*{0,2}(\w+): ", text.partition("Args:\n")[2].partition("\n\n")[0], re.MULTILINE))
+    return lacks + ([] if "Args:" in lacks else sorted(given - described))
+
+
+def public_methods() -> dict[str, FunctionType]:
+    """Methods and properties that public classes define themselves."""
+    found: dict[str, FunctionType] = {}
+    for _, thing in public_names():
+        for name, member in vars(thing).items() if inspect.isclass(thing) else ():
+            inner = getattr(member, "__func__", member)  # class methods and static methods
+            if not name.startswith("_") and isinstance(inner, FunctionType) and inner.__module__.startswith("veil."):
+                found[f"{inner.__module__}.{inner.__qualname__}"] = inner
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +121,41 @@ def test_every_public_function_says_what_it_takes_returns_and_raises_and_shows_a
     assert incomplete == {}
 
 
+def test_every_public_method_says_what_it_takes_returns_and_raises() -> None:
+    methods = public_methods()
+    assert len(methods) > 200
+    assert {name: lacks for name, method in methods.items() if (lacks := missing_sections(method))} == {}
+
+
+# Constants of a bound, which `Bound` describes.
+OF_ALL_BOUNDS = {"row_local", "needs_norms"}
+
+
+def unexplained(thing: type) -> list[str]:
+    """What the constructor of a class takes and the class does not speak of."""
+    text = inspect.getdoc(thing) or ""
+    beside = set(re.findall(r'^    (\w+):.*\n    """', inspect.getsource(thing), re.MULTILINE))  # below the field
+    given = {name for name in inspect.signature(thing).parameters if not name.startswith("_")} - beside - OF_ALL_BOUNDS
+    return sorted(name for name in given if not re.search(rf"(?:`|^ +|`.*\b){name}\b(?:`|:|.*`)", text, re.MULTILINE))
+
+
+def test_every_public_class_says_what_it_is_made_of() -> None:
+    """Settings describe their fields one by one, exceptions and protocols are not made by users."""
+    kinds = (BaseException, enum.Enum, pydantic.BaseModel)
+    classes = {thing: name for name, thing in public_names() if inspect.isclass(thing) and not issubclass(thing, kinds)}
+    made = {name: thing for thing, name in classes.items() if not getattr(thing, "_is_protocol", False)}
+    assert len(made) > 70
+    assert {name: lacks for name, thing in made.items() if (lacks := unexplained(thing))} == {}
+
+
+def test_every_public_property_has_a_docstring() -> None:
+    classes = {thing for _, thing in public_names() if inspect.isclass(thing)}
+    members = {f"{one.__qualname__}.{name}": member for one in classes for name, member in vars(one).items()}
+    properties = {name: one for name, one in members.items() if isinstance(one, property | functools.cached_property)}
+    assert len(properties) > 20
+    assert [name for name, one in properties.items() if "._" not in name and not one.__doc__] == []
+
+
 def test_a_section_that_is_missing_is_found() -> None:
     def asked(name: str) -> str:
         """Says nothing about what it takes.
@@ -113,7 +165,22 @@ def test_a_section_that_is_missing_is_found() -> None:
         """
         return name
 
+    def half(name: str, other: str) -> str:
+        """Says something about one of two.
+
+        Args:
+            name: A name.
+
+        Returns:
+            The name.
+
+        >>> half("a", "b")
+        'a'
+        """
+        return name
+
     assert missing_sections(asked) == ["Args:", "Returns:"]
+    assert missing_sections(half) == ["other"]
     assert {thing.__name__ for _, thing in public_names() if isinstance(thing, FunctionType)} >= SHOWN_IN_GUIDES
 
 

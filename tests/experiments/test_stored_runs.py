@@ -6,17 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from experiments.runner import Asked, Spec, read_spec, reproduce, running
 from experiments.runner.claims import judge
 from experiments.runner.page import page_of, svg_of
-from experiments.runner.problems import load_pair
+from experiments.runner.problems import load_pair, taken
 from experiments.runner.results import Results
-from experiments.runner.spec import tasks
+from experiments.runner.spec import Task, tasks
 from experiments.runner.store import code_digest
 from tests.experiments.test_experiment_specs import GOOD, written
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
+from veil.metrics import evaluate
+from veil.models import build_model
+from veil.problem import Problem
 
 
 def spec_of(folder: Path, text: str = GOOD) -> Spec:
@@ -308,6 +313,36 @@ def test_figures_that_no_run_has_along_the_way_are_rejected(name: str) -> None:
         column(name)
 
 
+def test_what_the_tail_does_is_measured_at_its_moment_and_only_where_there_is_a_tail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    classes = ["a", "b"] * 150
+    owners, budgets = [{"a": "careful", "b": "open"}[name] for name in classes], {"careful": 0.5, "open": 2.0}
+    inputs = [[float(name == "a"), 1.0] for name in classes]
+    train = Problem.from_arrays(inputs, classes, classes, owners=owners, budgets=budgets)
+    test = Problem.from_arrays(inputs, classes, classes)
+    assert running.rows_of_owners(test, train).public.owner_sizes == (150, 150)
+    monkeypatch.setattr(running, "load_pair", lambda *_: (train, test))
+    names, found = ["filled@50%", "tail_removed", "tail_idle@50%"], {}
+    for method, options in (("ino-sgd", {"tail": 40.0}), ("idp-sgd", {}), ("dp-sgd", {})):
+        settings = {"steps": 4, "batch_size": 30, "delta": 1e-3, "accountant": "rdp"}
+        task = Task(method, None, 1, method, "any", "logistic", settings=settings, options={"clip": 0.01, **options})
+        figures = running.run_task(task, names)["figures"]
+        found[method] = [figures[name] for name in names]
+    # At a clip of 0.01 every gradient is as long as its threshold, and a straight tail of 40 % removes 20 %.
+    assert found["ino-sgd"] == pytest.approx([1.0, 0.2, 0.0], abs=0.02)
+    assert found["idp-sgd"] == [pytest.approx(1.0), None, None]
+    assert found["dp-sgd"] == [None, None, None]
+
+
+def test_a_failing_claim_says_why_and_one_that_holds_does_not(tmp_path: Path) -> None:
+    claim = '[[claims]]\nfigure = "worst_group_accuracy"\nabove = "{}"\nbelow = "{}"\ntext = "{}"\nwhy = "{}."\n'
+    spec = spec_of(tmp_path, GOOD + claim.format("one", "two", "up", "not up") + claim.format("two", "one", "on", "no"))
+    page = page_of(spec, stored_of([record(spec, "one", 1, 0.5, 0.5), record(spec, "two", 1, 0.7, 0.7)]))
+    assert "Why: not up." in page
+    assert "Why: no." not in page
+
+
 TREND = """
 [trend]
 above = "one"
@@ -348,6 +383,48 @@ def test_the_page_has_what_a_constant_answer_would_score(tmp_path: Path) -> None
     assert f"{100 * stored['runs'][0]['constant']['figures']['worst_group_accuracy']:.1f}" in line
     other = next(line for line in page_of(spec, stored).splitlines() if line.startswith("| one |"))
     assert line.count("|") == other.count("|")
+
+
+def test_overall_accuracy_can_have_the_groups_in_their_training_shares(tmp_path: Path) -> None:
+    """Test rows with other shares of the groups must not decide what a method costs on average."""
+    spec = spec_of(tmp_path, GOOD)
+    task = tasks(spec, "small", seeds=1)[0]
+    train, test = load_pair(task.data, task.data_options, task.seed)
+    model = build_model(task.model, train.public, Seed.from_int(1))
+    some = taken(test, np.flatnonzero(test.cell_of == 0))
+    scored = [evaluate(model, rows, train.public.groups) for rows in (test, some)]
+    shares = [size / train.public.rows for size in train.public.group_sizes]
+    found = running._figures(scored[0], train)["accuracy_as_trained"]
+    of_groups = [score.accuracy for score in scored[0].by_group.values()]
+    assert found == pytest.approx(sum(share * own for share, own in zip(shares, of_groups, strict=True)))
+    assert running._figures(scored[1], train)["accuracy_as_trained"] is None, (
+        "a group without test rows has no accuracy"
+    )
+
+
+def test_runs_stored_before_training_shares_were_known_get_them_without_training(
+    tmp_path: Path, counted: list[str]
+) -> None:
+    text = GOOD.replace('figures = ["worst_group_accuracy"', 'figures = ["accuracy_as_trained", "worst_group_accuracy"')
+    assert text != GOOD
+    spec, asked, path = (
+        spec_of(tmp_path, text),
+        Asked("trial", "small", tmp_path / "out"),
+        tmp_path / "out" / "trial.json",
+    )
+    reproduce(spec, asked, silent)
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    for run in whole["runs"]:
+        assert run["figures"].pop("accuracy_as_trained") > 0
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    before = list(counted)
+    reproduce(spec, asked, silent)
+    assert counted == before
+    for run in json.loads(path.read_text(encoding="utf-8"))["runs"]:
+        train, _ = load_pair(spec.data, tasks(spec, "small")[0].data_options, run["seed"])
+        sizes = dict(zip(train.public.groups, train.public.group_sizes, strict=True))
+        right = sum(sizes[name] * score["accuracy"] for name, score in run["by_group"].items())
+        assert run["figures"]["accuracy_as_trained"] == pytest.approx(right / train.public.rows)
 
 
 def test_runs_stored_without_a_constant_answer_get_it_and_are_not_run_again(tmp_path: Path, counted: list[str]) -> None:

@@ -13,8 +13,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from veil.gradients import FallbackWarning, GradientEngine, GradientError, PerRow
+from veil.gradients.recomputing import activations_kept
 
 MODELS = {
     "linear layers": lambda: nn.Sequential(nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 3)),
@@ -206,7 +208,7 @@ def test_a_structure_that_changes_after_the_first_pass_is_recorded_again(loop_gr
                 return self.one(inputs) + self.two(inputs)
             if self.mode == 1:
                 return self.one(inputs) * F.linear(inputs, self.one.weight)
-            return self.one(inputs) + self.two.bias.cumsum(0)
+            return F.prelu(self.one(inputs), self.two.bias)
 
     model, batch = Switching(), data(4)
     engine = GradientEngine(model, loss)
@@ -375,14 +377,47 @@ def test_wrong_input_is_refused_with_a_sentence_that_says_what_to_do():
         GradientEngine(build("linear layers").requires_grad_(False), loss).norms_and_losses(batch)
 
 
-def test_reentrant_checkpointing_is_refused_because_it_hides_parameters():
-    from torch.utils.checkpoint import checkpoint
+def test_torch_has_its_own_checkpointing_back_whichever_pass_ends_first() -> None:
+    gc.collect()
+    own, first, second = torch.utils.checkpoint.CheckpointFunction, activations_kept(), activations_kept()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert torch.utils.checkpoint.CheckpointFunction is not own, "the second pass is open"
+    second.__exit__(None, None, None)
+    assert torch.utils.checkpoint.CheckpointFunction is own
 
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_checkpointed_activations_are_kept_and_the_gradients_are_the_loop(name, reentrant, loop_gradients):
+    model, batch, passes = build(name), data(4), []
+
+    def forward(rows: Tensor) -> Tensor:
+        passes.append(1)
+        return model(rows)
+
+    def checkpointed(_: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(checkpoint(forward, batch[0], use_reentrant=reentrant), batch[1], reduction="none")
+
+    wanted, engine = loop_gradients(model, loss, batch), GradientEngine(model, checkpointed)
+    for _ in range(2):  # the second time with what the engine remembers
+        passes.clear()
+        found = engine.gradients(batch)
+        assert len(passes) == 1
+        assert all(torch.allclose(v, wanted[k], rtol=1e-9, atol=1e-12) for k, v in found.items())
+    passes.clear()
+    gc.collect()  # a pass that another test gave up ends here
+    checkpoint(forward, batch[0].requires_grad_(), use_reentrant=reentrant).sum().backward()
+    assert len(passes) == 2, "outside of a private pass torch recomputes as before"
+
+
+def test_other_reentrant_checkpointing_is_refused_because_it_hides_parameters():
     model = build("linear layers")
 
     def hidden(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         rows = batch[0].clone().requires_grad_()
-        return F.cross_entropy(checkpoint(model, rows, use_reentrant=True), batch[1], reduction="none")
+        return F.cross_entropy(CheckpointFunction.apply(model, True, rows), batch[1], reduction="none")
 
     with pytest.raises(GradientError, match="checkpoint"):
         GradientEngine(model, hidden).norms_and_losses(data(3))

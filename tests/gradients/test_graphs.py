@@ -197,3 +197,35 @@ def test_rows_that_stand_elsewhere_than_when_the_model_was_recorded_are_found(fi
             found, wanted = engine.gradients(batch), loop_gradients(model, loss, batch)
             assert all(torch.allclose(found[of], wanted[of]) for of in wanted), way
         assert engine._memory.plain is not None or name != "plain"
+
+
+def test_a_model_of_linear_maps_is_traced_once_for_all_numbers_of_rows():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+    def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    engine = GradientEngine(model, losses)
+    for rows in (5, 7, 3, 6, 4, 12, 2):  # also as many as a map has features
+        batch = torch.randn(rows, 4), torch.randint(0, 3, (rows,))
+        alone = [GradientEngine(model, losses).gradients(tuple(part[i : i + 1] for part in batch)) for i in range(rows)]
+        for name, found in engine.gradients(batch).items():
+            assert torch.allclose(found, torch.cat([one[name] for one in alone]), atol=1e-6), (rows, name)
+    assert engine._memory.plain is not None
+    assert len(engine._memory.plain.traced) == 1
+
+
+def test_operations_that_may_answer_otherwise_for_other_numbers_of_rows_are_traced_for_each():
+    model = nn.Linear(4, 6)
+
+    def losses(model: nn.Module, batch: Tensor) -> Tensor:
+        out = model(batch)
+        return out.view(6, -1).view(len(batch), 6).sum(1)
+
+    engine = GradientEngine(model, losses)
+    numbers = (5, 7, 3, 12)
+    for rows in (4, *numbers):
+        engine.norms_and_losses(torch.randn(rows, 4))
+    assert engine._memory.plain is not None
+    assert len(engine._memory.plain.traced) == len(numbers)

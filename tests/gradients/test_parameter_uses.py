@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from veil.gradients import FallbackWarning, GradientEngine
+from veil.gradients.computed import Computed
 
 WIDE = torch.float64
 
@@ -197,12 +198,174 @@ def test_parameters_under_no_grad_get_no_gradient(assert_like_loop):
     assert_like_loop(From(forward, one=nn.Linear(3, 3), two=nn.Linear(3, 3)), seeded(4, 3))
 
 
+def _standardised(m, x):  # type: ignore[no-untyped-def]
+    mean, variance = m.p.mean((1, 2), keepdim=True), m.p.var((1, 2), keepdim=True)
+    return F.conv1d(x, m.gain * (m.p - mean) / torch.sqrt(variance + 1e-5), m.bias)
+
+
+def _with_magnitude(m, x):  # type: ignore[no-untyped-def]
+    """DoRA: the length of each column, learned, over the length that it has, which is taken as a constant."""
+    changed = m.frozen + m.b @ m.a
+    scale = (m.magnitude / torch.linalg.norm(changed, dim=1).detach()).view(1, -1)
+    return (scale - 1) * F.linear(x, m.frozen) + scale * F.linear(F.linear(x, m.a), m.b)
+
+
+def _by_constants(m, x):  # type: ignore[no-untyped-def]
+    merged = F.linear(F.linear(torch.eye(4, dtype=WIDE), m.a), m.b).T
+    return F.linear(x, m.frozen + 0.5 * merged, torch.cat([m.a[:, 0], m.a[:, 1]]) @ m.b.T.repeat(2, 1))
+
+
+PARAMETRIZED = nn.utils.parametrizations
+COMPUTED = {
+    "weight norm": (lambda m, x: m.layer(x), {"layer": PARAMETRIZED.weight_norm(nn.Linear(4, 2))}),
+    "weight norm of a kernel": (lambda m, x: m.layer(x), {"layer": PARAMETRIZED.weight_norm(nn.Conv1d(3, 2, 2))}),
+    "spectral norm": (lambda m, x: m.layer(x), {"layer": PARAMETRIZED.spectral_norm(nn.Linear(4, 2)).eval()}),
+    "orthogonal": (lambda m, x: m.layer(x), {"layer": PARAMETRIZED.orthogonal(nn.Linear(4, 2))}),
+    "standardised kernel": (_standardised, {"p": seeded(2, 3, 2), "gain": seeded(2, 1, 1), "bias": seeded(2)}),
+    "learned magnitude": (
+        _with_magnitude,
+        {"frozen": seeded(5, 4), "a": seeded(2, 4), "b": seeded(5, 2), "magnitude": seeded(5)},
+    ),
+    "merged by a constant": (_by_constants, {"frozen": seeded(5, 4), "a": seeded(2, 4), "b": seeded(5, 2)}),
+    "two stacked": (lambda m, x: x @ torch.stack([m.a, m.b.tanh()], 1), {"a": seeded(4), "b": seeded(4)}),
+    "one of the other": (lambda m, x: F.layer_norm(x, (4,), m.a * m.b, m.a / 2), {"a": seeded(4), "b": seeded(4)}),
+    "used as it is too": (lambda m, x: F.linear(x, m.a) + F.linear(x, m.a * m.a.norm()), {"a": seeded(3, 4)}),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 12])
+@pytest.mark.parametrize("case", COMPUTED)
+def test_weights_computed_from_parameters_are_the_loop_without_the_fallback(assert_like_loop, case, rows):
+    function, parts = COMPUTED[case]
+    model = From(lambda m, x: function(m, torch.tanh(m.first(x))), first=nn.Linear(4, 4), **parts)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name != "frozen")
+    assert_like_loop(model, seeded(rows, 3, 4))
+
+
+def test_a_weight_computed_from_rows_is_not_taken_for_one_without():
+    """Each of these would make a row's gradient depend on others, and is left to the fallback, row by row."""
+
+    def written(m, x):  # type: ignore[no-untyped-def]
+        kernel = torch.zeros(2, 4, dtype=WIDE)
+        kernel[0] = x.mean((0, 1))
+        return F.linear(x, m.a * kernel)
+
+    def by_view(m, x):  # type: ignore[no-untyped-def]
+        kernel = torch.zeros(2, 4, dtype=WIDE)
+        kernel.view(-1)[:4].add_(x.mean((0, 1)))
+        return F.linear(x, m.a * kernel)
+
+    def by_output(m, x):  # type: ignore[no-untyped-def]
+        kernel = torch.zeros(4, dtype=WIDE)
+        torch.mean(x, (0, 1), out=kernel)
+        return F.linear(x, m.a * kernel)
+
+    def scaled(m, x):  # type: ignore[no-untyped-def]
+        return F.linear(x, m.a * x.detach().abs().max())
+
+    for forward in (written, by_view, by_output, scaled):
+        engine = GradientEngine(From(forward, a=seeded(2, 4)), lambda m, x: m(x).flatten(1).sum(1))
+        with pytest.warns(FallbackWarning, match="a"):
+            engine.norms_and_losses(seeded(5, 3, 4))
+
+
+def _changed_later(m, x):  # type: ignore[no-untyped-def]
+    weight = m.a * 2
+    found = F.linear(x, weight)
+    weight.mul_(3.0)
+    return found
+
+
+def _changed_between(m, x):  # type: ignore[no-untyped-def]
+    weight = m.a * 2
+    found = torch.tanh(F.linear(x, weight, m.b))
+    weight += m.c
+    return found + F.linear(x, weight)
+
+
+def _written_by_rows(m, x):  # type: ignore[no-untyped-def]
+    hidden, weight = m.first(x), m.a * 2
+    weight[0] = hidden[0]
+    return F.linear(hidden, weight)
+
+
+def _written_by_a_view(m, x):  # type: ignore[no-untyped-def]
+    hidden, weight = m.first(x), m.a * 2
+    weight.view(-1)[:4].mul_(hidden.mean(0))
+    return F.linear(hidden, weight)
+
+
+def _detached(m, x):  # type: ignore[no-untyped-def]
+    weight = m.a * m.c
+    weight.detach_()
+    return F.linear(m.first(x), weight, m.b)
+
+
+@pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize(
+    "forward",
+    [_changed_later, _changed_between, _written_by_rows, _written_by_a_view, _detached],
+)
+def test_a_computed_weight_that_is_changed_in_place_is_the_loop(assert_like_loop, forward, rows):
+    """What it was computed from is not what it stands for any more, before a use or after one."""
+    model = From(forward, first=nn.Linear(4, 4), a=seeded(3, 4), b=seeded(3), c=seeded(3, 4, seed=1))
+    assert_like_loop(model, seeded(rows, 4))
+
+
+class _Rounded(torch.autograd.Function):
+    """Rounding whose gradient is handed on as if there were none."""
+
+    @staticmethod
+    def forward(ctx, weight):  # type: ignore[no-untyped-def]
+        return torch.round(4 * weight) / 4
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient
+
+
+class _Slowed(torch.autograd.Function):
+    """The same values with a tenth of the gradient; `rows` get one too."""
+
+    @staticmethod
+    def forward(ctx, weight, rows):  # type: ignore[no-untyped-def]
+        ctx.shape = rows.shape
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient / 10, gradient.sum().expand(ctx.shape)
+
+
+OWN_FUNCTIONS = {
+    "rounded and scaled": lambda m, x: F.linear(m.first(x), _Rounded.apply(m.a) * m.c),
+    "computed and rounded": lambda m, x: F.linear(m.first(x), m.c * _Rounded.apply(m.a * 2), m.b),
+    "turned": lambda m, x: F.linear(m.first(x)[:, :3], _Slowed.apply(m.a, torch.zeros(1)).t()),
+    "with rows": lambda m, x: F.linear(x, m.c * _Slowed.apply(m.a, m.first(x))),
+}
+
+
+@pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("case", OWN_FUNCTIONS)
+def test_a_weight_from_an_autograd_function_is_the_loop(assert_like_loop, case, rows):
+    """Its forward is seen as it computes, without the gradients that its backward gives."""
+    parts = {"a": seeded(3, 4), "b": seeded(3), "c": seeded(3, 4, seed=1)}
+    assert_like_loop(From(OWN_FUNCTIONS[case], first=nn.Linear(4, 4), **parts), seeded(rows, 4))
+
+
+def test_a_buffer_into_which_rows_were_written_may_hold_rows():
+    weight, held = nn.Parameter(seeded(4)), torch.zeros(4, dtype=WIDE)
+    computed = Computed([weight], [held])
+    assert computed.behind((weight, held)) == (weight,)
+    held.copy_(weight * seeded(4))
+    assert computed.behind((weight, held)) is None
+
+
 FALLBACKS = {
     "bilinear": (nn.Bilinear(3, 3, 2), lambda m, x: m.layer(x, x)),
-    "weight norm": (
-        nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)),
-        lambda m, x: m.layer(x),
-    ),
     "transposed convolution": (nn.ConvTranspose1d(1, 2, 2), lambda m, x: m.layer(x.unsqueeze(1)).flatten(1)),
     "learned slope": (nn.PReLU(), lambda m, x: m.layer(x)),
     "attention with extra keys": (
@@ -255,7 +418,7 @@ def test_a_module_without_a_rule_whose_rows_are_not_first_is_still_the_loop(asse
             self.rate = nn.Parameter(torch.tensor(0.5, dtype=WIDE))
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.cumsum(x, 0) * torch.erf(self.rate)
+            return (1 + torch.cumsum(x, 0).abs()) ** self.rate
 
     def forward(m, x):  # type: ignore[no-untyped-def]
         return m.layer(m.first(x).transpose(0, 1)).transpose(0, 1)
@@ -271,7 +434,10 @@ def test_a_module_without_a_rule_that_is_called_twice_or_shared_is_the_loop(asse
     def shared(m, x):  # type: ignore[no-untyped-def]
         return m.layer(x) * torch.sin(m.layer.weight.exp())
 
-    for forward in (twice, shared):
+    def used_by_a_rule_too(m, x):  # type: ignore[no-untyped-def]
+        return m.layer(x) * m.layer.weight
+
+    for forward in (twice, shared, used_by_a_rule_too):
         with pytest.warns(FallbackWarning, match="layer.weight"):
             assert_like_loop(From(forward, layer=nn.PReLU(3)), seeded(3, 3))
 

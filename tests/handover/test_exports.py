@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import re
 import shutil
@@ -302,6 +303,20 @@ def test_files_around_the_model_that_veil_did_not_write_are_noticed(copies: dict
         assert all(name in out for name in names), out
 
 
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_card_that_promises_something_else_is_noticed(to: str, copies: dict[str, Path], veil: Program) -> None:
+    card = copies[to] / "MODEL_CARD.md"
+    card.write_text(card.read_text().replace("ε = 2", "ε = 0.1"))
+    code, out, _ = veil("verify", str(copies[to]))
+    assert (code, "MODEL_CARD.md is not the one that was exported" in out, CERTIFIED in out) == (1, True, False)
+    card.unlink()
+    assert veil("verify", str(copies[to]))[0] == 1
+    record = json.loads((copies[to] / "run.json").read_text())
+    (copies[to] / "run.json").write_text(json.dumps({"certificate": record["certificate"]}))
+    code, out, _ = veil("verify", str(copies[to]))
+    assert (code, "has no hash of MODEL_CARD.md" in out) == (1, True)
+
+
 def test_other_versions_of_known_packages_verify(copies: dict[str, Path], veil: Program) -> None:
     for to, names in {"container": ["requirements.txt"], "mlflow": ["requirements.txt", "conda.yaml"]}.items():
         for name in names:
@@ -474,6 +489,8 @@ def test_environments_without_veil_predict_alike(exported: dict[str, Path], run:
         needed = ["-r", str(exported["container"] / "requirements.txt"), *packages]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *needed], check=True, timeout=900)
         assert subprocess.run([python, "-I", "-c", "import veil"], check=False, capture_output=True).returncode == 1
-        outcome = subprocess.run([python, "-I", *map(str, words)], check=False, capture_output=True, text=True)
+        # Not -I: a program finds what lies beside it. Nothing else may lead to Veil.
+        alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        outcome = subprocess.run([python, *map(str, words)], check=False, capture_output=True, text=True, env=alone)
         assert outcome.returncode == 0, outcome.stderr
         alike(pd.read_csv(io.StringIO(outcome.stdout)), run)

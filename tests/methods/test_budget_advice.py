@@ -50,7 +50,20 @@ def test_every_variant_is_told_about_the_owner_with_the_smallest_budget(variant:
     found = budget_advice(rows().public, SETTINGS, variant=variant)  # type: ignore[arg-type]
     assert found.sentences[0].startswith('Owner "careful" (ε = 0.2) has 75 % of the rows')
     assert f"{100 * found.lowered.most_private.pull:.0f} % of the pull" in found.sentences[1]
-    assert "larger clip" in found.sentences[2]
+    assert f"everybody, it would have {100 * 0.75:.0f} % of the pull" in found.sentences[2]
+    assert "larger clip" in found.sentences[3]
+
+
+def test_one_budget_for_all_gives_every_owner_its_share_of_the_rows() -> None:
+    found = budget_advice(rows().public, SETTINGS)
+    assert {part.epsilon for part in found.equal.owners} == {0.2}
+    assert {part.owner: part.pull for part in found.equal.owners} == pytest.approx({"careful": 0.75, "open": 0.25})
+    shares = owner_shares("sample", 1.0, replace(rows().public, budgets=(0.2, 0.2)), SETTINGS)
+    assert found.equal.relative_noise == pytest.approx(shares.sigma / 100)
+    turned = Problem.from_arrays(
+        [[0.0]] * 4000, [0, 1] * 2000, owners=["a"] * 1000 + ["b"] * 3000, budgets={"a": 2.0, "b": 0.2}
+    )
+    assert "75 % of the pull" in budget_advice(turned.public, SETTINGS).sentences[2]
 
 
 def test_nearly_equal_budgets_need_no_advice() -> None:

@@ -97,15 +97,15 @@ def ends_of(controller: FdpgController, steps: int, norms: tuple[float, ...], ru
 
 @pytest.mark.statistical
 def test_groups_with_equal_norms_keep_rates_near_the_uniform_one() -> None:
-    """20 runs: in all but one in twenty no rate ends a fifth away; on average none is off by more than 5 %."""
+    """100 runs: in all but one in twenty no rate ends a quarter away; on average none is off by more than 5 %."""
     sizes = (2000, 2000, 2000, 100)
     cells = tuple(Cell(group, 0, size) for group, size in enumerate(sizes))
     facts = PublicFacts(tuple("abcd"), ("all",), cells, (4,), classes=("no", "yes"))
     given = Settings.checked(epsilon=2.0, delta=1e-5, steps=400, batch_size=200, seed=1)
     plan = methods.create("fdpg").plan(facts, given)
     for norm in (1.2, 3.0):
-        ends = ends_of(controller_of(plan), plan.steps, (norm,) * 4, 20)
-        assert np.quantile(np.abs(ends - 1).max(axis=1), 0.95) < 0.2
+        ends = ends_of(controller_of(plan), plan.steps, (norm,) * 4, 100)
+        assert np.quantile(np.abs(ends - 1).max(axis=1), 0.95) < 0.25
         assert np.abs(ends.mean(axis=0) - 1).max() < 0.05
 
 
@@ -143,6 +143,57 @@ def test_the_default_gives_every_group_the_length_back_that_clipping_took() -> N
 def test_rates_are_uniform_where_no_row_is_clipped_however_long_gradients_are() -> None:
     rates = settled(fdpg_plan(sustained=3.0, statistic_noise=0.01), ((0.1,), (0.9,)))
     assert rates[0] == pytest.approx(rates[1], rel=1e-3)
+
+
+def with_rate(rate: float | None, **options: object) -> Plan:
+    given = Settings.checked(epsilon=2.0, delta=1e-5, steps=60, batch_size=50, seed=1, learning_rate=rate)
+    return methods.create("fdpg", options).plan(TWO, given)
+
+
+def length_after(plan: Plan, norms: tuple[tuple[float, ...], ...]) -> float:
+    """What updates are multiplied by at the end of a run without noise, in which rows have these norms."""
+    controller = controller_of(plan)
+    sizes, state = np.array(plan.facts.group_sizes), controller.start()
+    for step in range(plan.steps):
+        parts = [[part.mean() for part in controller.norms.signal.parts(torch.tensor(own))] for own in norms]
+        state = controller.observe(
+            state, step, {"norms": (np.array(parts) * (sizes * state["rates"])[:, None]).T.ravel()}
+        )
+    release = controller.release(state, plan.steps - 1)
+    assert release.divisor is not None
+    assert release.divisor * float(state["length"][0]) == pytest.approx(controller.fair.batch)
+    return float(state["length"][0])
+
+
+def test_updates_get_the_length_back_that_clipping_took_from_all_rows() -> None:
+    plan = with_rate(0.1, statistic_noise=0.01)
+    assert length_after(plan, ((3.0,), (3.0,))) == pytest.approx(3.0)
+    assert length_after(plan, ((0.5, 4.0), (0.5, 4.0))) == pytest.approx(4.5 / 1.5)
+    assert length_after(plan, ((0.1,), (0.9,))) == 1.0, "no row is clipped"
+
+
+def test_updates_keep_their_length_where_the_learning_rate_knows_the_clip() -> None:
+    norms = ((3.0,), (3.0,))
+    assert length_after(with_rate(None, statistic_noise=0.01), norms) == 1.0
+    assert length_after(with_rate(0.1, statistic_noise=0.01, restore_length=False), norms) == 1.0
+    assert length_after(with_rate(None, statistic_noise=0.01, restore_length=True), norms) == pytest.approx(3.0)
+
+
+def test_a_longer_update_costs_no_more() -> None:
+    """The length divides what was released already: noise over bound, and so every event, is the same."""
+    plan = with_rate(0.1)
+    controller = controller_of(plan)
+    start = controller.start()
+    long = {**start, "length": np.array([4.0])}
+    assert controller.release(long, 0).divisor == controller.release(start, 0).divisor / 4  # type: ignore[operator]
+    assert controller.release(long, 0).events(TWO) == controller.release(start, 0).events(TWO)
+
+
+def test_a_sum_that_drowns_in_noise_lengthens_nothing() -> None:
+    controller = controller_of(with_rate(0.1))
+    few = np.array([5.0, 5.0, 0.5, 0.5])
+    assert controller.norms.lost(few, noise=1.0) == 1.0
+    assert controller.norms.lost(few, noise=0.1) > 1.0
 
 
 def test_pld_is_used_where_no_rate_exceeds_what_is_sustained_and_needs_less_noise() -> None:
@@ -334,6 +385,7 @@ def test_a_noisy_count_below_its_noise_gives_no_wild_rate() -> None:
         ({"bounding": "cut"}, "clip or normalise"),
         ({"notion": "luck"}, "gradient-norm"),
         ({"memory": 1.0}, "memory"),
+        ({"restore_length": True, "bounding": "normalise"}, "restore_length"),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(options: dict[str, object], message: str) -> None:

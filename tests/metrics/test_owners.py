@@ -48,6 +48,12 @@ def test_a_drop_is_measured_from_the_runs_own_peak_and_not_from_the_untrained_mo
     assert not initial_drop([0], [0.2]).happened
 
 
+def test_a_drop_that_is_over_within_the_first_quarter_is_seen() -> None:
+    found = initial_drop([1, 4, 40, 170, 450, 900, 3000], [0.145, 0.02, 0.0, 0.0, 0.16, 0.28, 0.57])
+    assert (found.start, found.end) == (4, 450)
+    assert found.depth == pytest.approx(0.145)
+
+
 def test_small_fluctuations_are_within_the_tolerance() -> None:
     assert not initial_drop([1, 2, 3], [0.5, 0.495, 0.6], tolerance=0.01).happened
     with pytest.raises(InputError):

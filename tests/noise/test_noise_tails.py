@@ -188,11 +188,13 @@ def test_secure_normals_with_few_bits_get_further_ones(monkeypatch):
     first = np.zeros(2000, dtype=np.uint64)
     first[1::2] = angles(1000).astype(np.uint64) << np.uint64(32)
     monkeypatch.setattr(secure, "word_stream", lambda key, start=0: stream_of(first))
-    normals = np.abs(secure.secure_normals(bytes(32), 1000))
+    normals = secure.secure_normals(bytes(32), 2000)
     monkeypatch.setattr(secure, "_AT_ONCE", 7)
-    assert np.array_equal(np.abs(secure.secure_normals(bytes(32), 1000)), normals)
-    cosines = np.abs(np.cos(2 * np.pi * ((first[1::2] >> np.uint64(11)) + 0.5) * 2.0**-53))
-    radius = normals / cosines
+    assert np.array_equal(secure.secure_normals(bytes(32), 2000), normals)
+    turns = 2 * np.pi * ((first[1::2] >> np.uint64(11)) + 0.5) * 2.0**-53
+    radius = np.hypot(normals[0::2], normals[1::2])
+    assert np.allclose(normals[0::2], radius * np.cos(turns), atol=1e-12)
+    assert np.allclose(normals[1::2], radius * np.sin(turns), atol=1e-12)
     assert radius.min() > 10.19
     # u is uniform below 2⁻⁷⁵.
     assert stats.kstest(np.exp(75 * np.log(2) - radius**2 / 2), "uniform").pvalue > REFUSE

@@ -1,5 +1,6 @@
 """The secure generator is ChaCha20, and a secure release keeps no trace of the value's low-order bits."""
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -96,6 +97,39 @@ def test_moving_the_value_by_grid_steps_moves_the_release_by_exactly_as_much(std
     other = secure.add_secure_gaussian(np.full(50, base + steps * grid), std, KEY)
     assert np.array_equal(other - one, np.full(50, steps * grid))
     assert np.array_equal(one / grid, np.rint(one / grid))
+
+
+def pairs_of(count, value=0.0):
+    """Releases of a value, two and two from the same bits."""
+    return secure.add_secure_gaussian(np.full(2 * count, value), 1.0, KEY).reshape(-1, 2)
+
+
+@pytest.mark.statistical
+def test_both_normals_of_a_pair_are_normal_and_independent():
+    pairs = pairs_of(200_000)
+    cells = np.histogram2d(*stats.norm.cdf(pairs).T, bins=24, range=[[0, 1], [0, 1]])[0]
+    assert stats.chisquare(cells.ravel()).pvalue > REFUSE
+    assert stats.pearsonr(pairs[1:, 0], pairs[:-1, 1]).pvalue > REFUSE
+    assert stats.kstest(np.exp(-np.square(pairs).sum(1) / 2), "uniform").pvalue > REFUSE
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("value", [0.0, 0.1, -1234.5678])
+def test_the_low_order_bits_of_a_pair_say_nothing_about_each_other(value):
+    low = (pairs_of(200_000, value) * 2**20).astype(np.int64) & 15
+    assert stats.chisquare(np.bincount(16 * low[:, 0] + low[:, 1], minlength=256)).pvalue > REFUSE
+
+
+def test_a_pair_lies_where_its_bits_say_to_the_last_digits_of_doubles():
+    words = secure.secure_words(KEY, 2000)
+    normals = secure.secure_normals(KEY, 2000)
+    for place in range(0, 2000, 2):
+        whole = (int(words[place]) << 11) + (int(words[place + 1]) & 2047)
+        radius = mpmath.sqrt(-2 * mpmath.log((mpmath.mpf(whole) + 0.5) / 2**75))
+        angle = 2 * mpmath.pi * (mpmath.mpf(int(words[place + 1]) >> 11) + 0.5) / 2**53
+        wanted = radius * mpmath.cos(angle), radius * mpmath.sin(angle)
+        assert abs(normals[place] - wanted[0]) < 2.0**-47
+        assert abs(normals[place + 1] - wanted[1]) < 2.0**-47
 
 
 @pytest.mark.statistical

@@ -5,8 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
 import zipfile
 from collections.abc import Callable
 from email.parser import Parser
@@ -19,28 +23,44 @@ Installed = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel, built from the source tree as a release builds it."""
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source archive and wheel, built as a release builds them: the wheel from the archive."""
     folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    environment = os.environ | {"SETUPTOOLS_SCM_PRETEND_VERSION": "9.8.7"}
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    environment = os.environ | {"SETUPTOOLS_SCM_PRETEND_VERSION": "9.8.7", "VEIL_URL": "https://example.org/veil"}
     done = subprocess.run(build, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    (file,) = folder.glob("*.whl")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    """The wheel."""
+    (file,) = dist.glob("*.whl")
     return file
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Run Python with the wheel's files in an empty folder; the source tree is out of reach."""
-    home, empty = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("empty")
-    with zipfile.ZipFile(wheel) as files:
-        files.extractall(home)
-    environment = {name: value for name, value in os.environ.items() if name != "VEIL_DATA"}
-    environment |= {"PYTHONPATH": str(home), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    """Run a program of a new environment that has the wheel, where there is neither source tree nor network.
 
-    def run(*words: str, folder: Path = empty) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, cwd=folder)
+    Dependencies are those of this environment: a path that a .pth file adds does not bring an editable Veil with it.
+    """
+    home, empty = tmp_path_factory.mktemp("venv"), tmp_path_factory.mktemp("empty")
+    venv.create(home, with_pip=False, symlinks=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    words = ["install", "--quiet", "--no-index", "--no-deps", "--ignore-installed", "--prefix", str(home), str(wheel)]
+    subprocess.run([str(home / "bin" / "python"), "-m", "pip", *words], check=True)
+    left_out = {"VEIL_DATA", "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment |= {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    alone = ["unshare", "--map-root-user", "--net"]  # where the system lets a user do so
+    cut_off = shutil.which("unshare") and subprocess.run([*alone, "true"], capture_output=True).returncode == 0
+
+    def run(program: str, *words: str, folder: Path = empty) -> subprocess.CompletedProcess[str]:
+        command = [*(alone if cut_off else []), str(home / "bin" / program), *words]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
 
     return run
 
@@ -53,6 +73,16 @@ def test_the_distribution_is_called_veil_dp_and_its_version_is_the_tag(wheel: Pa
     assert (fields["Name"], fields["Version"]) == ("veil-dp", "9.8.7")
     assert "veil = veil.cli:main" in scripts
     assert "veil-dp = veil.cli:main" in scripts
+    assert "Source, https://example.org/veil" in fields.get_all("Project-URL")
+
+
+def test_the_source_archive_has_everything_that_tests_and_site_need(dist: Path) -> None:
+    (archive,) = dist.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    needed = ("pyproject.toml", "Makefile", "README.md", "docs/index.md", "examples/adult.py", "tests/conftest.py")
+    assert [name for name in needed if name not in names] == []
+    assert not any(name.startswith((".venv", "build/", "dist/")) for name in names)
 
 
 def test_a_wheel_holds_every_file_that_is_not_python_and_nothing_but_the_package(wheel: Path) -> None:
@@ -67,7 +97,7 @@ def test_a_wheel_holds_every_file_that_is_not_python_and_nothing_but_the_package
 
 @pytest.mark.slow
 def test_a_wheel_trains_predicts_and_verifies_in_an_empty_folder(installed: Installed, tmp_path: Path) -> None:
-    where = installed("-c", "import veil; print(veil.__file__, veil.__version__)").stdout
+    where = installed("python", "-c", "import veil; print(veil.__file__, veil.__version__)").stdout
     assert str(ROOT) not in where
     assert "9.8.7" in where
     table = tmp_path / "people.csv"
@@ -76,18 +106,38 @@ def test_a_wheel_trains_predicts_and_verifies_in_an_empty_folder(installed: Inst
         write.writerow(["sex", "age", "bought"])
         write.writerows([("fm"[k % 2], 20 + k * 37 % 50, "yes" if k * 37 % 50 > 25 else "no") for k in range(600)])
     asked = ["people.csv", "--target", "bought", "--group", "sex", "--out", "run", "--json"]
-    trained = installed("-m", "veil.cli", "train", *asked, folder=tmp_path)
+    trained = installed("veil", "train", *asked, folder=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert json.loads(trained.stdout)["privacy"]["epsilon"] <= 1.0
-    predicted = installed("-m", "veil.cli", "predict", "run", "people.csv", "-o", "answers.csv", folder=tmp_path)
+    predicted = installed("veil", "predict", "run", "people.csv", "-o", "answers.csv", folder=tmp_path)
     assert predicted.returncode == 0, predicted.stderr
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 601
-    verified = installed("-m", "veil.cli", "verify", "run", folder=tmp_path)
+    verified = installed("veil-dp", "verify", "run", folder=tmp_path)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@pytest.mark.slow
+def test_an_example_runs_with_a_wheel_alone(installed: Installed, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "examples" / "own_model.py", tmp_path)
+    done = installed("python", "own_model.py", "--rows", "800", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ε" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_typed_client_is_checked_against_the_wheel(installed: Installed, tmp_path: Path) -> None:
+    """The package says that it is typed, and a type checker outside the source tree believes it."""
+    shutil.copy(Path(__file__).with_name("typed_client.py"), tmp_path)
+    (tmp_path / "wrong.py").write_text("import veil\n\nveil.fit(1, 2)\n", encoding="utf-8")
+    words = ("-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "--ignore-missing-imports")
+    done = installed("python", *words, "--follow-imports=silent", "typed_client.py", "wrong.py", folder=tmp_path)
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(errors) == 2, done.stdout + done.stderr
+    assert all(line.startswith("wrong.py:3") and "[arg-type]" in line for line in errors)
 
 
 @pytest.mark.long
 def test_the_demo_of_a_wheel_runs_in_an_empty_folder(installed: Installed, tmp_path: Path) -> None:
-    done = installed("-m", "veil.cli", "demo", folder=tmp_path)
+    done = installed("veil", "demo", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "worst group" in done.stdout

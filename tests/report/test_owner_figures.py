@@ -28,7 +28,7 @@ def test_a_run_with_budgets_shows_its_owners_and_says_what_the_tail_does() -> No
     assert figures["owners-tail"].note == sentence
     page = render_page([record])
     assert page.count(sentence) >= 2  # beside the figure and at the head of the section
-    assert "Findings of callbacks" not in page
+    assert "<h3>Findings</h3>" not in page
 
 
 def test_idp_sgd_has_no_tail_to_speak_of() -> None:

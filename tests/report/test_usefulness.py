@@ -48,11 +48,59 @@ def test_groups_of_one_class_are_judged_together() -> None:
     assert bad["sentence"] == "No better than a constant answer: do not use this model."
 
 
+def test_where_every_group_is_too_small_all_rows_are_judged_together() -> None:
+    one = [[380, 5], [15, 7]]
+    assert judged(noise=4.0, a=one)["unsure"] == ["a", "all rows"]
+    several = judged(noise=4.0, **dict.fromkeys("abcdefgh", one))
+    assert (several["useful"], several["unsure"]) == (True, list("abcdefgh"))
+    assert several["sentence"].startswith("Useful: better than a constant answer over all rows together. Too few rows")
+    nothing = judged(noise=4.0, **{name: [[380, 20], [12, 1]] for name in "abcdefgh"})
+    assert (nothing["useful"], "all rows" in nothing["no_better"]) == (False, True)
+    assert nothing["sentence"] == "No better than a constant answer: do not use this model."
+
+
+def test_more_than_two_classes_with_noise_are_judged_over_all_rows_and_said_so() -> None:
+    figures = {"by_group": {"f": {"n": 300, "accuracy": 0.8}}, "class_noise": 3.0}
+    good = usefulness({**figures, "by_class": {"a": [20, 80], "b": [25, 75], "c": [20, 80]}})
+    assert good is not None
+    assert good["sentence"] == "Useful: better than a constant answer over all rows together."
+    assert good["constant"] == {"all rows": pytest.approx(1 / 3)}
+    bad = usefulness({**figures, "by_class": {"a": [0, 280], "b": [14, 0], "c": [6, 0]}})
+    assert bad is None or not bad["useful"]
+
+
+def test_accuracy_of_skewed_labels_is_shown_beside_balanced_accuracy_and_the_best_constant_answer(
+    tmp_path: Path, veil: Program
+) -> None:
+    generator = np.random.default_rng(0)
+    table = pd.DataFrame({"a": generator.normal(size=3000), "sex": generator.choice(["f", "m"], 3000)})
+    table["y"] = np.where(generator.random(3000) < 0.9, "pass", "fail")
+    table.to_csv(tmp_path / "skewed.csv", index=False)
+    words = ("train", str(tmp_path / "skewed.csv"), "--target", "y", "--group", "sex", "--seed", "1")
+    code, said, _ = veil(*words, "--out", str(tmp_path / "run"))
+    assert code == 0
+    assert "balanced over classes" in said
+    assert "best constant answer" in said
+    assert "--group sex,y" in said
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    assert "| Balanced over classes | " in card
+    constant = next(line for line in card.splitlines() if line.startswith("| Best constant answer | "))
+    assert 0.85 < float(constant.split("|")[2].strip().split()[0]) / 100 < 0.95
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["verdict"]["skewed"] is True
+
+
 def test_three_classes_and_figures_without_counts() -> None:
     assert judged(g=[[80, 10, 10], [10, 80, 10], [10, 10, 80]])["useful"] is True
     assert judged(g=[[90, 5, 5], [88, 6, 6], [91, 5, 4]])["useful"] is False
     assert usefulness({"by_group": {"a": {"accuracy": 0.9}}}) is None
     assert usefulness({}) is None
+
+
+def test_a_card_of_rows_of_one_class_has_no_verdict_and_no_constant_answer() -> None:
+    run = make_run("asc", extras=True)
+    for score in run["metrics"]["by_group"].values():
+        score["confusion"] = [[0, 0], [0, 40]]
+    assert "Best constant answer" not in render_card(run)
 
 
 def test_numbers_are_judged_by_what_they_explain() -> None:
@@ -65,6 +113,7 @@ def test_numbers_are_judged_by_what_they_explain() -> None:
         "useful": True,
         "no_better": [],
         "unsure": [],
+        "constant": {},
         "sentence": "Useful: better than a constant answer in every measured group.",
     }
     assert (numbers(a=0.4, b=-0.1) or {})["no_better"] == ["b"]

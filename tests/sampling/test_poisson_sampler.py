@@ -173,3 +173,54 @@ def test_rates_that_are_no_probabilities_are_refused(rates):
 def test_an_empty_stratum_is_a_normal_stratum():
     sampler = PoissonSampler(Strata((np.array([], dtype=np.int64), np.array([4]))), (0.1, 1.0))
     assert sampler.draw(SEED, 0).tolist() == [4]
+
+
+def many_strata(rows=4000, count=100):
+    """Row r is of stratum r % count; rates from 1e-3 to 1, some dense and one 0."""
+    rates = np.geomspace(1e-3, 1.0, count)
+    rates[7] = 0.0
+    return Strata.from_labels(np.array([f"{row % count:03d}" for row in range(rows)])), rates
+
+
+@pytest.mark.statistical
+def test_each_of_many_strata_is_drawn_at_its_own_rate():
+    strata, rates = many_strata()
+    sampler, steps = PoissonSampler(strata, rates), 2000
+    table = np.zeros((steps, 4000), dtype=bool)
+    for step in range(steps):
+        rows = sampler.draw(SEED, step)
+        assert np.all(np.diff(rows) > 0)
+        table[step, rows] = True
+    # 100 strata and 4,000 rows are tested at once: each alarm is shared among them.
+    for label, rate in enumerate(rates):
+        hits = table[:, label::100]
+        assert stats.binomtest(int(hits.sum()), hits.size, rate).pvalue > REFUSE / 100
+        per_row = hits.sum(axis=0)
+        if 0 < rate < 1:
+            chances = 2 * np.minimum(stats.binom.cdf(per_row, steps, rate), stats.binom.sf(per_row - 1, steps, rate))
+            assert chances.min() > REFUSE / 4000
+
+
+@pytest.mark.statistical
+def test_rows_of_many_strata_are_independent_of_each_other():
+    strata = Strata.from_labels(np.arange(400) // 10)
+    rates = np.where(np.arange(40) % 2 == 0, 0.1, 0.4)
+    table = np.zeros((20_000, 400))
+    sampler = PoissonSampler(strata, rates)
+    for step, line in enumerate(table):
+        line[sampler.draw(SEED, step)] = 1.0
+    own = np.repeat(rates, 10)
+    table = (table - own) / np.sqrt(own * (1 - own))
+    products = (table.T @ table / np.sqrt(len(table)))[np.triu_indices(400, 1)]
+    # 79,800 products, each nearly N(0, 1): beyond 7 with probability 2e-7.
+    assert np.abs(products).max() < 7
+    assert abs(np.mean(products**2) - 1) < 6 * np.sqrt(2 / len(products))
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(place=st.integers(0, 999), step=st.integers(0, 1000))
+def test_taking_one_row_of_many_strata_away_leaves_all_others_as_they_were(place, step):
+    strata, rates = many_strata(rows=1000)
+    sampler, neighbour = PoissonSampler(strata, rates), PoissonSampler(strata.without_row(place), rates)
+    expected = [kept for kept in sampler.draw(SEED, step).tolist() if kept != place]
+    assert neighbour.draw(SEED, step).tolist() == expected

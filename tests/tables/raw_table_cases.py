@@ -1,4 +1,4 @@
-"""Twelve raw tables: eight of public data, as they are handed out, and four made-up ones with all that goes wrong."""
+"""Thirteen raw tables: eight of public data, as they are handed out, and five made-up ones with all that goes wrong."""
 
 from __future__ import annotations
 
@@ -141,6 +141,28 @@ def _wide(folder: Path) -> Path:
     return folder / "wide.feather"
 
 
+def _loans(folder: Path) -> Path:
+    """A file of Excel in UTF-16: currency, per cent, thousands, mixed units, columns of one name."""
+    draw = np.random.default_rng(4)
+    income, rate = draw.lognormal(11, 0.4, ROWS), draw.uniform(2, 25, ROWS)
+    weights = draw.uniform(50, 99, ROWS)
+    table = pd.DataFrame(
+        {
+            "Loan ID": [f"LN-{row:06}" for row in draw.permutation(ROWS)],
+            "Income": [f"${value:,.0f}" for value in income],
+            "Interest": [f"{value:.2f}%" for value in rate],
+            "Paid": np.where(draw.random(ROWS) < 0.1, "?", [f"{value:.2f}".replace(".", ",") for value in rate]),
+            "Weight": [f"{w:.1f} kg" if place % 3 else f"{1000 * w:.0f} g" for place, w in enumerate(weights)],
+            "Branch": draw.choice(["Köln", "Wien"], ROWS),
+            "Again": draw.integers(0, 9, ROWS),
+            "Default": np.where(rate + draw.normal(0, 5, ROWS) > 13, "yes", "no"),
+        }
+    )
+    table.columns = [*table.columns[:6], "Branch", "Default"]
+    table.to_csv(folder / "loans.csv", index=False, sep=";", encoding="utf-16")
+    return folder / "loans.csv"
+
+
 RAW = {
     "adult": Raw(_adult, "income", "sex"),
     "bank": Raw(_csv("bank_marketing/bank-full.csv"), "y", "marital"),
@@ -172,4 +194,5 @@ RAW = {
     ),
     "prices": Raw(_prices, "price", "district", ("--target-bounds", "0,300000"), ("numeric target",)),
     "wide": Raw(_wide, "better", "arm"),
+    "loans": Raw(_loans, "Default", "Branch", found=("written numbers", "duplicate heading")),
 }

@@ -79,6 +79,16 @@ def found(
     )
 
 
+def test_too_few_rows_for_the_budget_are_a_sentence_with_numbers_and_no_bounds_made_of_noise() -> None:
+    """80 rows where hundreds must agree: noise alone nearly stands out in some of twelve columns."""
+    rows = table(80)
+    wide = rows[["sex"]].assign(**{f"income {place}": rows["income"] for place in range(12)})
+    schema = Schema((SchemaColumn("sex", "group"), *(SchemaColumn(name, "numeric") for name in wide.columns[1:])))
+    for seed in range(20):  # without a look at the noisy number of rows, two of these are refused
+        with pytest.raises(InputError, match=r"must be in about [\d,]+ rows .* and there are about [\d,]+: "):
+            found(wide, GaussianNoise(Seed.from_int(seed)), share=0.1, schema=schema)
+
+
 @pytest.mark.parametrize("relation", list(Relation))
 def test_no_row_moves_the_counts_by_more_than_the_ledger_is_told(relation: Relation) -> None:
     rows = table(300)

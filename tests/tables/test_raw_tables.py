@@ -1,7 +1,8 @@
-"""Twelve raw tables from file to decision, by the commands of the README alone."""
+"""Thirteen raw tables from file to decision, by the commands of the README alone."""
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.handover.exported import run_elsewhere
 from tests.program import Program
 from tests.tables.raw_table_cases import RAW, clinic, survey
 from veil.handover.loaded import LoadedTableRun, load
 from veil.tables import read_table
+from veil.tables.looking import look_at_groups
 
 VALUES = ("Huber", "Gruber", "P00001", "fever", "treated")
 
@@ -70,6 +73,33 @@ def test_a_raw_table_is_trained_on_judged_and_predicted(name: str, tmp_path: Pat
     handed_over(tmp_path, Path(data))
 
 
+def test_a_file_of_excel_is_scored_alike_with_and_without_veil(tmp_path: Path, veil: Program) -> None:
+    data = RAW["loans"].write(tmp_path)
+    words = (
+        "--target",
+        "Default",
+        "--group",
+        "Branch",
+        "--epsilon",
+        "4",
+        "--seed",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    )
+    assert veil("train", str(data), *words)[0] == 0
+    columns = json.loads((tmp_path / "run" / "certificate.json").read_text())["columns"]
+    for name in ("Income", "Interest", "Paid"):
+        assert columns[name].startswith("feature: a number")
+    assert veil("export", str(tmp_path / "run"), "--to", "onnx", "-o", str(tmp_path / "handed"))[0] == 0
+    code, ours, err = veil("predict", str(tmp_path / "run"), str(data), "--probabilities")
+    assert code == 0, err
+    theirs = run_elsewhere(tmp_path / "handed" / "score.py", str(data))
+    assert theirs.returncode == 0, theirs.stderr
+    one, other = (pd.read_csv(io.StringIO(text)) for text in (ours, theirs.stdout))
+    np.testing.assert_allclose(one.iloc[:, 1:], other.iloc[:, 1:], atol=1e-6)
+
+
 def handed_over(folder: Path, data: Path) -> None:
     """The exported file gives, for the same rows, what the run gives."""
     from veil.handover.serving.score import Scorer
@@ -85,6 +115,22 @@ def handed_over(folder: Path, data: Path) -> None:
     else:
         low, high = run.predictor.target_range or (0.0, 1.0)
         assert np.abs(found["predicted"] - run.predict(table.head(300))).max() < 1e-6 * (high - low)
+
+
+def test_of_very_many_columns_some_are_shown_and_the_rest_counted(tmp_path: Path, veil: Program) -> None:
+    rows = {f"c{place}": np.arange(60) % (2 + place % 7) for place in range(230)} | {
+        f"e{place}": 1 for place in range(30)
+    }
+    rows |= {"y": ["no", "yes"] * 30, "g": ["f", "f", "m"] * 20}
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    words = (str(tmp_path / "t.csv"), "--target", "y", "--group", "g")
+    code, out, err = veil("data", "check", *words)
+    assert code == 0, err
+    assert "And 62 more columns" in out
+    assert out.index("│ y ") < out.index("│ c0 ")
+    code, _, err = veil("train", *words, "--dry-run")
+    assert code == 0, err
+    assert "and 10 more." in " ".join(err.split())
 
 
 def test_columns_the_certificate_does_not_own_up_to_are_noticed(tmp_path: Path, veil: Program) -> None:
@@ -170,3 +216,10 @@ def test_what_cannot_be_merged_or_learned_gets_a_sentence(
     code, _, err = veil("train", str(tmp_path / "a.csv"), "--target", "votes", "--group", "region", *words)
     assert code == 2
     assert sentence in err
+
+
+def test_the_advice_about_tiny_groups_can_be_followed() -> None:
+    (some,) = look_at_groups({"a": 400, "b": 9})
+    assert some.sentence.endswith("Merge such groups: --merge-groups-below 50.")
+    (every,) = look_at_groups({"a": 30, "b": 9})
+    assert every.sentence.endswith("choose a group column with fewer values.")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.people_cases import TRAIN, judged, write_people
 from tests.program import Program
+from veil.errors import InputError
 from veil.estimators import FairPrivateClassifier
 from veil.metrics.score_counts import Thresholds, thresholds_for
 from veil.tables.predicting import GroupThresholds
@@ -50,6 +51,25 @@ def test_figures_on_held_out_rows_carry_no_threshold_and_say_so(tmp_path: Path, 
     assert "has no figures that carry a threshold" in " ".join(err.split())
 
 
+def test_counts_by_probability_that_were_released_carry_a_threshold(tmp_path: Path, veil: Program) -> None:
+    people, run, out = str(write_people(tmp_path)), tmp_path / "run", str(tmp_path / "out.csv")
+    code, _, err = veil("train", people, *TRAIN, *SMALL, "--release-scores", "--holdout", "0.5", "--out", str(run))
+    assert code == 0, err
+    assert veil("verify", str(run))[0] == 0
+    record = json.loads((run / "scores.json").read_text())
+    assert record["noise"] > 0
+    code, _, err = veil("predict", str(run), people, "--threshold-for", "recall=0.9", "--probabilities", "-o", out)
+    assert code == 0, err
+    assert "By noisy counts of held-out rows, which the certificate covers: recall" in " ".join(err.split())
+    found, chosen = pd.read_csv(out), thresholds_for("recall=0.9", record)
+    assert ((found["predicted"] == "yes") == (found["probability of yes"] >= chosen.overall)).all()
+    with_truth = found[pd.read_csv(people)["rich"] == "yes"]
+    assert (with_truth["predicted"] == "yes").mean() > 0.8
+    words = ("train", *judged(Path(people)), *TRAIN, *SMALL, "--release-scores", "--out", str(tmp_path / "none"))
+    code, _, err = veil(*words)
+    assert (code, "--release-scores is for two classes and held-out rows" in " ".join(err.split())) == (2, True)
+
+
 def test_rows_without_a_group_are_a_group_of_their_own_if_asked_alike_in_command_and_estimator(
     tmp_path: Path, veil: Program
 ) -> None:
@@ -65,6 +85,8 @@ def test_rows_without_a_group_are_a_group_of_their_own_if_asked_alike_in_command
     assert code == 0, err
     found = set(json.loads(out)["privacy"]["by_group"])
     assert found == {"f", "m", "not said"}
+    with pytest.raises(InputError, match="name a group for such rows with missing_group"):
+        FairPrivateClassifier(epsilon=8).fit(table[["age", "town"]], table["rich"], sensitive_features=table["sex"])
     model = FairPrivateClassifier(epsilon=8, method="dp-sgd", missing_group="not said", random_state=1)
     model.fit(table[["age", "town"]], table["rich"], sensitive_features=table["sex"])
     assert set(model.certificate_.by_group) == found

@@ -135,6 +135,15 @@ def test_private_preprocessing_stands_in_the_ledger_and_within_the_budget(train:
     assert any("kind of each" in sentence for sentence in certificate["assumptions"])
 
 
+def test_a_table_whose_rows_are_all_held_out_ends_in_a_sentence(train: Any, tmp_path: Path) -> None:
+    place = tmp_path / "few.csv"
+    pd.DataFrame({"a": [0.0, 1.5, 3.0], "region": list("nsn"), "bought": [0, 1, 0]}).to_csv(place, index=False)
+    outcome = train("--private-preprocessing", "0.3", "--holdout", "0.99", "--method", "dp-sgd", data=place)
+    assert outcome.code == 2
+    assert "Traceback" not in outcome.err
+    assert "there are no rows" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("model", "private"), [("mlp", True), ("mlp", False), ("wide-and-deep", True), ("char-lstm", False)]
 )

@@ -156,7 +156,7 @@ def test_the_command_shows_what_a_search_costs_before_it_reads_a_row(
     assert code == 0
     assert found["epsilon"] == 1
     assert 0.8 < found["trial_epsilon"] < 0.95
-    assert found["expected_trials"] == pytest.approx(2.0)
+    assert found["expected_trials"] == pytest.approx(1.5)
     assert not (tmp_path / "run").exists()
     for more, reason in (
         (("--trials", "1"), "use veil train"),

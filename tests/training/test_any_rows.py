@@ -359,6 +359,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Problem.from_arrays(TOKENS, TOKENS, GROUPS, task="multi-label"),
         "neither 0 nor 1",
     ),
+    "targets in a dict": (
+        lambda: Problem.from_arrays(TOKENS, {"colour": CLASSES, "shape": CLASSES}, GROUPS),  # type: ignore[arg-type]
+        "several targets as columns",
+    ),
     "no target": (lambda: Problem.from_dataset([{"a": 1}], None), "which of a is the target"),
     "a key the model does not take": (
         lambda: veil.fit(Encoder(), Problem.from_arrays({"input_ids": TOKENS, "age": TOKENS}, CLASSES), **SETTINGS),

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 import veil
 from veil.errors import InputError
@@ -77,6 +78,32 @@ def test_views_differ_from_step_to_step_and_are_the_same_in_a_resumed_run(tmp_pa
     assert torch.equal(weights(undisturbed), weights(resumed))
     plain = small()
     veil.fit(plain, PROBLEM, loss=F.cross_entropy, **settings)
+    assert not torch.allclose(weights(plain), weights(resumed))
+
+
+class Shaken(Dataset[dict[str, Any]]):
+    """A data set whose transform draws random numbers of torch for every item."""
+
+    def __init__(self, by: float = 0.3) -> None:
+        self.by = by
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {"input": PROBLEM.batch(np.array([row]))[0][0] + self.by * torch.randn(()), "label": row % 2}
+
+
+def test_random_transforms_of_a_data_set_are_the_same_in_a_resumed_run(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "loss": F.cross_entropy, "checkpoint_every": 1}
+    undisturbed, resumed, plain = small(), small(), small()
+    rows = Problem.from_dataset(Shaken())
+    veil.fit(undisturbed, rows, **settings)
+    with pytest.raises(RuntimeError, match="cut short"):
+        veil.fit(small(), rows, out=tmp_path / "run", callbacks=[Stop()], **settings)
+    veil.fit(resumed, Problem.from_dataset(Shaken()), out=tmp_path / "run", resume=True, **settings)
+    assert torch.equal(weights(undisturbed), weights(resumed))
+    veil.fit(plain, Problem.from_dataset(Shaken(0.0)), **settings)
     assert not torch.allclose(weights(plain), weights(resumed))
 
 

@@ -266,3 +266,14 @@ def test_settings_that_were_typed_are_those_that_have_their_default() -> None:
 
 def test_what_a_validated_model_hides_is_seen() -> None:
     assert digest(with_private(1.0)) == digest(with_private(1.0)) != digest(with_private(2.0))
+
+
+def test_tables_with_lists_and_records_have_a_digest_of_their_values() -> None:
+    tables = [
+        pd.DataFrame({"parts": [np.array([1.0]), np.array([last])], "who": [{"name": "a"}, {"name": name}]})
+        for last, name in ((2.0, "b"), (2.0, "b"), (3.0, "b"), (2.0, "c"))
+    ]
+    first, same, *others = (digest(table) for table in tables)
+    assert first == same
+    assert first not in others
+    assert len(set(others)) == 2

@@ -99,6 +99,29 @@ FORMS: dict[str, tuple[Any, Problem, Callable[[], nn.Module], Any]] = {
 }
 
 
+class TwoHeads(nn.Module):
+    """One score for each of three colours, one for each of four shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.colour, self.shape = nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(4, 4)
+
+    def forward(self, values: Tensor) -> dict[str, Tensor]:
+        hidden = torch.tanh(self.body(values))
+        return {"colour": self.colour(hidden), "shape": self.shape(hidden)}
+
+
+def of_both(output: dict[str, Tensor], targets: Tensor) -> Tensor:
+    return per_row(output["colour"], targets[:, 0]) + per_row(output["shape"], targets[:, 1])
+
+
+@pytest.mark.parametrize("loss", [of_both, lambda model, batch: of_both(model(batch[0]), batch[1])])
+def test_several_targets_with_different_classes_train(loss: Any) -> None:
+    targets = torch.stack([torch.arange(ROWS) % 3, torch.arange(ROWS) % 4], 1)
+    run = veil.fit(TwoHeads(), Problem.from_arrays(X, targets), loss=loss, **SETTINGS)
+    assert not any("could not be tried" in sentence for sentence in run.certificate.not_covered)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_loss_of_outputs_and_targets_is_the_loss_of_each_row_alone(form: str) -> None:
     given, problem, build, wanted = FORMS[form]
@@ -185,14 +208,13 @@ WRONG: dict[str, tuple[Any, Callable[[], nn.Module], Problem, str]] = {
     "numbers for classes": (F.cross_entropy, linear, NUMBERS, r'do not take.*\(task="regression"\)'),
     "classes for numbers": (F.binary_cross_entropy_with_logits, linear, CLASSES, r'do not take.*\(task="classif'),
     "scores of another shape": (row_losses, lambda: nn.Linear(5, 2), CLASSES, "it must give 3 numbers per row"),
-    "checkpointing": (
-        lambda model, batch: per_row(
-            torch.utils.checkpoint.checkpoint(model, batch[0], use_reentrant=False).square(), batch[1]
-        ),
-        lambda: nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 3)),
+    "an unknown key of the output": (
+        lambda output, t: per_row(output["scores"], t),
+        lambda: Wrapped("dict"),
         CLASSES,
-        "gradient checkpointing.*turn it off",
+        "the loss takes neither outputs and targets .*'scores'",
     ),
+    "a function of something else": (lambda: 1.0, linear, CLASSES, "the loss takes neither outputs and targets"),
 }
 
 

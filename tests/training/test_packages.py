@@ -16,7 +16,7 @@ import veil
 from benchmarks._zoo import ARCHITECTURES, TINY, build, rows
 from benchmarks.gradients import per_row_loss
 from tests.gradients.conftest import loop
-from veil.gradients import GradientEngine, GradientError
+from veil.gradients import GradientEngine
 from veil.problem import Problem
 
 for package in ("transformers", "peft", "efficientnet_lite_pytorch"):
@@ -73,10 +73,7 @@ def test_a_real_architecture_trains_by_fit_and_by_a_loop_of_ones_own(name: str) 
     own = build(name, TINY)
     session = veil.session(own, problem, loss=F.cross_entropy, **SETTINGS)
     for inputs, targets in session:
-        if name == "DoRA":  # served by the fallback, which repeats the pass
-            session.step(F.cross_entropy)
-        else:
-            session.step(per_row_loss(own, (inputs, targets)) if len(targets) else torch.zeros(0))
+        session.step(per_row_loss(own, (inputs, targets)) if len(targets) else torch.zeros(0))
     assert session.finish().certificate.epsilon == run.certificate.epsilon
     for (part, one), other in zip(model.named_parameters(), own.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-5), f"fit and a session differ in {part}"
@@ -108,8 +105,15 @@ def test_a_table_of_datasets_trains() -> None:
     assert veil.fit(bert(), problem, evaluation=problem, **SETTINGS).metrics is not None
 
 
-def test_gradient_checkpointing_is_refused_before_anything_is_spent() -> None:
-    model = bert()
-    model.gradient_checkpointing_enable()
-    with pytest.raises(GradientError, match="micro_batch"):
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing_changes_nothing_but_memory(reentrant: bool) -> None:
+    def trained(checkpointing: bool) -> Any:
+        torch.manual_seed(0)
+        model = bert()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
         veil.fit(model, text(), **SETTINGS)
+        return model
+
+    for one, other in zip(trained(True).parameters(), trained(False).parameters(), strict=True):
+        assert torch.equal(one, other)

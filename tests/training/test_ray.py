@@ -65,3 +65,20 @@ def test_partitions_on_two_machines_of_which_one_dies_give_the_same_run(
     both = [sys.executable, "-m", "veil.cli", *train, "--test", tmp_path / "test.csv", "--workers", "2"]
     ran("tests.training.two_nodes", tmp_path / "both" / "ledger.jsonl", *both, "--out", tmp_path / "both")
     assert_same_runs(tmp_path / "both", tmp_path / "alone", 1)
+
+
+def test_a_search_on_ray_publishes_what_local_workers_do_and_nothing_of_its_trials(tmp_path: Path) -> None:
+    import numpy as np
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=800).round(3), "sex": rng.choice(["f", "m"], 800)})
+    table["ill"] = np.where(table["a"] + rng.normal(size=800) / 2 > 0, "yes", "no")
+    table.to_csv(tmp_path / "people.csv", index=False)
+    tune = ["tune", tmp_path / "people.csv", "--target", "ill", "--group", "sex", "--epsilon", "2", "--seed", "6"]
+    tune += ["--candidate", "auto steps=5", "--candidate", "group-gd steps=5", "--trials", "3"]
+    for backend in ("loky", "ray"):
+        ran("veil.cli", *tune, "--jobs", "2", "--backend", backend, "--out", tmp_path / backend)
+    for file in (*COMPARED, "selection.jsonl", "evaluation.jsonl"):
+        assert (tmp_path / "ray" / file).read_bytes() == (tmp_path / "loky" / file).read_bytes(), file
+    assert not (tmp_path / "ray" / "trials").exists()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from veil.accounting import Pld
-from veil.auditing.search_canaries import audit_search
+from veil.auditing.search_canaries import audit_search, best_of_trials, epsilon_of_best, fit_search
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.problem import Cell, PublicFacts
@@ -61,6 +61,27 @@ def test_a_share_uses_the_whole_budget_and_no_more(trials: float) -> None:
     assert naive.share.epsilon < search.share.epsilon < 1.0
 
 
+@pytest.mark.parametrize("shape", [0.0, 1.0, -0.5])
+def test_the_chance_that_all_trials_are_low_is_what_their_number_says(shape: float) -> None:
+    number, each = NumberOfTrials(0.1, shape), np.array([0.0, 0.2, 0.7, 0.99, 1.0])
+    counted = (number.chances(5000)[:, None] * each[None] ** np.arange(1, 5001)[:, None]).sum(axis=0)
+    assert number.chance_of_all_below(each) == pytest.approx(counted, abs=1e-6)
+
+
+@pytest.mark.statistical
+def test_noise_that_is_read_off_published_values_proves_what_there_is_and_no_more() -> None:
+    """Of 100 audits at 95 %, more than 10 would exceed the truth in less than 1 of 50 repetitions."""
+    search, distance = planned(10.0, epsilon=4.0, delta=0.1), 1.5
+    assert isinstance(search.trials, NumberOfTrials)
+    truth = epsilon_of_best(search.trials, distance, 0.1)
+    found = []
+    for number in range(100):
+        published = best_of_trials(search.trials, 60, np.random.default_rng(number)) / distance
+        found.append(fit_search(search, published, 1.0, Seed.from_int(number % 5)).epsilon)
+    assert sum(epsilon > truth for epsilon in found) <= 10
+    assert np.median(found) > 0.75 * truth
+
+
 def test_candidates_that_cannot_work_are_left_out_by_public_rules() -> None:
     texts = ("auto", "group-gd", "erm", "auto neighbours=replace-one", "auto aim=nonsense", "auto every=4")
     left_out = planned(texts=texts).left_out
@@ -74,6 +95,14 @@ def test_candidates_that_cannot_work_are_left_out_by_public_rules() -> None:
     assert "longest possible update" in found.left_out["dp-sgd model=mlp"]
     with pytest.raises(InputError, match="no candidate can work here"):
         planned(texts=("erm",))
+
+
+def test_methods_that_draw_batches_are_left_out_where_every_trial_is_charged() -> None:
+    both = [candidate("auto"), candidate("dp-sgd model=logistic")]
+    charged = plan_search(both, FACTS, Settings.checked(epsilon=1.0), 2)
+    assert [one.method for one in charged.candidates] == ["auto"]
+    assert "use selection" in charged.left_out["dp-sgd model=logistic"]
+    assert not plan_search(both, FACTS, Settings.checked(epsilon=1.0), NumberOfTrials.expecting(2.0)).left_out
 
 
 def test_an_audit_of_the_search_stays_below_its_certificate_and_catches_one_that_forgets_the_trials() -> None:

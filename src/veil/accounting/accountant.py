@@ -26,13 +26,42 @@ class Accountant(Protocol):
         ...
 
     def supports(self, event: Event) -> bool:
-        """Whether this accountant has a proved cost for the event."""
+        """Whether this accountant has a proved cost for the event.
+
+        Args:
+            event: One release.
+
+        Returns:
+            True if `epsilon` and `delta` accept it.
+        """
         ...
 
     def epsilon(self, events: Iterable[Event | Repeated], delta: float) -> float:
-        """The smallest ε ≥ 0 it can prove at this δ; `math.inf` when it can prove none."""
+        """The smallest ε ≥ 0 it can prove at this δ; `math.inf` when it can prove none.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            delta: δ of the statement, strictly between 0 and 1.
+
+        Returns:
+            ε ≥ 0, an upper bound on the true one; 0 for no events.
+
+        Raises:
+            AccountingError: δ is out of range, or the events have different relations.
+        """
         ...
 
     def delta(self, events: Iterable[Event | Repeated], epsilon: float) -> float:
-        """The smallest δ in [0, 1] it can prove at this ε."""
+        """The smallest δ in [0, 1] it can prove at this ε.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            epsilon: ε of the statement, at least 0.
+
+        Returns:
+            δ between 0 and 1, an upper bound on the true one.
+
+        Raises:
+            AccountingError: ε is negative, or the events have different relations.
+        """
         ...

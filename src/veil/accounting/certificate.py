@@ -86,6 +86,30 @@ class Certificate:
     learned, or why it was left out. `held_out` has the ε of rows that took no part in training, by the ledger of what
     was measured on them: in `by_group` and `by_owner` every row counts by the larger of the two. `model` has the
     hashes of the trained model (`model_digest.py`).
+
+    Args:
+        method: Name of the method.
+        private: Whether anything is promised.
+        epsilon: The largest ε of any row.
+        delta: δ of the statement.
+        relation: "add-remove" or "replace-one".
+        accountant: Which accountant computed ε: "pld" or "rdp".
+        by_group: ε of one row of each group.
+        by_owner: ε of one row of each owner.
+        budgets: ε that each owner allowed.
+        spent_by_group: ε of what was really released, by group: a reading, not the guarantee.
+        statement: The promise in words.
+        assumptions: What it relies on, one sentence each.
+        not_covered: What it leaves out, one sentence each.
+        facts: Public constants of the run.
+        ledger_check: Checksum of the ledger that it belongs to.
+        unit: What every ε is for.
+        by_rows: ε of a person with so many rows.
+        held_out: ε of rows that took no part in training.
+        generalisation: Bounds on the gap between training rows and new rows, by group.
+        generalisation_statement: The same in words.
+        columns: How each column was learned.
+        model: Hashes of the trained model.
     """
 
     method: str
@@ -112,23 +136,48 @@ class Certificate:
     model: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Plain JSON values.
+
+        Returns:
+            One entry for each field, as written to `certificate.json`.
+        """
         return asdict(self)
 
     def save(self, path: Path) -> None:
-        """Write `certificate.json`."""
+        """Write `certificate.json`.
+
+        Args:
+            path: The file to write; it is replaced as a whole, never left half written.
+        """
         text = json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n"
         write_whole(path, text.encode(), FOR_ALL)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Certificate:
-        """The certificate whose `as_json` this is."""
+        """The certificate whose `as_json` this is.
+
+        Args:
+            record: What `as_json` returned. Values are not checked; `load` checks them.
+
+        Returns:
+            The certificate.
+        """
         lists = {name: tuple(record[name]) for name in ("assumptions", "not_covered")}
         return cls(**{**record, **lists})
 
     @classmethod
     def load(cls, path: Path) -> Certificate:
-        """Read `certificate.json`; anything else raises `AccountingError`."""
+        """Read `certificate.json`.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The certificate.
+
+        Raises:
+            AccountingError: The file is not a certificate: a key is missing, or a value has the wrong kind.
+        """
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             _check_kinds(record)

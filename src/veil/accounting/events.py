@@ -61,6 +61,12 @@ class _OverAllRows:
 class Gaussian(_OverAllRows):
     """A sum over all rows plus Gaussian noise.
 
+    Args:
+        noise_multiplier: Standard deviation of the noise over the bound, above 0.
+        relation: The neighbouring relation.
+        one_sided: Whether values lie between 0 and the bound, so that replacing a row moves the sum by one bound, not
+            two.
+
     >>> Gaussian(2.0).reach, Gaussian(2.0, relation=Relation.REPLACE_ONE).reach
     (1, 2)
     """
@@ -68,7 +74,14 @@ class Gaussian(_OverAllRows):
 
 @dataclass(frozen=True, slots=True)
 class Laplace(_OverAllRows):
-    """A scalar sum over all rows plus Laplace noise; `noise_multiplier` is its scale b over the bound (not its σ)."""
+    """A scalar sum over all rows plus Laplace noise; `noise_multiplier` is its scale b over the bound (not its σ).
+
+    Args:
+        noise_multiplier: Scale of the noise over the bound, above 0.
+        relation: The neighbouring relation.
+        one_sided: Whether values lie between 0 and the bound, so that replacing a row moves the sum by one bound, not
+            two.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,11 @@ class PoissonGaussian:
 
     Under replace-one the pair that dominates is (1−q)·N(0) + q·N(±C); a one-sided value gains nothing that is
     proved, so there is no `one_sided` here.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the bound, above 0.
+        rate: Probability that a row takes part, above 0 and at most 1.
+        relation: The neighbouring relation.
     """
 
     noise_multiplier: float
@@ -90,7 +108,15 @@ class PoissonGaussian:
 
 @dataclass(frozen=True, slots=True)
 class SubsetGaussian:
-    """A sum over `batch` of `size` rows, drawn uniformly without replacement, plus Gaussian noise (replace-one)."""
+    """A sum over `batch` of `size` rows, drawn uniformly without replacement, plus Gaussian noise (replace-one).
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the bound, above 0.
+        size: Number of rows.
+        batch: How many of them take part.
+        one_sided: Whether values lie between 0 and the bound, so that replacing a row moves the sum by one bound, not
+            two.
+    """
 
     noise_multiplier: float
     size: int
@@ -120,6 +146,11 @@ class NoisyMax:
 
     `noise_multiplier` is the Gumbel scale over the bound on what one row adds to any one score. Scores that one
     neighbour moves all in the same direction are `monotone` and cost half the range.
+
+    Args:
+        noise_multiplier: Scale of the noise over the bound, above 0.
+        relation: The neighbouring relation.
+        monotone: Whether a neighbour moves all scores in the same direction.
     """
 
     noise_multiplier: float
@@ -142,6 +173,11 @@ class Tree:
 
     A row stands in at most one leaf and so moves at most one node per level. Trees that follow one another
     (restarts) cost no more than the tallest of them, because the row stands in only one.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise of a node over the bound, above 0.
+        leaves: Number of values, at least 1.
+        relation: The neighbouring relation.
     """
 
     noise_multiplier: float
@@ -158,7 +194,11 @@ class Tree:
         return (self.leaves - 1).bit_length() + 1
 
     def as_gaussian(self) -> Gaussian:
-        """The one Gaussian release that costs the same."""
+        """The one Gaussian release that costs the same.
+
+        Returns:
+            A Gaussian release whose noise multiplier is that of a node divided by √levels.
+        """
         return Gaussian(self.noise_multiplier / math.sqrt(self.levels), self.relation)
 
 
@@ -167,6 +207,10 @@ class Mixture:
     """With public probability `probability` the event happened to this row's group; otherwise nothing did.
 
     Whether it happened is itself visible, so the cost is that of the mixture with a release that tells nothing.
+
+    Args:
+        probability: Public probability that the event happened, between 0 and 1.
+        event: What happened then.
     """
 
     probability: float
@@ -186,6 +230,9 @@ class Envelope:
     """Any one of several events, chosen when the release is made, whatever was released before.
 
     It costs what dominates all of them, so a plan can fix it beforehand although the choice is open.
+
+    Args:
+        events: At least one event, all of one relation.
     """
 
     events: tuple[Gaussian | PoissonGaussian | SubsetGaussian, ...]
@@ -205,6 +252,9 @@ class Choice:
     """Any one whole run of several, each a composition of events, chosen when it starts, whatever was released before.
 
     It costs what dominates all of them: like an `Envelope`, but of runs.
+
+    Args:
+        runs: At least one run, each a list of events with how often.
 
     >>> Choice(((Repeated(Gaussian(1.0)),), (Repeated(Gaussian(2.0), 4),))).relation
     <Relation.ADD_REMOVE: 'add-remove'>
@@ -260,7 +310,12 @@ Event = Union[  # noqa: UP007
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The same event, `times` times over (adaptively composed)."""
+    """The same event, `times` times over (adaptively composed).
+
+    Args:
+        event: The event.
+        times: How often, at least 1.
+    """
 
     event: Event
     times: int = 1

@@ -48,19 +48,58 @@ class Gdp:
     approximate: bool = True
 
     def supports(self, event: Event) -> bool:
-        """Gaussians, trees of them, and Poisson-sampled ones."""
+        """Gaussians, trees of them, and Poisson-sampled ones.
+
+        Args:
+            event: One release.
+
+        Returns:
+            True if the event has a μ.
+        """
         return isinstance(event, kinds.Gaussian | kinds.PoissonGaussian | kinds.Tree)
 
     def mu(self, events: Iterable[Event | Repeated]) -> float:
-        """The μ of all events together."""
+        """The μ of all events together.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+
+        Returns:
+            μ ≥ 0; 0 for no events.
+
+        Raises:
+            AccountingError: An event is not supported, or the events have different relations.
+        """
         return math.sqrt(math.fsum(item.times * _squared_mu(item.event) for item in composable(events)))
 
     def epsilon(self, events: Iterable[Event | Repeated], delta: float) -> float:
-        """ε at δ of the limiting Gaussian: not a proof."""
+        """ε at δ of the limiting Gaussian: not a proof.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            delta: δ of the statement, strictly between 0 and 1.
+
+        Returns:
+            An approximation of ε, which may be below the true one.
+
+        Raises:
+            AccountingError: δ is out of range, or an event is not supported.
+        """
         check_delta(delta)
         return gaussian_epsilon(self.mu(events), delta)
 
     def delta(self, events: Iterable[Event | Repeated], epsilon: float) -> float:
-        """δ at ε of the limiting Gaussian: not a proof."""
+        """δ at ε of the limiting Gaussian: not a proof.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            epsilon: ε of the statement, at least 0.
+
+        Returns:
+            An approximation of δ, which may be below the true one.
+
+        Raises:
+            AccountingError: ε is negative, or an event is not supported.
+        """
         check_epsilon(epsilon)
         return gaussian_delta(self.mu(events), epsilon)

@@ -44,7 +44,14 @@ class LedgerDamaged(AccountingError):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One cell as the ledger knows it: whose rows, which budget, which rule."""
+    """One cell as the ledger knows it: whose rows, which budget, which rule.
+
+    Args:
+        group: Name of the group.
+        owner: Name of the owner.
+        budget: ε that the owner allows.
+        rule: What decides whether a further release is allowed.
+    """
 
     group: str
     owner: str
@@ -54,7 +61,15 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is fixed before the first release: the ledger's first line."""
+    """What is fixed before the first release: the ledger's first line.
+
+    Args:
+        relation: The neighbouring relation.
+        delta: δ of the run.
+        accountant: "pld" or "rdp".
+        accounts: One for each cell.
+        facts: Method, steps and other public constants, as JSON values.
+    """
 
     relation: Relation
     delta: float
@@ -69,7 +84,11 @@ class Terms:
         return all(isinstance(rule, TokenBucket) and len(rule.tokens) <= 1 and not _has_rungs(rule) for rule in rules)
 
     def as_json(self) -> dict[str, Any]:
-        """The first line; equal rules are written once."""
+        """The first line; equal rules are written once.
+
+        Returns:
+            The terms as plain JSON values; `from_json` reads them.
+        """
         rules: list[dict[str, Any]] = []
         accounts = []
         for account in self.accounts:
@@ -89,7 +108,17 @@ class Terms:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Terms:
-        """Read back the first line."""
+        """Read back the first line.
+
+        Args:
+            record: What `as_json` returned.
+
+        Returns:
+            The terms.
+
+        Raises:
+            LedgerDamaged: A key is missing, a value is not valid, or the format is not the one of this version.
+        """
         try:
             if record["format"] != FORMAT:
                 raise AccountingError(f"it has format {str(record['format'])[:20]}, this version reads {FORMAT}")
@@ -117,7 +146,12 @@ def _of_steps(rule: SpendingRule, steps: int) -> TokenBucket:
 
 
 class Ledger:
-    """Reservations per cell under the terms' rules; on disk when it has a path, else in memory only."""
+    """Reservations per cell under the terms' rules; on disk when it has a path, else in memory only.
+
+    Args:
+        terms: What is fixed before the first release.
+        path: The file to write, or None for memory alone.
+    """
 
     def __init__(self, terms: Terms, path: Path | None = None) -> None:
         """Start an empty ledger. An existing file is an error: open it instead."""
@@ -136,7 +170,17 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path) -> Ledger:
-        """Read a ledger back, dropping only a last line that a crash cut short (no release followed it)."""
+        """Read a ledger back, dropping only a last line that a crash cut short (no release followed it).
+
+        Args:
+            path: The file `ledger.jsonl`. A last line that was cut short is removed from it.
+
+        Returns:
+            The ledger, ready for further reservations. `recovered` is True if a line was dropped.
+
+        Raises:
+            LedgerDamaged: A line was changed, is missing, or is not valid.
+        """
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         ledger = cls.read(whole, path)
@@ -149,7 +193,18 @@ class Ledger:
 
     @classmethod
     def read(cls, content: bytes, path: Path | None = None) -> Ledger:
-        """The ledger with this content, whose last line is whole. Nothing is written."""
+        """The ledger with this content, whose last line is whole. Nothing is written.
+
+        Args:
+            content: All lines of a ledger.
+            path: Where further reservations are written; None keeps them in memory.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            LedgerDamaged: A line was changed, is missing, or is not valid.
+        """
         records, check = _read_lines(content)
         ledger = cls.__new__(cls)
         ledger.terms = Terms.from_json(records[0].get("terms", {}))
@@ -165,6 +220,17 @@ class Ledger:
         """The ledger of a resumed run: the one on disk if it has these terms, a new one if there is none.
 
         A file whose first line a crash cut short holds no reservation and is replaced.
+
+        Args:
+            terms: The terms of the resumed run.
+            path: The file `ledger.jsonl`.
+
+        Returns:
+            The ledger, ready for further reservations.
+
+        Raises:
+            AccountingError: The ledger on disk has other terms.
+            LedgerDamaged: A line was changed, is missing, or is not valid.
         """
         if path.exists() and b"\n" not in path.read_bytes():
             path.unlink()
@@ -187,7 +253,14 @@ class Ledger:
         return tuple(self._entries)
 
     def spent(self, cell: int) -> tuple[Repeated, ...]:
-        """What one cell has been charged so far."""
+        """What one cell has been charged so far.
+
+        Args:
+            cell: Number of the cell in `terms.accounts`.
+
+        Returns:
+            Each kind of release with how often it was charged.
+        """
         return tuple(Repeated(event, times) for event, times in self._spent[cell].items())
 
     def standing(self) -> Ledger:
@@ -196,6 +269,9 @@ class Ledger:
         These are the rules of the plan. Where the number of steps is public and all steps cost the same, the run is one
         of so many steps: nothing about it was chosen by looking at a release. It is as many as were reserved for
         whoever took part in most of them, since who takes part in a step may follow from releases.
+
+        Returns:
+            This ledger, or a copy of it with the rules of the steps that were made.
         """
         if self.terms.facts.get(STEPS_PUBLIC) is not True or not self.terms.steps_alike:
             return self
@@ -206,7 +282,14 @@ class Ledger:
         return view
 
     def upto(self, entries: int) -> Ledger:
-        """The ledger as it stood after its first `entries` reservations: for readings, not for spending."""
+        """The ledger as it stood after its first `entries` reservations: for readings, not for spending.
+
+        Args:
+            entries: How many reservations count.
+
+        Returns:
+            This ledger if it has no more; otherwise a copy in memory.
+        """
         if entries == len(self._entries):
             return self
         earlier = Ledger(self.terms)
@@ -217,10 +300,21 @@ class Ledger:
     def reserve(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> int:
         """Charge `count` releases, steps `first` onwards, to the cells in `events`; on disk when this returns.
 
-        Returns the number of entries in the ledger, this one included.
+        The same reservation made again (a resumed run that repeats the same releases with the same noise) costs nothing
+        more.
 
-        Refused with `BudgetExceeded`, before anything is written, if any cell's rule does not admit it. The same
-        reservation made again (a resumed run that repeats the same releases with the same noise) costs nothing more.
+        Args:
+            purpose: What is released, like "gradient".
+            first: The first step, counted from 0.
+            count: How many steps, at least 1.
+            events: What one step costs each cell that takes part, by number of the cell.
+
+        Returns:
+            The number of reservations in the ledger, this one included.
+
+        Raises:
+            BudgetExceeded: The rule of a cell does not allow it. Nothing was written.
+            AccountingError: The same step was reserved before with another cost.
         """
         record = self._record(purpose, first, count, events)
         earlier = self._made.get((purpose, first))

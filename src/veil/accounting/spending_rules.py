@@ -24,19 +24,55 @@ class SpendingRule(Protocol):
     """A rule for one cell: which further releases it admits and what it guarantees at the end."""
 
     def refusal(self, spent: Mapping[Event, int], asked: Repeated) -> str | None:
-        """Why `asked` may not happen after `spent`, or None if it may. Depends on public facts only."""
+        """Why `asked` may not happen after `spent`, or None if it may. Depends on public facts only.
+
+        Args:
+            spent: What was charged so far: each event with how often.
+            asked: The release that is asked for, with how often.
+
+        Returns:
+            The reason for a refusal as a sentence, or None if the release is allowed.
+        """
 
     def guarantee(self, delta: float, accountant: Accountant) -> float:
-        """The ε that holds whatever happened under this rule."""
+        """The ε that holds whatever happened under this rule.
+
+        Args:
+            delta: δ of the statement, strictly between 0 and 1.
+            accountant: Computes ε from events.
+
+        Returns:
+            ε of everything that the rule can allow.
+        """
 
     def total_variation(self, accountant: Accountant) -> float:
-        """The total variation distance between neighbours, whatever happened under this rule; at most 1."""
+        """The total variation distance between neighbours, whatever happened under this rule; at most 1.
+
+        Args:
+            accountant: Computes δ from events.
+
+        Returns:
+            A number between 0 and 1.
+        """
 
     def reading(self, spent: Iterable[Repeated], delta: float, accountant: Accountant) -> float:
-        """The ε of what has been spent so far; not a guarantee."""
+        """The ε of what has been spent so far; not a guarantee.
+
+        Args:
+            spent: What was charged so far.
+            delta: δ of the statement, strictly between 0 and 1.
+            accountant: Computes ε from events.
+
+        Returns:
+            ε of what was charged so far.
+        """
 
     def as_json(self) -> dict[str, Any]:
-        """The rule as plain JSON values."""
+        """The rule as plain JSON values.
+
+        Returns:
+            What a ledger stores of the rule; `rule` has its kind.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +83,9 @@ class TokenBucket:
     schedule that never looks at a released value is the special case with one possible order. A token may be an
     `Envelope`: it pays for any one of its events, whichever the run chooses.
 
+    Args:
+        tokens: Events with how often each may happen.
+
     >>> from veil.accounting import Gaussian
     >>> bucket = TokenBucket((Repeated(Gaussian(1.0), 2),))
     >>> bucket.refusal({Gaussian(1.0): 2}, Repeated(Gaussian(1.0)))
@@ -56,7 +95,15 @@ class TokenBucket:
     tokens: tuple[Repeated, ...]
 
     def refusal(self, spent: Mapping[Event, int], asked: Repeated) -> str | None:
-        """Reject what the plan has no token left for."""
+        """Reject what the plan has no token left for.
+
+        Args:
+            spent: What was charged so far: each event with how often.
+            asked: The release that is asked for, with how often.
+
+        Returns:
+            The reason for a refusal as a sentence, or None if the release is allowed.
+        """
         token = next((token for token in self.tokens if _pays_for(token.event, asked.event)), None)
         allowed = token.times if token else 0
         used = sum(times for event, times in spent.items() if token and _pays_for(token.event, event))
@@ -65,19 +112,47 @@ class TokenBucket:
         return f"the plan allows this release {allowed} times and {used} are spent"
 
     def guarantee(self, delta: float, accountant: Accountant) -> float:
-        """ε of all tokens together."""
+        """ε of all tokens together.
+
+        Args:
+            delta: δ of the statement, strictly between 0 and 1.
+            accountant: Computes ε from events.
+
+        Returns:
+            ε of everything that the rule can allow.
+        """
         return accountant.epsilon(self.tokens, delta)
 
     def total_variation(self, accountant: Accountant) -> float:
-        """δ of all tokens together at ε = 0."""
+        """δ of all tokens together at ε = 0.
+
+        Args:
+            accountant: Computes δ from events.
+
+        Returns:
+            A number between 0 and 1.
+        """
         return min(1.0, accountant.delta(self.tokens, 0.0))
 
     def reading(self, spent: Iterable[Repeated], delta: float, accountant: Accountant) -> float:
-        """ε of the tokens used so far."""
+        """ε of the tokens used so far.
+
+        Args:
+            spent: What was charged so far.
+            delta: δ of the statement, strictly between 0 and 1.
+            accountant: Computes ε from events.
+
+        Returns:
+            ε of what was charged so far.
+        """
         return accountant.epsilon(tuple(spent), delta)
 
     def as_json(self) -> dict[str, Any]:
-        """The rule as plain JSON values."""
+        """The rule as plain JSON values.
+
+        Returns:
+            What a ledger stores of the rule; `rule` has its kind.
+        """
         tokens = [{"event": to_json(token.event), "times": token.times} for token in self.tokens]
         return {"rule": "token-bucket", "tokens": tokens}
 
@@ -88,13 +163,25 @@ class RenyiFilter:
 
     Feldman and Zrnic (2021), Lécuyer (2021): the sum of adaptively chosen RDP costs at a fixed order, stopped before
     it exceeds ρ, is ρ-RDP at that order. The conversion to (ε, δ) happens at that order only.
+
+    Args:
+        order: The Rényi order, above 1.
+        rho: The largest sum of costs at this order.
     """
 
     order: float
     rho: float
 
     def refusal(self, spent: Mapping[Event, int], asked: Repeated) -> str | None:
-        """Reject what would bring the sum of costs above ρ."""
+        """Reject what would bring the sum of costs above ρ.
+
+        Args:
+            spent: What was charged so far: each event with how often.
+            asked: The release that is asked for, with how often.
+
+        Returns:
+            The reason for a refusal as a sentence, or None if the release is allowed.
+        """
         used = self._cost(Repeated(event, times) for event, times in spent.items())
         cost = self._cost([asked])
         if used + cost <= self.rho * (1 + 1e-12):
@@ -103,15 +190,39 @@ class RenyiFilter:
         return f"it costs {cost:.4g} at order {self.order:g} and {left:.4g} of {self.rho:.4g} are left"
 
     def guarantee(self, delta: float, accountant: Accountant) -> float:
-        """ρ converted at the fixed order (`accountant` plays no part)."""
+        """ρ converted at the fixed order (`accountant` plays no part).
+
+        Args:
+            delta: δ of the statement, strictly between 0 and 1.
+            accountant: Computes ε from events.
+
+        Returns:
+            ε of everything that the rule can allow.
+        """
         return float(epsilon_at_order(self.rho, self.order, delta))
 
     def total_variation(self, accountant: Accountant) -> float:
-        """What ρ proves at ε = 0 (`accountant` plays no part)."""
+        """What ρ proves at ε = 0 (`accountant` plays no part).
+
+        Args:
+            accountant: Computes δ from events.
+
+        Returns:
+            A number between 0 and 1.
+        """
         return float(np.exp(log_delta_at_order(self.rho, self.order, 0.0)))
 
     def reading(self, spent: Iterable[Repeated], delta: float, accountant: Accountant) -> float:
-        """The costs so far converted at the fixed order."""
+        """The costs so far converted at the fixed order.
+
+        Args:
+            spent: What was charged so far.
+            delta: δ of the statement, strictly between 0 and 1.
+            accountant: Computes ε from events.
+
+        Returns:
+            ε of what was charged so far.
+        """
         cost = self._cost(spent)
         return float(epsilon_at_order(cost, self.order, delta)) if cost > 0 else 0.0
 
@@ -119,7 +230,11 @@ class RenyiFilter:
         return sum(item.times * cost_at(item.event, self.order) for item in events)
 
     def as_json(self) -> dict[str, Any]:
-        """The rule as plain JSON values."""
+        """The rule as plain JSON values.
+
+        Returns:
+            What a ledger stores of the rule; `rule` has its kind.
+        """
         return {"rule": "renyi-filter", "order": self.order, "rho": self.rho}
 
 

@@ -21,6 +21,13 @@ class Finding:
     """What an attack shows about the rows of one group, one owner, or all: bounds on ε, a curve, or both.
 
     `above` names the bounds that exceed the guarantee even at the confidence corrected for all bounds.
+
+    Args:
+        rows: How many rows were attacked.
+        epsilon: What the certificate promises them.
+        bounds: Lower bounds of ε.
+        curve: True against false positives of the attack.
+        above: Names of the bounds that exceed the promise.
     """
 
     rows: int
@@ -32,13 +39,29 @@ class Finding:
     def bound(self, name: str) -> float:
         """The ε of a bound by its name.
 
+        Args:
+            name: Name of the bound, like "one-run".
+
+        Returns:
+            A lower bound of ε.
+
+        Raises:
+            StopIteration: There is no bound of this name.
+
         >>> Finding(10, 1.0, (LowerBound("one-run", 0.4, 0.95, "…"),)).bound("one-run")
         0.4
         """
         return next(bound.epsilon for bound in self.bounds if bound.name == name)
 
     def as_json(self, headline: str) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Plain JSON values.
+
+        Args:
+            headline: Name of the bound to show as `epsilon_lower`.
+
+        Returns:
+            ε, its lower bounds, and the curve of the attack where there is one.
+        """
         record: dict[str, Any] = {
             "rows": self.rows,
             "epsilon": self.epsilon,
@@ -55,6 +78,19 @@ class Audit:
 
     Each bound has `confidence`; the verdict over all `tests` of them has it too, because there each is tested at its
     share of the risk (Bonferroni).
+
+    Args:
+        attack: Name of the attack.
+        method: Name of the method.
+        delta: δ at which ε is bounded.
+        confidence: Of each bound, like 0.95.
+        headline: Name of the main bound.
+        overall: What was found about all rows.
+        by_group: The same by group.
+        by_owner: The same by owner.
+        seconds: How long it took.
+        details: Further values, as JSON.
+        tests: How many bounds were tested together.
     """
 
     attack: str
@@ -99,7 +135,11 @@ class Audit:
         return self.overall.bound(self.headline) if self.overall.bounds else None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values; the keys that the report reads are at the top level."""
+        """Plain JSON values; the keys that the report reads are at the top level.
+
+        Returns:
+            One audit as it stands in `audit.json`.
+        """
         assumptions = {bound.name: bound.assumption for bound in self.overall.bounds}
         record = {
             "attack": self.attack,
@@ -122,7 +162,14 @@ class Audit:
         return plain
 
     def save(self, folder: Path | str) -> Path:
-        """Add the audit to `audit.json` of a run folder; an earlier one of the same attack is replaced."""
+        """Add the audit to `audit.json` of a run folder; an earlier one of the same attack is replaced.
+
+        Args:
+            folder: The folder of a run.
+
+        Returns:
+            The path of `audit.json`.
+        """
         path = Path(folder) / FILE
         others = [one for one in read_audits(folder) if one.get("attack") != self.attack]
         text = json.dumps({"audits": [*others, self.as_json()]}, indent=1, ensure_ascii=False, allow_nan=False)

@@ -39,6 +39,7 @@ ASSUMPTIONS = {
     "clopper-pearson": "The coin flips are fair, and canaries do not influence each other's scores.",
     "gdp-fit": "Canaries do not influence each other, and the trade-off curve is Gaussian.",
     "fdp-fit": "Canaries do not influence each other, and the releases are those of the ledger except for the noise.",
+    "best-of-trials-fit": "Trials are Gaussian with unknown noise, and chosen by the value that the canary moves.",
 }
 
 
@@ -59,8 +60,8 @@ def _bound(name: str, epsilon: float, confidence: float) -> LowerBound:
 def least_share(successes: ArrayLike, tries: ArrayLike, confidence: float) -> Floats:
     """Clopper and Pearson's one-sided lower limit on a chance, element by element.
 
-    >>> least_share(90, 100, 0.95).round(3)
-    np.float64(0.836)
+    >>> round(float(least_share(90, 100, 0.95)), 3)
+    0.836
     """
     hits, all_of = np.asarray(successes, dtype=np.float64), np.asarray(tries, dtype=np.float64)
     found = betaincinv(np.maximum(hits, 1.0), all_of - hits + 1.0, 1.0 - confidence)

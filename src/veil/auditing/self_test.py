@@ -28,7 +28,13 @@ CHECKS_AT_MOST = 64
 
 @dataclass(frozen=True)
 class SelfTest:
-    """The result of every check. A sound method fails one or more with probability at most `false_alarms`."""
+    """The result of every check. A sound method fails one or more with probability at most `false_alarms`.
+
+    Args:
+        method: Name of the method.
+        checks: The result of each check.
+        false_alarms: The probability with which a sound method fails.
+    """
 
     method: str
     checks: tuple[Check, ...]
@@ -45,7 +51,11 @@ class SelfTest:
         return tuple(check.name for check in self.checks if not check.passed)
 
     def as_json(self) -> dict[str, Any]:
-        """What `veil audit --self-test --json` prints."""
+        """What `veil audit --self-test --json` prints.
+
+        Returns:
+            Whether the test passed, and the finding of each check.
+        """
         return {
             "method": self.method,
             "passed": self.passed,

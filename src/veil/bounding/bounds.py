@@ -59,13 +59,24 @@ class Bound(Protocol):
         ...
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        """A factor per row from the norms and losses of the batch and the cell of each row."""
+        """A factor per row from the norms and losses of the batch and the cell of each row.
+
+        Args:
+            per_row: Gradient norm and loss of each row of the batch.
+            cells: Number of the cell of each row.
+
+        Returns:
+            One factor for each row, by which its gradient is multiplied.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
     """Scale a row's gradient down to the limit of its cell where it is longer: min(1, C / ‖g‖).
+
+    Args:
+        limits: C of each cell.
 
     >>> from veil.gradients import PerRow
     >>> per_row = PerRow(torch.zeros(2), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool))
@@ -78,14 +89,27 @@ class Clip:
     needs_norms: bool = True
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        """min(1, C / ‖g‖)."""
+        """min(1, C / ‖g‖).
+
+        Args:
+            per_row: Gradient norm and loss of each row of the batch.
+            cells: Number of the cell of each row.
+
+        Returns:
+            One factor for each row, by which its gradient is multiplied.
+        """
         limits = by_row(self.limits, cells, per_row.norms.dtype)
         return torch.clamp(limits / per_row.norms.clamp_min(torch.finfo(per_row.norms.dtype).tiny), max=1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class TighterClip:
-    """Clip at `clips`, none above the limit that is charged: min(1, clip / ‖g‖)."""
+    """Clip at `clips`, none above the limit that is charged: min(1, clip / ‖g‖).
+
+    Args:
+        limits: The limit of each cell that is charged.
+        clips: The clip of each cell, at most its limit.
+    """
 
     limits: tuple[float, ...]
     clips: tuple[float, ...]
@@ -99,7 +123,15 @@ class TighterClip:
         )
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        """min(1, clip / ‖g‖)."""
+        """min(1, clip / ‖g‖).
+
+        Args:
+            per_row: Gradient norm and loss of each row of the batch.
+            cells: Number of the cell of each row.
+
+        Returns:
+            One factor for each row, by which its gradient is multiplied.
+        """
         return Clip(self.clips).weights(per_row, cells)
 
 
@@ -108,6 +140,10 @@ class UnitClip:
     """Clip at a threshold that moves, in units of the threshold: min(1/C, 1/‖g‖), so the limit is always 1.
 
     The noise is then the same whatever C is now, and so is the cost; the caller multiplies the released mean by C.
+
+    Args:
+        threshold: C.
+        cells: How many cells there are.
     """
 
     threshold: float
@@ -121,13 +157,26 @@ class UnitClip:
         return (1.0,) * self.cells
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        """min(1/C, 1/‖g‖)."""
+        """min(1/C, 1/‖g‖).
+
+        Args:
+            per_row: Gradient norm and loss of each row of the batch.
+            cells: Number of the cell of each row.
+
+        Returns:
+            One factor for each row, by which its gradient is multiplied.
+        """
         return 1.0 / per_row.norms.clamp_min(self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
 class Normalise:
-    """Give every row nearly the same length: R / (‖g‖ + γ), as AUTO-S does with γ = 0.01 (R is the limit)."""
+    """Give every row nearly the same length: R / (‖g‖ + γ), as AUTO-S does with γ = 0.01 (R is the limit).
+
+    Args:
+        limits: R of each cell.
+        gamma: γ, added to each norm; above 0.
+    """
 
     limits: tuple[float, ...]
     gamma: float = 0.01
@@ -138,14 +187,26 @@ class Normalise:
         require(self.gamma > 0, f"γ is {self.gamma}: it must be above 0")
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        """R / (‖g‖ + γ)."""
+        """R / (‖g‖ + γ).
+
+        Args:
+            per_row: Gradient norm and loss of each row of the batch.
+            cells: Number of the cell of each row.
+
+        Returns:
+            One factor for each row, by which its gradient is multiplied.
+        """
         limits = by_row(self.limits, cells, per_row.norms.dtype)
         return limits / (per_row.norms + self.gamma)
 
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """No limit at all: a fixed weight per cell, for methods that are not private."""
+    """No limit at all: a fixed weight per cell, for methods that are not private.
+
+    Args:
+        factors: The factor of each cell.
+    """
 
     factors: tuple[float, ...]
     row_local: bool = True
@@ -157,7 +218,15 @@ class Weighted:
         return tuple(float("inf") for _ in self.factors)
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        """The cell's factor."""
+        """The cell's factor.
+
+        Args:
+            per_row: Gradient norm and loss of each row of the batch.
+            cells: Number of the cell of each row.
+
+        Returns:
+            One factor for each row, by which its gradient is multiplied.
+        """
         return by_row(self.factors, cells, per_row.losses.dtype)
 
 

@@ -18,6 +18,9 @@ class UnitGroupClip:
     The limit is 1 for every cell, so noise and cost are the same whatever the thresholds are now; the caller multiplies
     the released mean by max C. A cell whose threshold is below the largest moves the sum by less than it is charged.
 
+    Args:
+        thresholds: C_k of each cell.
+
     >>> from veil.gradients import PerRow
     >>> per_row = PerRow(torch.zeros(2), torch.tensor([8.0, 8.0]), torch.ones(2, dtype=torch.bool))
     >>> UnitGroupClip((1.0, 2.0)).weights(per_row, torch.tensor([0, 1])) * per_row.norms
@@ -39,7 +42,15 @@ class UnitGroupClip:
         return (1.0,) * len(self.thresholds)
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        """min(1, C_k/‖g‖) / max C."""
+        """min(1, C_k/‖g‖) / max C.
+
+        Args:
+            per_row: Gradient norm and loss of each row of the batch.
+            cells: Number of the cell of each row.
+
+        Returns:
+            One factor for each row, by which its gradient is multiplied.
+        """
         own = torch.tensor(self.thresholds, dtype=per_row.norms.dtype)[cells]
         return torch.clamp(own / per_row.norms.clamp_min(torch.finfo(per_row.norms.dtype).tiny), max=1.0) / self.largest
 
@@ -47,6 +58,10 @@ class UnitGroupClip:
 @dataclass(frozen=True, slots=True)
 class GlobalScale:
     """Rows up to Z are all scaled by C/Z, which keeps directions and relative lengths; longer ones are clipped to C.
+
+    Args:
+        limits: C of each cell.
+        ceiling: Z.
 
     >>> from veil.gradients import PerRow
     >>> per_row = PerRow(torch.zeros(3), torch.tensor([1.0, 4.0, 8.0]), torch.ones(3, dtype=torch.bool))
@@ -60,6 +75,14 @@ class GlobalScale:
     needs_norms: bool = True
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        """C / max(‖g‖, Z)."""
+        """C / max(‖g‖, Z).
+
+        Args:
+            per_row: Gradient norm and loss of each row of the batch.
+            cells: Number of the cell of each row.
+
+        Returns:
+            One factor for each row, by which its gradient is multiplied.
+        """
         limits = by_row(self.limits, cells, per_row.norms.dtype)
         return limits / per_row.norms.clamp_min(self.ceiling)

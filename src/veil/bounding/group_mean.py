@@ -12,7 +12,12 @@ from veil.gradients import PerRow
 
 @dataclass(frozen=True, slots=True)
 class GroupMean:
-    """Σ_g λ_g · mean over the drawn rows of group g: a row's weight depends on who else was drawn. Not private."""
+    """Σ_g λ_g · mean over the drawn rows of group g: a row's weight depends on who else was drawn. Not private.
+
+    Args:
+        group_weights: λ of each group.
+        group_of_cell: Number of the group of each cell.
+    """
 
     group_weights: tuple[float, ...]
     group_of_cell: tuple[int, ...]
@@ -25,7 +30,15 @@ class GroupMean:
         return tuple(float("inf") for _ in self.group_of_cell)
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        """λ_g over the number of drawn rows of g."""
+        """λ_g over the number of drawn rows of g.
+
+        Args:
+            per_row: Gradient norm and loss of each row of the batch.
+            cells: Number of the cell of each row.
+
+        Returns:
+            One factor for each row, by which its gradient is multiplied.
+        """
         groups = torch.tensor(self.group_of_cell)[cells]
         counts = torch.bincount(groups, minlength=len(self.group_weights)).clamp_min(1)
         shares = torch.tensor(self.group_weights, dtype=per_row.losses.dtype) / counts

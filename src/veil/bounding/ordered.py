@@ -61,6 +61,11 @@ class BetaTail:
 
     Its integral is γ·(x·I_x(α, β) − α/(α+β)·I_x(α+1, β)) at x = u/γ. α = β = 1 is a straight line.
 
+    Args:
+        length: γ, above 0.
+        alpha: α, between 0.01 and 1000.
+        beta: β, between 0.01 and 1000.
+
     >>> BetaTail(2.0).lost(np.array([0.0, 1.0, 2.0, 9.0]))
     array([0.  , 0.75, 1.  , 1.  ])
     """
@@ -75,7 +80,14 @@ class BetaTail:
             require(0.01 <= value <= 1000, f"{name} is {value}: it must be between 0.01 and 1000")
 
     def lost(self, distance: Floats) -> Floats:
-        """In closed form."""
+        """In closed form.
+
+        Args:
+            distance: Distances from the end of the line, at least 0.
+
+        Returns:
+            For each distance, how much importance is lost between it and the end.
+        """
         x = np.minimum(distance / self.length, 1.0)
         if self.alpha == self.beta == 1.0:
             return self.length * (x - 0.5 * x * x)
@@ -87,6 +99,10 @@ class BetaTail:
 @dataclass(frozen=True, slots=True)
 class StepTail:
     """Equal parts of the tail, each of one importance: `levels` from the front of the tail to its end.
+
+    Args:
+        length: Length of the tail, above 0.
+        levels: Importance of each part, from the front to the end.
 
     >>> StepTail(2.0, (0.5, 0.0)).lost(np.array([1.0, 2.0, 3.0]))
     array([1. , 1.5, 1.5])
@@ -100,7 +116,14 @@ class StepTail:
         check_importance(self.levels)
 
     def lost(self, distance: Floats) -> Floats:
-        """Straight between the edges of the parts."""
+        """Straight between the edges of the parts.
+
+        Args:
+            distance: Distances from the end of the line, at least 0.
+
+        Returns:
+            For each distance, how much importance is lost between it and the end.
+        """
         taken = 1.0 - np.array(self.levels[::-1])
         edges = np.linspace(0.0, self.length, len(taken) + 1)
         areas = np.concatenate([[0.0], np.cumsum(taken) * (self.length / len(taken))])
@@ -110,6 +133,10 @@ class StepTail:
 @dataclass(frozen=True, slots=True)
 class LinearTail:
     """Importance given at equal distances, from the front of the tail to its end, and joined by straight lines.
+
+    Args:
+        length: Length of the tail, above 0.
+        points: Importance at equal distances, from the front to the end.
 
     >>> LinearTail(2.0, (1.0, 0.0)).lost(np.array([1.0, 2.0]))
     array([0.75, 1.  ])
@@ -124,7 +151,14 @@ class LinearTail:
         check_importance(self.points)
 
     def lost(self, distance: Floats) -> Floats:
-        """Trapezia up to the point below, and a piece of the next one."""
+        """Trapezia up to the point below, and a piece of the next one.
+
+        Args:
+            distance: Distances from the end of the line, at least 0.
+
+        Returns:
+            For each distance, how much importance is lost between it and the end.
+        """
         taken = 1.0 - np.array(self.points[::-1])
         pieces = len(taken) - 1
         width = self.length / pieces
@@ -228,6 +262,12 @@ class Ordered:
     first, then the loss), "random" (by a hash of the row's loss and norm, which are its own as well). Losses are cut to
     multiples of 1/4096 (for the hash, losses and norms to 1/16): should the last digits of a loss depend on the size of
     the batch, as some matrix products have it, they do not decide who goes first.
+
+    Args:
+        inner: A bound that looks at one row at a time.
+        tail: How importance falls towards the end of the line.
+        order: "loss", "ascending", "owner" or "random".
+        ranks: Rank of each cell, for the order by owner.
     """
 
     inner: Bound
@@ -259,12 +299,26 @@ class Ordered:
 
         Only rows in the tail change their weight when a row comes or goes. Their stretches are γ and one threshold
         long together, and each weight is rounded twice (with and without the newcomer) by half a unit.
+
+        Args:
+            dtype: The precision of the weights.
+
+        Returns:
+            A share of the limit, by which all weights are lowered.
         """
         largest, smallest = max(self.limits), self._smallest()
         return torch.finfo(dtype).eps * (self.tail.length + largest + smallest) / smallest
 
     def weights(self, per_row: PerRow, cells: Tensor) -> Tensor:
-        """The inner weight times ρ."""
+        """The inner weight times ρ.
+
+        Args:
+            per_row: Gradient norm and loss of each row of the batch.
+            cells: Number of the cell of each row.
+
+        Returns:
+            One factor for each row, by which its gradient is multiplied.
+        """
         dtype = per_row.norms.dtype
         norms = per_row.norms.detach().cpu().numpy().astype(np.float64)
         limits = np.array(self.limits)[cells.numpy()]
@@ -275,7 +329,16 @@ class Ordered:
         return torch.from_numpy(weights).to(per_row.norms.device, dtype)
 
     def line(self, losses: Floats, norms: Floats, cells: NDArray[np.int64]) -> NDArray[np.intp]:
-        """The rows from the front of the line to its end."""
+        """The rows from the front of the line to its end.
+
+        Args:
+            losses: Loss of each row of the batch.
+            norms: Gradient norm of each row.
+            cells: Number of the cell of each row.
+
+        Returns:
+            Positions in the batch, the front of the line first.
+        """
         if self.order == "random":
             return descending(_hash(np.floor(losses * 16.0), np.floor(norms * 16.0)))
         scores = np.floor(losses * 4096.0)

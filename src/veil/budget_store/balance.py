@@ -18,7 +18,14 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The (ε, δ) limit of a row over all runs, optionally for one group or owner."""
+    """The (ε, δ) limit of a row over all runs, optionally for one group or owner.
+
+    Args:
+        epsilon: ε over all runs, above 0 and finite.
+        delta: δ over all runs, at least 0 and below 1.
+        group: Its group, or None for all.
+        owner: Its owner, or None for all.
+    """
 
     epsilon: float
     delta: float
@@ -30,11 +37,22 @@ class Limit:
         require(0 <= self.delta < 1, f"delta is {self.delta}: it must be at least 0 and below 1")
 
     def covers(self, cell: Cell) -> bool:
-        """Whether the rows of a cell are under this limit."""
+        """Whether the rows of a cell are under this limit.
+
+        Args:
+            cell: Group and owner.
+
+        Returns:
+            True if the limit counts what is charged to the cell.
+        """
         return self.group in (None, cell[0]) and self.owner in (None, cell[1])
 
     def name(self) -> str:
-        """The limit in words."""
+        """The limit in words.
+
+        Returns:
+            Like `group "Female"`, or "every row".
+        """
         parts = [f'group "{self.group}"' if self.group else "", f'owner "{self.owner}"' if self.owner else ""]
         return ", ".join(part for part in parts if part) or "every row"
 
@@ -44,19 +62,37 @@ class Charge:
     """One run: the largest cost of any of its cells, and the cost of each cell where its groups are the budget's.
 
     A cell that the run does not name pays the largest: rows may have been there under another name.
+
+    Args:
+        most: The largest cost of any cell.
+        cells: Cost by group and owner.
     """
 
     most: Cost
     cells: Mapping[Cell, Cost] = field(default_factory=dict)
 
     def to(self, cell: Cell) -> Cost:
-        """The cost to the rows of a cell."""
+        """The cost to the rows of a cell.
+
+        Args:
+            cell: Group and owner.
+
+        Returns:
+            The cost of the cell; the highest of the run if the cell is not listed.
+        """
         return self.cells.get(cell, self.most)
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A limit and what is charged against it. `left` is the share that is left, between 0 and 1."""
+    """A limit and what is charged against it. `left` is the share that is left, between 0 and 1.
+
+    Args:
+        limit: The limit.
+        spent_epsilon: ε that is charged.
+        spent_delta: δ that is charged.
+        left: The share that is left.
+    """
 
     limit: Limit
     spent_epsilon: float
@@ -74,7 +110,11 @@ class Balance:
         return max(self.limit.delta - self.spent_delta, 0.0)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, with `null` for every group or owner."""
+        """Plain values, with `null` for every group or owner.
+
+        Returns:
+            The limit, what is spent and what is left.
+        """
         return {
             "group": self.limit.group,
             "owner": self.limit.owner,

@@ -32,7 +32,13 @@ def checked_name(name: str, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a run to every row of a cell: (ε, δ), and the Rényi cost if the budget uses it."""
+    """The cost of a run to every row of a cell: (ε, δ), and the Rényi cost if the budget uses it.
+
+    Args:
+        epsilon: ε of the run.
+        delta: δ of the run.
+        rho: Rényi cost at the order of the budget, or None.
+    """
 
     epsilon: float
     delta: float
@@ -51,6 +57,15 @@ class DataSet:
     `groups` and `owner` name the columns that make its groups and owners: only a run that has the same ones is charged
     group by group. `order` is that of the Rényi costs, chosen when the budget is made. `person` names the column of
     people where the budget is theirs; else it is each row's.
+
+    Args:
+        name: Name of the data set.
+        relation: The neighbouring relation of all runs.
+        groups: Columns that make the groups.
+        owner: Column of the owners, or "".
+        composition: How runs add up: "sum" (ε and δ) or "renyi".
+        order: Order of the Rényi costs.
+        person: Column of people, or "".
     """
 
     name: str

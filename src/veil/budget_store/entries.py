@@ -19,7 +19,15 @@ State = Literal["reserved", "running", "finished", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What a run may spend: the largest cost to any row and, where its groups are the budget's, that of each cell."""
+    """What a run may spend: the largest cost to any row and, where its groups are the budget's, that of each cell.
+
+    Args:
+        run: Name of the run.
+        most: The largest cost to any row.
+        cells: Cost by group and owner.
+        method: Name of the method.
+        note: Free text.
+    """
 
     run: str
     most: Cost
@@ -38,7 +46,20 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One run as the store keeps it. What is not cancelled is charged, whatever became of the run."""
+    """One run as the store keeps it. What is not cancelled is charged, whatever became of the run.
+
+    Args:
+        dataset: Name of the data set.
+        run: Name of the run.
+        claim: The run's own mark.
+        state: "reserved", "running", "finished" or "cancelled".
+        most: The largest cost to any row.
+        method: Name of the method.
+        note: Free text.
+        reserved: When it was reserved, as ISO time.
+        begun: When it read its first row, or None.
+        ended: When it finished or was cancelled, or None.
+    """
 
     dataset: str
     run: str
@@ -62,7 +83,11 @@ class Entry:
         return self.charged and self.note.startswith(NOT_CHARGED)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values.
+
+        Returns:
+            One run as `veil budget history --json` lists it.
+        """
         return {
             "dataset": self.dataset,
             "run": self.run,

@@ -30,6 +30,14 @@ class RunReservation:
     """A run's own reservation: `begin` before the first row is read, `finish` at the end, `cancel` if none was read.
 
     `state` is the state found at the start: an earlier attempt in the same folder may have begun already.
+
+    Args:
+        store: The budget store.
+        dataset: Name of the data set.
+        spending: What the run may cost.
+        claim: The run's own mark.
+        folder: Where the run is stored, or None.
+        state: The state found at the start.
     """
 
     store: BudgetStore
@@ -55,7 +63,14 @@ class RunReservation:
         self.keep("cancelled")
 
     def snapshot(self, state: str) -> dict[str, Any]:
-        """What a report shows: what this run took, and how the budget stands at this moment."""
+        """What a report shows: what this run took, and how the budget stands at this moment.
+
+        Args:
+            state: The state of the run: "reserved", "running", "finished" or "cancelled".
+
+        Returns:
+            The values that the report of the run shows.
+        """
         most = self.spending.most
         return {
             "store": self.store.place,
@@ -73,7 +88,11 @@ class RunReservation:
         }
 
     def keep(self, state: str) -> None:
-        """Write the snapshot into the run's folder, where there is one."""
+        """Write the snapshot into the run's folder, where there is one.
+
+        Args:
+            state: The state of the run, as for `snapshot`.
+        """
         if self.folder is not None:
             _write(self.folder / SNAPSHOT, self.snapshot(state))
 

@@ -50,7 +50,13 @@ T = TypeVar("T")
 
 
 class BudgetStore:
-    """An open budget store; safe to use from many processes and machines at once."""
+    """An open budget store; safe to use from many processes and machines at once.
+
+    Args:
+        url: Address of the database. `BudgetStore.open` and `create` take a file or a URL instead.
+        engine: The connection.
+        patience: How many seconds a broken connection is retried.
+    """
 
     def __init__(self, url: URL, engine: Engine, patience: float) -> None:
         self._url, self._engine, self._patience = url, engine, patience
@@ -85,7 +91,18 @@ class BudgetStore:
 
     @classmethod
     def create(cls, place: str | Path, *, patience: float = PATIENCE) -> BudgetStore:
-        """Open an existing store, or create one without data sets."""
+        """Open an existing store, or create one without data sets.
+
+        Args:
+            place: An SQLite file or a PostgreSQL URL.
+            patience: How many seconds a broken connection is retried.
+
+        Returns:
+            The store.
+
+        Raises:
+            InputError: The place cannot be reached, or holds something else.
+        """
         url = store_url(place)
         if url.get_backend_name() == "sqlite":
             new_file(url)
@@ -103,7 +120,17 @@ class BudgetStore:
         return shown(self._url)
 
     def add_dataset(self, dataset: DataSet, *, epsilon: float, delta: float) -> None:
-        """Add a data set with a limit of (ε, δ) per row for all runs together."""
+        """Add a data set with a limit of (ε, δ) per row for all runs together.
+
+        Args:
+            dataset: Its name, neighbouring relation, group columns and way of composition.
+            epsilon: The limit of ε, above 0.
+            delta: The limit of δ.
+
+        Raises:
+            InputError: The data set has a budget already, or a limit is out of range.
+            AccountingError: The composition cannot enforce the limit, such as Rényi composition with δ = 0.
+        """
         if dataset.composition == "renyi" and dataset.order is None:
             dataset = replace(dataset, order=order_for(epsilon, delta))
         total = Limit(epsilon, delta)
@@ -130,7 +157,15 @@ class BudgetStore:
         self._do(act)
 
     def add_limit(self, dataset: str, limit: Limit) -> None:
-        """Add a limit for a group or an owner, or lower it. A limit cannot be raised."""
+        """Add a limit for a group or an owner, or lower it. A limit cannot be raised.
+
+        Args:
+            dataset: Name of the data set.
+            limit: The limit with its group, its owner, or both.
+
+        Raises:
+            InputError: There is no such data set, or the limit is above the present one.
+        """
         checked_name(limit.group or "-", "the name of a group")
         checked_name(limit.owner or "-", "the name of an owner")
 
@@ -152,11 +187,25 @@ class BudgetStore:
         self._do(act)
 
     def dataset(self, name: str) -> DataSet:
-        """What was fixed when the budget was made."""
+        """What was fixed when the budget was made.
+
+        Args:
+            name: Name of the data set.
+
+        Returns:
+            Its relation, group columns and way of composition.
+
+        Raises:
+            InputError: There is no such data set.
+        """
         return self._look(lambda connection: _dataset(_found(connection, name)))
 
     def names(self) -> list[str]:
-        """All data sets that have a budget."""
+        """All data sets that have a budget.
+
+        Returns:
+            The names in alphabetical order.
+        """
         found = self._look(lambda c: list(c.execute(select(datasets.c.name).order_by(datasets.c.name)).scalars()))
         return [str(name) for name in found]
 
@@ -165,6 +214,18 @@ class BudgetStore:
 
         `claim` is the run's own mark. Repeating the call with the same mark (a resumed run, a broken connection) costs
         nothing more; another run of the same name is rejected.
+
+        Args:
+            dataset: Name of the data set.
+            spending: The run and what it costs each cell.
+            claim: The run's own mark; None makes a new one.
+
+        Returns:
+            The run as it stands in the store.
+
+        Raises:
+            BudgetExceeded: A limit would be exceeded. Nothing was charged.
+            InputError: There is no such data set, or another run has this name.
         """
         mark = claim or new_claim()
 
@@ -191,19 +252,53 @@ class BudgetStore:
         return self._do(act)
 
     def begin(self, dataset: str, claim: str) -> None:
-        """Record that rows are read from now on: the reservation can no longer be cancelled."""
+        """Record that rows are read from now on: the reservation can no longer be cancelled.
+
+        Args:
+            dataset: Name of the data set.
+            claim: The run's own mark.
+
+        Raises:
+            InputError: There is no such data set or run, or the run is in another state.
+        """
         self._move(dataset, runs.c.claim == claim, ("reserved", "running"), "running")
 
     def finish(self, dataset: str, claim: str) -> None:
-        """Record that the run is done. Its reservation stays charged."""
+        """Record that the run is done. Its reservation stays charged.
+
+        Args:
+            dataset: Name of the data set.
+            claim: The run's own mark.
+
+        Raises:
+            InputError: There is no such data set or run, or the run is in another state.
+        """
         self._move(dataset, runs.c.claim == claim, ("running", "finished"), "finished")
 
     def cancel(self, dataset: str, run: str) -> None:
-        """Cancel a reservation; rejected once the run has begun to read rows."""
+        """Cancel a reservation; rejected once the run has begun to read rows.
+
+        Args:
+            dataset: Name of the data set.
+            run: Name of the run.
+
+        Raises:
+            InputError: There is no such data set or run, or the run has begun.
+        """
         self._move(dataset, runs.c.name == run, ("reserved", "cancelled"), "cancelled")
 
     def balances(self, dataset: str) -> list[Balance]:
-        """Every limit of a data set and what is charged against it."""
+        """Every limit of a data set and what is charged against it.
+
+        Args:
+            dataset: Name of the data set.
+
+        Returns:
+            One balance for each limit.
+
+        Raises:
+            InputError: There is no such data set.
+        """
 
         def act(connection: Connection) -> list[Balance]:
             row = _found(connection, dataset)
@@ -213,7 +308,17 @@ class BudgetStore:
         return self._look(act)
 
     def history(self, dataset: str) -> list[Entry]:
-        """All runs in the order of their reservations."""
+        """All runs in the order of their reservations.
+
+        Args:
+            dataset: Name of the data set.
+
+        Returns:
+            One entry for each run, cancelled ones included.
+
+        Raises:
+            InputError: There is no such data set.
+        """
 
         def act(connection: Connection) -> list[Entry]:
             row = _found(connection, dataset)
@@ -223,7 +328,16 @@ class BudgetStore:
         return self._look(act)
 
     def remark(self, dataset: str, claim: str, note: str) -> None:
-        """Add a note to a run, such as what it reads from the rows at no charge."""
+        """Add a note to a run, such as what it reads from the rows at no charge.
+
+        Args:
+            dataset: Name of the data set.
+            claim: The run's own mark.
+            note: One line of text.
+
+        Raises:
+            InputError: There is no such data set, or the note is too long or has unprintable characters.
+        """
         checked_name(note, "a note")
 
         def act(connection: Connection) -> None:

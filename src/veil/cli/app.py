@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -94,6 +94,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(number)
 
 
+def _say_stopped(reason: Stopped) -> NoReturn:
+    say_error(f"{reason}. The reserved budget stays charged; continue a started run with --resume.")
+    sys.exit(reason.code)
+
+
 def _end_in_group(code: str | int | None) -> None:
     """End a process of a group at once: torch's threads may abort one that Python takes apart, and stop the others."""
     distributed = sys.modules.get("torch.distributed")
@@ -131,9 +136,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Stopped as reason:
-        say_error(f"{reason}. The reserved budget stays charged; continue a started run with --resume.")
-        sys.exit(reason.code)
+        _say_stopped(reason)
     except (MemoryError, RuntimeError) as error:
+        if isinstance(error.__cause__, Stopped):  # Python 3.11 wraps what is raised while a module defines a class
+            _say_stopped(error.__cause__)
         # torch reports a failed allocation as a RuntimeError; anything else is a fault that must be seen whole.
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise

@@ -59,6 +59,7 @@ def compare(
     if request.data == BUNDLED:
         given = {name: value for name, value in ADULT.items() if not getattr(request, name)}
         request = request.model_copy(update=given)
+    request = request.model_copy(update={"methods": _with_presets(request.methods)})
     wanted, workers = checked_requirements(request.require), Workers(jobs, backend)
     if request.data != BUNDLED and request.test is None:
         _require_data(str(request.data))
@@ -68,6 +69,15 @@ def compare(
     opened = _opened(request)
     found = _compare(request, opened, out, workers, silent=json or quiet)
     _show(found, opened.not_covered, out, json, wanted)
+
+
+def _with_presets(names: Sequence[str]) -> tuple[str, ...]:
+    """Methods, each once; a preset stands for its method, which has the preset's model here anyway."""
+    if "best" not in names:
+        return tuple(names)
+    from veil.training.presets import PRESETS
+
+    return tuple(dict.fromkeys(PRESETS[name].method if name in PRESETS else name for name in names))
 
 
 def _compare_held_out(request: CompareRequest, out: Path, workers: Workers, *, silent: bool) -> Comparison:
@@ -128,11 +138,13 @@ def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, 
     checks = judge(found.records, wanted) if found.records else Checks("no run")
     if json:
         said = {"advice": _advice(found.summary()), "report": str(page) if page else None}
-        print_json({**found.as_json(), **checks.as_json(), **said})
+        print_json({**found.as_json(), **checks.as_json(), **said, "usefulness": _usefulness(found.rows)})
     else:
         stdout.print(_table(found.summary()))
         if (advice := _advice(found.summary())) is not None:
             stdout.print(advice, soft_wrap=True, highlight=False, markup=False)
+        for method, judged in _usefulness(found.rows).items():
+            stdout.print(f"{method}: {judged['sentence']}", soft_wrap=True, highlight=False, markup=False)
         for label, sentence in found.failures.items():
             stdout.print(f"failed: {label}: {sentence}", soft_wrap=True, highlight=False, markup=False)
         print_verdict(checks)
@@ -161,6 +173,27 @@ def _advice(summary: list[dict[str, Any]]) -> str | None:
 
 
 _SURE = 0.05
+
+
+def _usefulness(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """In how many of its runs each method is better than a constant answer; with skewed labels, by how much."""
+    from veil.report.usefulness import ALL, skewed, usefulness
+
+    found: dict[str, dict[str, Any]] = {}
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = [row["metrics"] for row in rows if row["method"] == method and row["metrics"]]
+        judged = [one for one in map(usefulness, own) if one is not None]
+        if not judged:
+            continue
+        useful = sum(one["useful"] for one in judged)
+        said = f"better than a constant answer in {useful} of {len(judged)} runs."
+        balanced = [m["balanced_accuracy"] for m in own if m.get("balanced_accuracy") is not None]
+        if any(map(skewed, own)) and balanced:
+            constant = sum(one["constant"][ALL] for one in judged) / len(judged)
+            said += f" Balanced over classes {percent(sum(balanced) / len(balanced))} %"
+            said += f"; the best constant answer has an accuracy of {percent(constant)} %."
+        found[method] = {"runs": len(judged), "useful": useful, "sentence": said}
+    return found
 
 
 def _budgets(text: str) -> list[float]:

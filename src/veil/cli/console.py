@@ -58,6 +58,8 @@ def people_sentence(by_rows: Mapping[str, float]) -> str:
 
 def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -> Table:
     """Methods side by side: accuracy per group, worst, average, overall, ε; errors where numbers are predicted."""
+    from veil.report.usefulness import ALL, constant_answers, skewed
+
     of_group = of_rows(summaries[0]["metrics"])
     numbers = of_group != "accuracy"
     shown = error if numbers else percent
@@ -83,7 +85,11 @@ def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -
         ("average of groups", f"average_group_{word}"),
         ("overall", of_group),
     ):
-        table.add_row(label, "", "", *(shown(m[key]) for m in metrics), style="bold" if "worst" in label else "")
+        values = [shown(m[key]) + (within_noise(m) if label == "overall" else "") for m in metrics]
+        table.add_row(label, "", "", *values, style="bold" if "worst" in label else "")
+    if any(map(skewed, metrics)):  # then a high accuracy may be that of a constant answer
+        table.add_row("balanced over classes", "", "", *(percent(m.get("balanced_accuracy")) for m in metrics))
+        table.add_row("best constant answer", "", "", *(percent(constant_answers(m).get(ALL)) for m in metrics))
     if numbers:
         table.add_row("always answering the mean", "", "", *(error(m["error_of_the_mean"]) for m in metrics))
         table.add_row("variance explained, %", "", "", *(percent(m["r2"]) for m in metrics))
@@ -97,6 +103,30 @@ def results_table(summaries: list[dict[str, Any]], group_rows: dict[str, int]) -
     lines = [not_measured(summaries), whose]
     table.caption = "\n".join(line for line in lines if line) or None
     return table
+
+
+def within_noise(metrics: Mapping[str, Any]) -> str:
+    """What is added to an overall accuracy of which the released noise is more than a point: twice its deviation."""
+    spread = 200 * (metrics.get("accuracy_noise") or 0.0)
+    return f" ± {spread:.0f}" if spread > 1 else ""
+
+
+def print_usefulness(metrics: Mapping[str, Any], config: Mapping[str, Any], findings: Mapping[str, Any]) -> None:
+    """Whether the model is of use, in a sentence; and what to try where rare classes were not found."""
+    from veil.report.usefulness import beside_no_privacy, skewed, usefulness
+
+    found, said = usefulness(metrics), []
+    if found is not None:
+        said.append(found["sentence"])
+        target, groups = config.get("target"), list(config.get("group") or ())
+        if not found["useful"] and skewed(metrics) and target and target not in groups:
+            crossed = ",".join(map(str, [*groups, target]))
+            said.append(
+                f"One class has most rows. Groups crossed with the target make the others count: --group {crossed}."
+            )
+    for sentence in (*said, beside_no_privacy(findings)):
+        if sentence:
+            stdout.print(sentence, soft_wrap=True, highlight=False, markup=False)
 
 
 def of_rows(metrics: dict[str, Any]) -> str:

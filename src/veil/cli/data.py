@@ -72,6 +72,9 @@ def fetch(name: Annotated[str, typer.Argument(help="A data set; see `veil data l
         stdout.print(place, soft_wrap=True, highlight=False)
 
 
+MOST_SHOWN = 200
+
+
 @data_app.command("check")
 @asks(RowsRequest)
 def check(context: typer.Context, json: Json = False) -> None:
@@ -88,9 +91,14 @@ def check(context: typer.Context, json: Json = False) -> None:
     page = Table(title="Columns", title_justify="left")
     for heading in ("column", "role", "how it is learned, or why it is left out"):
         page.add_column(heading)
-    for use in found.uses:
+    uses = found.uses
+    if len(uses) > MOST_SHOWN:  # those with a role of their own come first
+        uses = tuple(sorted(uses, key=lambda use: use.role in ("feature", "left out"))[:MOST_SHOWN])
+    for use in uses:
         page.add_row(*(text.replace("[", r"\[") for text in (use.column, use.role, use.how)))
     stdout.print(page)
+    if len(found.uses) > MOST_SHOWN:
+        stdout.print(f"And {len(found.uses) - MOST_SHOWN:,} more columns: --json lists all.", highlight=False)
     stdout.print(f"\n{found.task}", soft_wrap=True, highlight=False, markup=False)
     for name, rows in found.groups.items():
         stdout.print(f"  {name}: {rows:,} rows", soft_wrap=True, highlight=False, markup=False)

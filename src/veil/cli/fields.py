@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
+from operator import getitem
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -89,7 +90,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         about = typer.Option(
             help=field.description, autocompletion=_COMPLETIONS.get(name), envvar=_extra(field).get("envvar")
         )
-    annotation: Any = Annotated.__class_getitem__((kind, about))  # type: ignore[attr-defined]
+    annotation: Any = getitem(Annotated, (kind, about))
     given = inspect.Parameter.empty if default is PydanticUndefined else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=annotation)
 

@@ -29,8 +29,8 @@ def predict(
         str | None,
         typer.Option(
             metavar="AIM",
-            help="Two classes: the threshold that serves an aim best on the run's public --test rows: accuracy, "
-            "worst-group, rate=SHARE, recall=SHARE, or equal-recall (a threshold of each group).",
+            help="Two classes: the threshold that serves an aim best on the run's public --test rows, or by the counts "
+            "of --release-scores: accuracy, worst-group, rate=SHARE, recall=SHARE, or equal-recall (of each group).",
         ),
     ] = None,
     keep: Annotated[str, typer.Option(help="Columns of the new rows to copy, comma-separated.")] = "",
@@ -50,7 +50,7 @@ def predict(
     if chosen is not None:
         for name, value in (chosen.chosen.by_group or {"all rows": chosen.chosen.overall}).items():
             stderr.print(f"Threshold of {name}: {value:g}", soft_wrap=True, highlight=False, markup=False)
-        said = f"On the public rows of the run: {chosen.chosen.reached}."
+        said = f"{chosen.source}: {chosen.chosen.reached}."
         stderr.print(said, soft_wrap=True, highlight=False, markup=False)
     pieces = predict_pieces(
         predictor,

@@ -52,7 +52,8 @@ class ProgressBar(Callback):
 
     def on_start(self, plan: Plan) -> None:
         """Show the bar, or the first line."""
-        self._bar.start()
+        if not self._bar.disable:
+            self._bar.start()
         self._task = self._bar.add_task(plan.method, total=plan.steps, budget="", figures="")
         self._trained = time.monotonic()
         self._say(f"training: {plan.method}, {plan.steps:,} steps")
@@ -71,13 +72,14 @@ class ProgressBar(Callback):
             done, of = report.step + 1, report.plan.steps
             left = (time.monotonic() - self._trained) / done * (of - done)
             shown = [f"step {done:,} of {of:,}", *(text for text in fields.values() if text)]
-            self._doing = ", ".join([*shown, f"about {duration_in_words(left)} left"])
+            self._doing = ", ".join([*shown, f"{duration_in_words(left)} left"])
             if time.monotonic() - self._said >= SECONDS_BETWEEN_LINES:
                 self._say(self._doing)
 
     def on_end(self) -> None:
         """Leave the last state on the screen."""
-        self._bar.stop()
+        if not self._bar.disable:  # older versions of rich end a bar with a line, shown or not
+            self._bar.stop()
         self._doing = "measuring and writing the report"
 
     def _report(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from veil.cli.config_file import config_text
-from veil.cli.console import people_sentence, print_json, results_table, stderr, stdout
+from veil.cli.console import people_sentence, print_json, print_usefulness, results_table, stderr, stdout
 from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import checked_requirements, judge, print_verdict
@@ -167,7 +167,7 @@ def _show_plan(request: Request, json: bool) -> None:
     for sentence in () if advice is None else advice.sentences:
         stdout.print(sentence, soft_wrap=True, highlight=False)
     if found.seconds is not None:
-        stdout.print(f"Training would take about {duration_in_words(found.seconds)} on this machine.", highlight=False)
+        stdout.print(f"Training takes {duration_in_words(found.seconds)} on this machine.", highlight=False)
 
 
 def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
@@ -186,9 +186,7 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
                 what = "Accuracy is" if run.plan.facts.task == "classification" else "Errors are"
                 of = "people (one row each)" if run.plan.facts.unit == "person" else "rows"
                 stdout.print(f"{what} from held-out {of}, released with noise{covered}.")
-            verdict = usefulness(summary["metrics"])
-            if verdict is not None:
-                stdout.print(verdict["sentence"], soft_wrap=True, highlight=False, markup=False)
+            print_usefulness(summary["metrics"], run.config, run.findings)
         if "Training rows" in run.findings:
             stdout.print("The folder also holds exact figures on private rows, not covered by the certificate.")
         stdout.print(f"\n{run.certificate.statement}", soft_wrap=True, highlight=False)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from veil.cli.compare import Backend, Jobs
 from veil.cli.config_file import config_text
-from veil.cli.console import percent, print_json, results_table, stderr, stdout
+from veil.cli.console import percent, print_json, print_usefulness, results_table, stderr, stdout
 from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import checked_requirements, judge, print_verdict
@@ -115,9 +115,7 @@ def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
         stdout.print(f"Chosen: {search['chosen']}.", highlight=False, markup=False)
         costs = {**search, "epsilon": run.certificate.epsilon, "delta": run.certificate.delta}
         stdout.print(cost_sentence(costs), soft_wrap=True, highlight=False, markup=False)
-        found = usefulness(summary["metrics"] or {})
-        if found is not None:
-            stdout.print(found["sentence"], soft_wrap=True, highlight=False, markup=False)
+        print_usefulness(summary["metrics"] or {}, run.config, run.findings)
         stdout.print(f"\n{run.certificate.statement}", soft_wrap=True, highlight=False)
         print_verdict(checks)
         stdout.print(f"\nReport: {(out / 'report.html').resolve().as_uri()}", soft_wrap=True, highlight=False)

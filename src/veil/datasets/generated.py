@@ -17,6 +17,14 @@ class GroupSpec:
     """One group: two Gaussian classes at ±`margin`/2 along the group's own direction, moved by `shift`.
 
     `angle` turns the direction within the first two features, `label_noise` flips that share of the labels.
+
+    Args:
+        name: Name of the group.
+        rows: How many rows.
+        margin: Distance between the classes, in standard deviations.
+        angle: Angle of the direction, in radians.
+        shift: How far the group is moved.
+        label_noise: Share of flipped labels, between 0 and 1.
     """
 
     name: str
@@ -28,6 +36,9 @@ class GroupSpec:
 
     def best_accuracy(self) -> float:
         """The accuracy of the best classifier that knows the group.
+
+        Returns:
+            A share between 0 and 1.
 
         >>> round(GroupSpec("a", 100, margin=2.0).best_accuracy(), 3)
         0.841

@@ -15,7 +15,16 @@ from veil.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What `veil data info` shows. `home` is the module and function that reads it, imported when it is needed."""
+    """What `veil data info` shows. `home` is the module and function that reads it, imported when it is needed.
+
+    Args:
+        name: Its name on the command line.
+        summary: One line about it.
+        groups: Which groups it has, in words.
+        licence: Its licence, in words.
+        home: Module and function that read it.
+        listed: Name of the list of its files in that module.
+    """
 
     name: str
     summary: str
@@ -32,7 +41,17 @@ class Dataset:
         return files
 
     def load(self, **options: Any) -> Split:
-        """Read it; unknown options raise `InputError`."""
+        """Read the data set.
+
+        Args:
+            options: Options of its loader, such as `seed`.
+
+        Returns:
+            Training and test rows.
+
+        Raises:
+            InputError: The loader has no such option, or a file is missing.
+        """
         module, _, function = self.home.partition(":")
         loader: Callable[..., Split] = getattr(import_module(module), function)
         try:
@@ -43,7 +62,11 @@ class Dataset:
             raise InputError(f'data set "{self.name}": {error}') from error
 
     def present(self) -> bool:
-        """Whether all its files are there."""
+        """Whether all its files are there.
+
+        Returns:
+            True if nothing has to be downloaded.
+        """
         if not self.files:
             return True
         folder = data_folder()
@@ -53,7 +76,11 @@ class Dataset:
         )
 
     def fetch(self) -> list[str]:
-        """Download what is missing, and say where everything lies."""
+        """Download what is missing, and say where everything lies.
+
+        Returns:
+            The path of each file.
+        """
         return [str(fetch(file, self.name)) for file in self.files]
 
 

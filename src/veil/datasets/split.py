@@ -13,7 +13,13 @@ from veil.problem import Problem
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to train on, rows to measure on, and, where a paper has them, rows to choose settings by."""
+    """Rows to train on, rows to measure on, and, where a paper has them, rows to choose settings by.
+
+    Args:
+        train: Rows to train on.
+        test: Rows to measure on.
+        validation: Rows to choose settings by, or None.
+    """
 
     train: Problem
     test: Problem

@@ -64,6 +64,13 @@ def attributes(
         return None
     found = _attributes(_named_columns(values, table, what), len(table), what)
     if missing is None:
+        for labels in found.values():
+            gaps = np.flatnonzero(pd.isna(labels))
+            require(
+                len(gaps) == 0,
+                f"the group of row {gaps[0] if len(gaps) else 0} is missing: fill it in, remove the row, or name a "
+                "group for such rows with missing_group",
+            )
         return found
     return {name: np.where(pd.isna(labels), missing, labels).astype(object) for name, labels in found.items()}
 

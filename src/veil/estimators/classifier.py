@@ -35,6 +35,30 @@ class FairPrivateClassifier(ClassifierMixin, FairPrivate):  # type: ignore[misc]
     Weights (`sample_weight` in `fit`, `class_weight` here) scale what a row adds after it is bounded, so they cost no
     privacy. The largest one is public: `max_weight`, or read off the rows, which the certificate then says.
 
+    Args:
+        class_weight: Weight by class, or "balanced".
+        epsilon: Privacy budget ε, above 0 (1.0 by default).
+        delta: δ. By default 1 / (2 × training rows).
+        method: Name of a method; `veil methods` lists them.
+        preset: Preset of method and model, such as "best"; omit both then.
+        method_options: Options of the method by name.
+        model: Name of a built-in model. By default the one that suits the method.
+        model_options: Options of the model by name.
+        epochs: Expected passes over the rows.
+        batch_size: Expected rows per step.
+        learning_rate: Step size. By default it follows from noise, model size, steps and batch.
+        holdout: Share of rows that are kept out of training and measured with noise, at least 0 and below 1.
+        rows_per_person: With `people` in `fit`: the most rows of a person that count.
+        person_rows: With `people`: "mean" counts a person by the mean of their rows, "each" counts every row.
+        schema: What is public about the columns. Without it columns are encoded by looking at the rows, which the
+            certificate says.
+        budgets: ε by owner, with `owners` in `fit`.
+        max_weight: The largest weight of a row: public knowledge.
+        missing_group: Name of the group of rows that have none. By default such a row is an error.
+        accountant: "pld" or "rdp".
+        secure_noise: Whether noise is safe against attacks on floating-point numbers; slower.
+        random_state: A seed, for tests only: the certificate states that it was given.
+
     >>> from sklearn.datasets import make_classification
     >>> X, y = make_classification(400, random_state=0)
     >>> model = FairPrivateClassifier(epsilon=2.0, random_state=0).fit(X, y, sensitive_features=y)
@@ -148,16 +172,37 @@ class FairPrivateClassifier(ClassifierMixin, FairPrivate):  # type: ignore[misc]
         return Weights(of_row, own.largest * float(by_class.max()), (*own.not_covered, *more), own.given)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """The score of each class; of two classes the log-odds of the second, one number per row."""
+        """The score of each class; of two classes the log-odds of the second, one number per row.
+
+        Args:
+            X: Rows with the columns of `fit`.
+
+        Returns:
+            One number per row for two classes, otherwise one line per row with a score for each class.
+        """
         scores = self._outputs(X).to(torch.float64).numpy()
         return np.asarray(scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The probability of each class, in the order of `classes_`."""
+        """The probability of each class, in the order of `classes_`.
+
+        Args:
+            X: Rows with the columns of `fit`.
+
+        Returns:
+            One line per row, one column per class; lines add up to 1.
+        """
         scores = self._outputs(X).to(torch.float64)
         return np.asarray(torch.softmax(scores, dim=1).numpy())
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most likely class of each row."""
+        """The most likely class of each row.
+
+        Args:
+            X: Rows with the columns of `fit`.
+
+        Returns:
+            One value per row.
+        """
         chosen = self.predict_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[chosen])

@@ -30,6 +30,30 @@ class FairPrivateRegressor(RegressorMixin, FairPrivate):  # type: ignore[misc]
 
     `worst_group_error_` (a root mean squared error) comes from a noisy release on held-out rows, as the classifier's
     figures do.
+
+    Args:
+        target_bounds: Smallest and largest target.
+        epsilon: Privacy budget ε, above 0 (1.0 by default).
+        delta: δ. By default 1 / (2 × training rows).
+        method: Name of a method; `veil methods` lists them.
+        preset: Preset of method and model, such as "best"; omit both then.
+        method_options: Options of the method by name.
+        model: Name of a built-in model. By default the one that suits the method.
+        model_options: Options of the model by name.
+        epochs: Expected passes over the rows.
+        batch_size: Expected rows per step.
+        learning_rate: Step size. By default it follows from noise, model size, steps and batch.
+        holdout: Share of rows that are kept out of training and measured with noise, at least 0 and below 1.
+        rows_per_person: With `people` in `fit`: the most rows of a person that count.
+        person_rows: With `people`: "mean" counts a person by the mean of their rows, "each" counts every row.
+        schema: What is public about the columns. Without it columns are encoded by looking at the rows, which the
+            certificate says.
+        budgets: ε by owner, with `owners` in `fit`.
+        max_weight: The largest weight of a row: public knowledge.
+        missing_group: Name of the group of rows that have none. By default such a row is an error.
+        accountant: "pld" or "rdp".
+        secure_noise: Whether noise is safe against attacks on floating-point numbers; slower.
+        random_state: A seed, for tests only: the certificate states that it was given.
     """
 
     def __init__(
@@ -91,7 +115,22 @@ class FairPrivateRegressor(RegressorMixin, FairPrivate):  # type: ignore[misc]
         owners: Any = None,
         people: Any = None,
     ) -> Self:
-        """Train on rows `X` with numbers `y`; weights, groups, owners and people as for the classifier."""
+        """Train on rows `X` with numbers `y`.
+
+        Args:
+            X: Rows: an array, a sparse matrix, or a table of pandas, polars or Arrow.
+            y: The number of each row; outside `target_bounds` it is cut.
+            sample_weight: A weight for each row, at least 0.
+            sensitive_features: Groups: one label per row, columns that are crossed, or names of columns of X.
+            owners: Who set the budget of each row.
+            people: Whom each row is about: all rows of a person are then protected together.
+
+        Returns:
+            The fitted estimator.
+
+        Raises:
+            InputError: An argument is wrong; the sentence says which and what to do.
+        """
         if y is None:
             raise InputError("requires y to be passed, but the target y is None")
         table = self._table(X, reset=True)
@@ -113,7 +152,14 @@ class FairPrivateRegressor(RegressorMixin, FairPrivate):  # type: ignore[misc]
         return super()._not_covered() + ([TARGET_BOUNDS] if self.target_bounds is None else [])
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """The expected value of each row, within the target's bounds."""
+        """The expected value of each row, within the target's bounds.
+
+        Args:
+            X: Rows with the columns of `fit`.
+
+        Returns:
+            One value per row.
+        """
         low, high = self.target_bounds_ if hasattr(self, "target_bounds_") else (0.0, 1.0)
         outputs = self._outputs(X).squeeze(1).to(torch.float64).numpy()
         return np.asarray(low + (np.clip(outputs, -1.0, 1.0) + 1) / 2 * (high - low))

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from inspect import isfunction
 from typing import Any, TypeVar
 
-import joblib
-from joblib.parallel import BACKENDS, EXTERNAL_BACKENDS
-
 from veil.errors import require
 
 Item = TypeVar("Item")
@@ -39,6 +36,8 @@ class Workers:
     def __post_init__(self) -> None:
         """Reject early what joblib would reject only when work starts."""
         require(self.jobs != 0, "jobs is 0: give how many to run at once, or -1 for one per core")
+        from joblib.parallel import BACKENDS, EXTERNAL_BACKENDS  # loaded where work is spread, not by every run
+
         known = sorted({*BACKENDS, *EXTERNAL_BACKENDS, "ray"})
         require(self.backend in known, f'backend is "{self.backend}": it must be one of {", ".join(known)}')
 
@@ -69,6 +68,8 @@ def in_order(
 
 
 def _results(work: Callable[[Item], Result], items: Sequence[Item], workers: Workers) -> Iterable[Any]:
+    import joblib
+
     calls = (joblib.delayed(work)(item) for item in items)
     results: Iterable[Any] = joblib.Parallel(n_jobs=workers.jobs, backend=workers.backend, return_as="generator")(calls)
     return results
@@ -76,6 +77,8 @@ def _results(work: Callable[[Item], Result], items: Sequence[Item], workers: Wor
 
 def _on_ray(work: Callable[[Item], Result], items: Sequence[Item], jobs: int) -> Iterator[tuple[Item, Result | None]]:
     """The same with tasks of Ray, so many at a time (-1: one for each core of the cluster)."""
+    import joblib
+
     from veil.foundation.ray_cluster import RayCluster
 
     cluster = RayCluster(jobs if jobs > 0 else joblib.cpu_count())

@@ -66,8 +66,8 @@ class Seed:
     >>> Seed.from_int(7)
     Seed(given=True, value hidden)
     >>> first = Seed.from_int(7).generator("batch", step=3).integers(1000)
-    >>> first == Seed.from_int(7).generator("batch", step=3).integers(1000)
-    np.True_
+    >>> bool(first == Seed.from_int(7).generator("batch", step=3).integers(1000))
+    True
     """
 
     secret: bytes = field(repr=False)

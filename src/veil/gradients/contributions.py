@@ -413,17 +413,40 @@ def merged(parts: Sequence[Contribution], shape: torch.Size) -> Contribution:
     return Rowwise(total)
 
 
-def through(view: Tensor, parameter: Tensor, part: Contribution) -> Contribution:
-    """The contribution of `parameter`, given that of a tensor computed from it alone (a slice, a transpose, …)."""
-    transposed = (
-        parameter.ndim == 2 and view.shape == parameter.shape[::-1] and view.stride() == parameter.stride()[::-1]
-    )
-    part = part.outer(view.shape) if isinstance(part, Single) else part
-    if isinstance(part, Outer) and transposed and view.data_ptr() == parameter.data_ptr():
-        return Outer(part.right, part.left, parameter.shape)
-    values = part.values()
+def through(given: Tensor, parameters: Sequence[Tensor], part: Contribution) -> list[tuple[Tensor, Contribution]]:
+    """The contributions of `parameters`, given that of a tensor computed from them alone (a slice, a product, …)."""
+    part = part.outer(given.shape) if isinstance(part, Single) else part
+    if isinstance(part, Outer) and len(parameters) == 1 and _turned(given, parameters[0]):
+        return [(parameters[0], Outer(part.right, part.left, parameters[0].shape))]
+    values = part.values().view(-1, *given.shape)
     with torch.enable_grad():
-        (rows,) = torch.autograd.grad(
-            view, parameter, values.view(-1, *view.shape), retain_graph=True, is_grads_batched=True
+        found = _pulled(given, parameters, values)
+    return [(parameter, Rowwise(rows)) for parameter, rows in zip(parameters, found, strict=True) if rows is not None]
+
+
+def _turned(given: Tensor, parameter: Tensor) -> bool:
+    """Whether a tensor is the transpose of a matrix, in its memory, and nothing that only looks like it there."""
+    before = None if given.grad_fn is None else given.grad_fn.next_functions[0][0]
+    if id(getattr(before, "variable", None)) != id(parameter):
+        return False
+    if parameter.ndim != 2 or given.shape != parameter.shape[::-1] or given.stride() != parameter.stride()[::-1]:
+        return False
+    return given.data_ptr() == parameter.data_ptr()
+
+
+def _pulled(given: Tensor, parameters: Sequence[Tensor], values: Tensor) -> Sequence[Tensor | None]:
+    """The gradient of each row at the parameters, from that at the tensor computed from them."""
+    found: tuple[Tensor | None, ...]
+    try:
+        found = torch.autograd.grad(
+            given, parameters, values, retain_graph=True, is_grads_batched=True, allow_unused=True
         )
-    return Rowwise(rows)
+    except RuntimeError:  # an operation on the way that torch cannot batch
+        each = [
+            torch.autograd.grad(given, parameters, row, retain_graph=True, allow_unused=True) for row in values.unbind()
+        ]
+        found = tuple(
+            None if any(row is None for row in rows) else torch.stack([row for row in rows if row is not None])
+            for rows in zip(*each, strict=True)
+        )
+    return found

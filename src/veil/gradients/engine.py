@@ -15,6 +15,7 @@ from veil.gradients.generators import random_state, set_random_state
 from veil.gradients.memory import affordable_rows
 from veil.gradients.open_pass import OpenPass
 from veil.gradients.passes import Memory, Outcome, in_words, run, run_again
+from veil.gradients.recomputing import activations_kept
 from veil.gradients.records import Batch, GradientError, GradientSum, LossFn, PerRow, Weigh
 
 
@@ -48,7 +49,19 @@ class GradientEngine:
         self._trained: dict[str, Tensor] = {}
 
     def weighted_sum(self, batch: Batch, weigh: Weigh, rows: int | None = None) -> GradientSum:
-        """Σ wᵢ gᵢ over the rows of `batch`, where w = `weigh`(norms and losses of all rows)."""
+        """Σ wᵢ gᵢ over the rows of `batch`, where w = `weigh`(norms and losses of all rows).
+
+        Args:
+            batch: What the loss function is given; the first dimension is the row.
+            weigh: Returns one factor for each row, from norms and losses.
+            rows: Number of rows, where the batch itself does not tell.
+
+        Returns:
+            Sums by parameter, with the norms, losses and weights of all rows.
+
+        Raises:
+            GradientError: The model mixes rows or cannot be differentiated row by row, or the batch cannot be split.
+        """
         rows = count_rows(batch) if rows is None else rows
         size = self._rows_at_once(batch, rows)
         if rows == 0:
@@ -69,23 +82,52 @@ class GradientEngine:
         return self._in_two_rounds(pieces, weigh)
 
     def open(self, rows: int) -> OpenPass:
-        """Watch a forward pass that the caller writes; `total` then sums what it found."""
+        """Watch a forward pass that the caller writes; `total` then sums what it found.
+
+        Args:
+            rows: Number of rows in the pass.
+
+        Returns:
+            A context manager; its `finish(losses)` returns the outcome for `total`.
+        """
         return OpenPass(self.model, rows, self._parameters(), self._memory)
 
     def total(self, outcome: Outcome, weigh: Weigh) -> GradientSum:
-        """Σ wᵢ gᵢ of an outcome, with weights from its norms and losses."""
+        """Σ wᵢ gᵢ of an outcome, with weights from its norms and losses.
+
+        Args:
+            outcome: Result of a pass that was watched.
+            weigh: Returns one factor for each row, from norms and losses.
+
+        Returns:
+            Sums by parameter, with the norms, losses and weights of all rows.
+        """
         weights = _weights(weigh, outcome.per_row)
         return GradientSum(_totals(outcome.parts, weights, self._parameters()), outcome.per_row, weights)
 
     def norms_and_losses(self, batch: Batch) -> PerRow:
-        """Norms and losses of all rows, without any sum."""
+        """Norms and losses of all rows, without any sum.
+
+        Args:
+            batch: What the loss function is given; the first dimension is the row.
+
+        Returns:
+            Gradient norm and loss of each row.
+        """
         rows = count_rows(batch)
         pieces = _pieces(batch, rows, self._rows_at_once(batch, rows))
         found = [self._run(piece, count, keep=False).per_row for piece, count in pieces]
         return _joined(found) if found else _no_rows(self._parameters())
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
-        """The per-row gradients themselves, each of shape (rows, *parameter): for oracles and diagnostics."""
+        """The per-row gradients themselves, each of shape (rows, *parameter): for oracles and diagnostics.
+
+        Args:
+            batch: What the loss function is given; the first dimension is the row.
+
+        Returns:
+            One tensor for each trained parameter.
+        """
         rows, parameters = count_rows(batch), self._parameters()
         result = {name: parameter.new_zeros(rows, *parameter.shape) for name, parameter in parameters.items()}
         start = 0
@@ -109,10 +151,11 @@ class GradientEngine:
     def _run(self, batch: Batch, rows: int, keep: bool = True) -> Outcome:
         """One pass. The short way reads the parameters off the graph and knows where the model held each of them."""
         try:
-            outcome = run_again(self.model, self.loss, batch, rows, self._memory, keep)
-            if outcome is None:
-                self._trained = self._parameters()
-                outcome = run(self.model, self.loss, batch, rows, self._trained, self._memory, keep)
+            with activations_kept():
+                outcome = run_again(self.model, self.loss, batch, rows, self._memory, keep)
+                if outcome is None:
+                    self._trained = self._parameters()
+                    outcome = run(self.model, self.loss, batch, rows, self._trained, self._memory, keep)
         except RuntimeError as error:
             said = in_words(error)
             if said is None:
@@ -124,7 +167,8 @@ class GradientEngine:
         size = rows if self.micro_batch is None else min(rows, self.micro_batch)
         if self.max_memory is not None and rows > 1:
             known, parameters = self._memory.row_bytes, self._parameters()
-            size = min(size, affordable_rows(self.model, self.loss, batch, self.max_memory, parameters, known))
+            with activations_kept():
+                size = min(size, affordable_rows(self.model, self.loss, batch, self.max_memory, parameters, known))
         return max(size, 1)
 
     def _in_one_round(self, pieces: list[tuple[Batch, int]], weigh: Weigh) -> GradientSum:

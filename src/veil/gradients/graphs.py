@@ -27,7 +27,8 @@ class Kind:
     """What all nodes of one type share: a name, and the constants that decide where rows go.
 
     `checked` is what is checked again in every pass, for nodes whose values decide where rows go; `alike` is True for
-    operations whose one output has the shape of their one input, which the key then holds already.
+    operations whose one output has the shape of their one input, which the key then holds already; `straight` for those
+    that leave rows first however many there are.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Kind:
     leaf: bool
     product: bool
     alike: bool
+    straight: bool
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class Graph:
     places: dict[Any, int]
     leaves: list[Tensor]
     start: int
-    key: Hashable
+    key: tuple[Hashable, ...]
 
 
 # Constants of torch's own nodes that say which elements of the input an element of the output depends on.
@@ -89,14 +91,17 @@ def kind_of(node: Any) -> Kind:
     if kind is None:
         name, built_in = node.name(), not isinstance(node, BackwardCFunction)
         constants = tuple(c for c in _CONSTANTS if hasattr(type(node), c)) + _CONSTANTS_OF.get(name, ())
+        product = built_in and name in ("AddmmBackward0", "MmBackward0")
+        alike = built_in and name in _ALIKE
         kind = Kind(
             name=name,
             built_in=built_in,
             constants=constants if built_in else (),
             checked=_CHECKED.get(name) if built_in else None,
             leaf=name == _LEAF,
-            product=built_in and name in ("AddmmBackward0", "MmBackward0"),
-            alike=built_in and name in _ALIKE,
+            product=product,
+            alike=alike,
+            straight=product or alike or (built_in and name == "NllLossBackward0"),
         )
         _KINDS[type(node)] = kind
     return kind

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from veil.gradients.passes import Memory, Outcome, begin, conclude, in_words
+from veil.gradients.recomputing import activations_kept
 from veil.gradients.records import GradientError
 
 
@@ -20,12 +21,13 @@ class OpenPass:
 
     def __init__(self, model: nn.Module, rows: int, parameters: dict[str, Tensor], memory: Memory) -> None:
         self._model, self._rows, self._parameters = model, rows, parameters
-        self._gathering, self._recorder = begin(rows, parameters, memory)
-        self._grad = torch.enable_grad()
+        self._gathering, self._recorder = begin(model, rows, parameters, memory)
+        self._grad, self._kept = torch.enable_grad(), activations_kept()
         self._open = False
 
     def __enter__(self) -> OpenPass:
         """Start watching."""
+        self._kept.__enter__()
         self._grad.__enter__()
         self._recorder.__enter__()  # type: ignore[no-untyped-call]
         self._open = True
@@ -39,6 +41,7 @@ class OpenPass:
             self._open = False
             self._recorder.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
             self._grad.__exit__(kind, error, trace)
+            self._kept.__exit__(None, None, None)
 
     def finish(self, losses: Tensor) -> Outcome:
         """Norms and losses of the rows and what sums are made of, from one backward pass."""

@@ -136,11 +136,11 @@ def run_again(
     return None if result is None else _outcome(losses.detach(), *result, plain.names.values())
 
 
-def begin(rows: int, parameters: dict[str, Tensor], memory: Memory) -> tuple[_Gathering, Recorder]:
+def begin(model: nn.Module, rows: int, parameters: dict[str, Tensor], memory: Memory) -> tuple[_Gathering, Recorder]:
     """The recorder for a pass that the caller runs."""
     names = {id(parameter): name for name, parameter in parameters.items()}
     gathering = _Gathering(parameters, names, True, memory.space)
-    return gathering, Recorder(names, rows, memory.structures, gathering.arrived)
+    return gathering, Recorder(parameters, model.buffers(), rows, memory.structures, gathering.arrived)
 
 
 def conclude(losses: Tensor, rows: int, recorder: Recorder, gathering: _Gathering) -> tuple[Outcome, list[str]]:
@@ -162,7 +162,7 @@ def _recorded(
 ) -> Outcome | None:
     """The pass under the recorder; None if modules without a rule were found for the first time."""
     gathering = _Gathering(parameters, names, keep, memory.space)
-    recorder = Recorder(names, rows, memory.structures, gathering.arrived)
+    recorder = Recorder(parameters, model.buffers(), rows, memory.structures, gathering.arrived)
     watch = Watch(model, memory.watched or (), recorder)
     try:
         with torch.enable_grad():
@@ -181,7 +181,10 @@ def _recorded(
                 return None
         if left:
             _warn(left, memory)
-            found = _by_modules(model, losses, watch, rows, parameters, left)
+            # A use with a rule is not in the graph: a parameter that has one acts outside of what a module shows.
+            used = {name for use in recorder.uses if use.place is not None for name in recorder.trained(use)}
+            alone = [name for name in left if name not in used]
+            found = _by_modules(model, losses, watch, rows, parameters, alone)
             chosen = {name: parameters[name] for name in left if name not in found}
             if chosen:
                 found |= per_row_gradients(model, loss, batch, rows, chosen, memory.warned)
@@ -273,6 +276,8 @@ def _without_rule(recorder: Recorder, leaves: list[Tensor], parameters: dict[str
     """Names of the parameters that some use leaves to the fallback, in the model's order."""
     found = {recorder.names[id(leaf)] for leaf in leaves if id(leaf) in recorder.names}
     for use in recorder.uses:
+        if any(given.tensor is not given.behind[0] and given.changed for given in use.parameters):
+            use.layout = None  # a computed weight that was changed after its use: its graph is that of the new one
         if use.layout is None and use.place is not None:
             found.update(recorder.trained(use))
     return [name for name in parameters if name in found]

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from veil.foundation.nested import mapped, tensors
 from veil.gradients.batches import count_rows
 from veil.gradients.model_state import ModelState, copied
+from veil.gradients.recomputing import activations_kept
 from veil.gradients.records import Batch, GradientError, LossFn
 
 BASE_ROWS = 5
@@ -47,7 +48,13 @@ _WRITTEN = "the forward pass writes to it, so it would hold private rows without
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One reason why a model cannot be trained row by row: where it is, what it is, and what to do."""
+    """One reason why a model cannot be trained row by row: where it is, what it is, and what to do.
+
+    Args:
+        module: Name of the module.
+        reason: What is wrong with it.
+        fix: What to do.
+    """
 
     module: str
     reason: str
@@ -159,7 +166,7 @@ class _Trial:
             leaves.append(tensor.detach().clone().requires_grad_())
             return leaves[-1].clone()  # not a leaf: a model may write into the rows that it is given
 
-        with torch.enable_grad(), _same_random_numbers() as before:
+        with activations_kept(), torch.enable_grad(), _same_random_numbers() as before:
             given = mapped(batch, fresh)
             result = self.model(given) if self.loss is None else self.loss(self.model, given)
             drew = not torch.equal(torch.get_rng_state(), before)

@@ -3,8 +3,9 @@
 The recorder is a torch function mode: while it is active it sees every torch function that the model calls, and
 touches neither the model nor its parameters. A call that has a rule and a trainable parameter among its arguments
 is run by the rule on detached parameters, and its output gets a hook that hands the output's gradient to the rule
-during the backward pass. Parameters used in any other way stay in the autograd graph, which is read down to its last
-leaf after every pass: what is found there is given to the fallback, so nothing is missed silently.
+during the backward pass. What is computed from parameters and no row stands for them in every rule (`computed`).
+Parameters used in any other way stay in the autograd graph, which is read down to its last leaf after every pass: what
+is found there is given to the fallback, so nothing is missed silently.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from veil.gradients.computed import Computed, Known
 from veil.gradients.contributions import Contribution, through
 from veil.gradients.graphs import Graph
 from veil.gradients.layouts import WHOLE, Layout, candidates, matches, probe_scales
@@ -68,13 +70,14 @@ Build: TypeAlias = Callable[[Tensor, Rows], Parts]
 class Use:
     """One recorded call: how its output's gradient becomes contributions, where its rows stand, its size in bytes.
 
-    `place` is that of its node in the graph of the pass; None if the losses do not depend on the call. `source` is what
-    the rule reads again in the backward pass: it must not be changed until then.
+    `parameters` are those that it was given, or what was computed from some, as they were then. `place` is that of its
+    node in the graph of the pass; None if the losses do not depend on the call. `source` is what the rule reads again
+    in the backward pass: it must not be changed until then.
     """
 
     label: str
     call: int
-    parameters: tuple[Tensor, ...]
+    parameters: tuple[Known, ...]
     shape: tuple[int, ...]
     lead: int
     edge: tuple[Any, int]
@@ -115,14 +118,15 @@ class Recorder(TorchFunctionMode):
 
     def __init__(
         self,
-        names: dict[int, str],
+        parameters: dict[str, Tensor],
+        buffers: Iterable[Tensor],
         rows: int,
         structures: Structures,
         arrived: Callable[[Tensor, Contribution], None],
     ) -> None:
         super().__init__()
-        self.names = dict(names)
-        self.views: dict[int, tuple[Tensor, Tensor]] = {}
+        self.names = {id(parameter): name for name, parameter in parameters.items()}
+        self.computed = Computed(parameters.values(), buffers)
         self.rows = rows
         self.structures = structures
         self.arrived = arrived
@@ -136,44 +140,55 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        handler = _RULES.get(func)
-        if handler is None or not torch.is_grad_enabled():
-            if func in _HOOKS:
-                raise _hooked()
-            self.exposed = self.exposed or func == _NODE
-            return func(*args, **(kwargs or {}))
-        result = handler(self, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {})) if result is NotImplemented else result
+        handler, options = _RULES.get(func), kwargs or {}
+        if handler is not None and torch.is_grad_enabled():
+            result = handler(self, *args, **options)
+            if result is not NotImplemented:
+                return result
+        elif func in _HOOKS:
+            raise _hooked()
+        self.exposed = self.exposed or func == _NODE
+        return self.computed.call(func, args, options)
 
     def close(self) -> None:
         """Release everything: hooks, recorder and nodes form a reference cycle."""
         self.uses.clear()
         self.roots.clear()
-        self.views.clear()
-        self.names = {}
+        self.computed.close()
         self.probed = None
 
     def trains(self, *parameters: Tensor | None) -> bool:
-        """Whether any of these is a trainable parameter of the model."""
-        names = self.names
-        return any(id(parameter) in names for parameter in parameters)
+        """Whether any of these is a trainable parameter of the model, or computed from some and no row."""
+        return any(self.computed.trained(parameter) is not None for parameter in parameters)
 
-    def is_view(self, tensor: Tensor) -> bool:
-        """Whether a tensor is a trainable parameter of the model or shares its memory: it then holds no row."""
-        if id(tensor) not in self.names:
+    def holds_no_row(self, tensor: Tensor) -> bool:
+        """Whether a tensor is known to be computed from parameters, buffers and constants alone."""
+        return self.computed.behind((tensor,)) is not None
+
+    def computes_weight(self, label: str, source: Tensor) -> bool:
+        """Whether the next call, a linear map of `source`, computes a weight: `source` holds no row.
+
+        A constant with as many places as there are rows may be one for each of them. It is left to the rule, unless
+        another pass has shown that it is not.
+        """
+        if self.rows == 1 or not self.holds_no_row(source):
             return False
-        parameter = self.views[id(tensor)][1] if id(tensor) in self.views else tensor
-        return tensor.untyped_storage().data_ptr() == parameter.untyped_storage().data_ptr()
+        known = self.structures.without_rows
+        if self.rows not in source.shape[:-1]:
+            known.add((self.calls, label))
+        if (self.calls, label) not in known:
+            return False
+        self.calls += 1  # counted as any other call: calls are remembered by number
+        return True
 
     def derive(self, source: Tensor, result: Tensor) -> Tensor:
-        """Let `result`, computed from the parameter (or derived tensor) `source` and no row, stand for it in rules.
+        """Let `result`, computed from the parameter (or computed tensor) `source` and no row, stand for it in rules.
 
         It stays in the autograd graph, so that a use without a rule still reaches the parameter.
         """
-        if result.requires_grad:
-            parameter = self.views[id(source)][1] if id(source) in self.views else source
-            self.views[id(result)] = (result, parameter)
-            self.names[id(result)] = self.names[id(parameter)]
+        known = self.computed.trained(source)
+        if known is not None:
+            self.computed.note(result, known.behind)
         return result
 
     def without_rows(self, label: str, lead: Sequence[int]) -> bool:
@@ -194,9 +209,9 @@ class Recorder(TorchFunctionMode):
 
         That one only makes the output differentiable: no gradient is ever asked for it.
         """
-        names, carried, result = self.names, source.requires_grad, list[Tensor | None]()
+        carried, result = source.requires_grad, list[Tensor | None]()
         for parameter in parameters:
-            if parameter is not None and id(parameter) in names:
+            if parameter is not None and self.trains(parameter):
                 parameter = parameter.detach()
                 if not carried:
                     carried = parameter.requires_grad_().requires_grad
@@ -217,8 +232,8 @@ class Recorder(TorchFunctionMode):
 
         The first `lead` dimensions of `output` hold rows and positions; `layout` says where, if the rule knows.
         """
-        names = self.names
-        trained = tuple(p for p in parameters if p is not None and id(p) in names)
+        given = (self.computed.trained(parameter) for parameter in parameters)
+        trained = tuple(known for known in given if known is not None)
         size = source.numel() * source.element_size() + output.numel() * output.element_size()
         use = self.follow(label, output, lead, build, trained, size, layout)
         use.source, use.version = source, source._version
@@ -232,7 +247,7 @@ class Recorder(TorchFunctionMode):
         output: Tensor,
         lead: int,
         build: Build,
-        trained: tuple[Tensor, ...] = (),
+        trained: tuple[Known, ...] = (),
         size: int = 0,
         layout: Layout | None = None,
     ) -> Use:
@@ -247,8 +262,8 @@ class Recorder(TorchFunctionMode):
         return use
 
     def trained(self, use: Use) -> list[str]:
-        """Names of the parameters that a use contributes to."""
-        return [self.names[id(parameter)] for parameter in use.parameters]
+        """Names of the parameters that a use contributes to, once for each way in which it does."""
+        return [self.names[id(behind)] for given in use.parameters for behind in given.behind]
 
     def _gradient(self, use: Use, gradient: Tensor | None) -> None:
         if gradient is None:  # from an autograd function that gives none: the same as zero
@@ -268,20 +283,23 @@ class Recorder(TorchFunctionMode):
         if use.layout is not None and use.build is not None:
             # Let go of the activation with the rule: memory that is free again is what the next layer takes.
             build, use.build, use.source = use.build, None, None
+            given = {id(known.tensor): known.behind for known in use.parameters}
             for parameter, contribution in build(gradient, Rows(self.rows, use.layout, use.lead)):
-                held = self.views.get(id(parameter))
-                if held is None:
+                behind = given[id(parameter)]
+                if behind[0] is parameter:
                     self.arrived(parameter, contribution)
                 else:
-                    self.arrived(held[1], self._through(*held, contribution))
+                    self._arrived_through(parameter, behind, contribution)
 
-    def _through(self, view: Tensor, parameter: Tensor, part: Contribution) -> Contribution:
-        """The contribution of the parameter behind a derived tensor; hooks on the way to it are not meant."""
+    def _arrived_through(self, given: Tensor, behind: Sequence[Tensor], part: Contribution) -> None:
+        """Hand on the contributions of the parameters behind a computed tensor; hooks on the way are not meant."""
         self.pulling = True
         try:
-            return through(view, parameter, part)
+            found = through(given, behind, part)
         finally:
             self.pulling = False
+        for parameter, contribution in found:
+            self.arrived(parameter, contribution)
 
     def settle_layouts(self, losses: Tensor, graph: Graph, inputs: Sequence[Any]) -> None:
         """Give every use its layout: traced through the graph of this pass, or probed where the graph does not tell.

@@ -28,6 +28,11 @@ class PerRow:
     """Loss and gradient norm of every row of a logical batch, detached.
 
     A row whose loss or gradient is NaN or infinite has `finite` False, loss 0 and norm 0.
+
+    Args:
+        losses: Loss of each row.
+        norms: Gradient norm of each row.
+        finite: Whether loss and gradient of each row are finite.
     """
 
     losses: Tensor
@@ -41,7 +46,13 @@ Weigh: TypeAlias = Callable[[PerRow], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class GradientSum:
-    """Σ wᵢ gᵢ by parameter name, one dict per weighting, with the norms and losses and the weights it came from."""
+    """Σ wᵢ gᵢ by parameter name, one dict per weighting, with the norms and losses and the weights it came from.
+
+    Args:
+        sums: Sum by name of the parameter, one dict per weighting.
+        per_row: Norms and losses of all rows.
+        weights: The weight of each row.
+    """
 
     sums: list[dict[str, Tensor]]
     per_row: PerRow

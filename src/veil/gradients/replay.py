@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from veil.gradients.contributions import Contribution, Rowwise, Single, product_squares, squared_norms
-from veil.gradients.graphs import backward, read_graph
+from veil.gradients.graphs import Graph, backward, read_graph
 from veil.gradients.layouts import FIRST
 from veil.gradients.recording import Use
 from veil.gradients.tracing import traced
@@ -70,8 +70,8 @@ def plain_maps(uses: list[Use], names: dict[int, str], rows: int) -> Maps | None
     for use in uses:
         if use.label != "linear" or use.layout != FIRST or use.shape[: use.lead] != (rows,):
             return None
-        found = [names.get(id(parameter)) for parameter in use.parameters]
-        if use.parameters[0].ndim != 2 or len(found) > 2 or found[0] is None or found[-1] is None:
+        found = [names.get(id(given.tensor)) for given in use.parameters]
+        if use.parameters[0].tensor.ndim != 2 or len(found) > 2 or found[0] is None or found[-1] is None:
             return None
         maps.append((found[0], found[1] if len(found) == 2 else None, use.shape[-1]))
     used = [name for weight, bias, _ in maps for name in (weight, bias) if name is not None]
@@ -97,15 +97,25 @@ def read(losses: Tensor, plain: Plain, rows: int) -> list[Any] | None:
         maps, nodes = [maps[place] for place in order], [nodes[place] for place in order]
     if maps != plain.pairs:
         return None
-    if graph.key not in plain.traced:
+    key = _for_any_rows(graph)
+    if key not in plain.traced:
         pitches = traced(graph, rows)
         shapes = [node._input_metadata[0].shape for node in nodes]
         if any(
             shape[0] != rows or pitches.get((node, 0)) != shape[1] for node, shape in zip(nodes, shapes, strict=True)
         ):
             return None
-        plain.traced.add(graph.key)
+        plain.traced.add(key)
     return nodes
+
+
+def _for_any_rows(graph: Graph) -> Hashable:
+    """A key of the graph, the same for other numbers of rows where the answer is.
+
+    Between linear maps of (rows, width) and the losses, operations that are alike keep these shapes, so rows stand
+    first in all of them or in none. Other operations (a view) may answer otherwise for another number of rows.
+    """
+    return ("any", *graph.key[1:]) if all(kind.straight for kind in graph.kinds) else graph.key
 
 
 def _map_of(kind: str, following: Any, names: dict[int, str]) -> tuple[str, str | None] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,16 @@ from veil.accounting.model_digest import (
     stored_weights,
 )
 from veil.errors import InputError
-from veil.handover.exporting import ONNX_FILE, PICKLE_FILE, RECORD, TRAVELS, Format, around
+from veil.handover.exporting import (
+    CARD_HASH,
+    ONNX_FILE,
+    PICKLE_FILE,
+    RECORD,
+    TRAVELS,
+    Format,
+    around,
+    card_hash,
+)
 from veil.handover.onnx_model import (
     CERTIFICATE,
     FORM,
@@ -32,6 +42,7 @@ from veil.handover.onnx_model import (
     weights_of,
 )
 from veil.handover.pipeline import stored_in_pickle
+from veil.report.model_card import NAME as CARD
 
 CERTIFIED = "This is the certified model."
 NO_MODEL = "No model was compared: there is none beside the certificate."
@@ -68,7 +79,7 @@ def check_exported(folder: Path, certificate: Certificate, text: str) -> Checked
         faults += more
     if record is None:
         return Checked((), NO_MODEL)
-    faults += _faults_around(folder, record)
+    faults += [*_faults_around(folder, record), *_faults_of_card(folder)]
     return Checked(tuple(dict.fromkeys(faults)), "" if faults else CERTIFIED if certificate.model else NO_HASH)
 
 
@@ -133,6 +144,16 @@ def _faults_around(folder: Path, record: Mapping[str, Any]) -> list[str]:
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
         faults.append(f"veil export does not write {', '.join(others[:5])}{more}: remove what is not of the export")
     return faults
+
+
+def _faults_of_card(folder: Path) -> list[str]:
+    """A card that is not the one that was exported: it may promise anything."""
+    try:
+        exported = json.loads((folder / RECORD).read_text(encoding="utf-8"))[CARD_HASH]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return [f"{RECORD} has no hash of {CARD}: export the run again to have the card compared"]
+    there = (folder / CARD).read_bytes() if (folder / CARD).is_file() else None
+    return [] if card_hash(there) == exported else [f"{CARD} is not the one that was exported"]
 
 
 def _format_of(folder: Path) -> Format:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from veil.accounting.model_digest import PREPROCESSING_FILE, WEIGHTS_FILE, fault
 from veil.errors import InputError, require
 from veil.handover.mlflow_folder import mlflow_files
 from veil.handover.onnx_model import onnx_model
+from veil.report.model_card import NAME as CARD
 from veil.training.run import LoadedRun
 from veil.training.run_folder import LEDGERS, LOCK
 
@@ -27,7 +29,9 @@ FORMATS: tuple[Format, ...] = ("onnx", "sklearn", "mlflow", "container")
 ONNX_FILE, PICKLE_FILE = "model.onnx", "model.pkl"
 RECORD = "run.json"
 # What travels with every model, as far as a run has it.
-TRAVELS = ("certificate.json", *LEDGERS, "MODEL_CARD.md")
+TRAVELS = ("certificate.json", *LEDGERS, CARD)
+# Where an export keeps the hash of its card.
+CARD_HASH = "model_card_sha256"
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,15 @@ def export_run(run: LoadedRun, to: str, out: Path | str, *, force: bool = False)
     files = model | around(to, trained.record)
     files |= {name: (folder / name).read_bytes() for name in TRAVELS if (folder / name).exists()}
     # Of the run's record only the copy of the certificate, which its words are checked by: the rest stays at home.
-    files[RECORD] = json.dumps({"certificate": run.record.get("certificate")}, ensure_ascii=False).encode()
+    kept = {"certificate": run.record.get("certificate"), CARD_HASH: card_hash(files.get(CARD))}
+    files[RECORD] = json.dumps(kept, ensure_ascii=False).encode()
     _write(out.resolve(), files)
     return out
+
+
+def card_hash(content: bytes | None) -> str:
+    """The hash of a model card; empty where there is none."""
+    return "" if content is None else sha256(content).hexdigest()
 
 
 def _is_exported(folder: Path) -> bool:

@@ -43,13 +43,16 @@ def mlflow_files(record: Mapping[str, Any], packages: Sequence[str]) -> dict[str
 
 
 def _signature(record: Mapping[str, Any]) -> dict[str, str]:
-    inputs = [
-        {"type": _KINDS.get(column["column"], "string"), "name": column["name"], "required": True}
-        for column in record["columns"]
-    ]
+    inputs = [{"type": _kind(column), "name": column["name"], "required": True} for column in record["columns"]]
     outputs = [{"type": "string" if record["classes"] else "double", "name": "predicted", "required": True}]
     outputs += [{"type": "double", "name": f"probability of {name}", "required": True} for name in record["classes"]]
     return {"inputs": json.dumps(inputs), "outputs": json.dumps(outputs)}
+
+
+def _kind(column: Mapping[str, Any]) -> str:
+    """A number that has a unit or a decimal comma comes as a text."""
+    written = column.get("decimal") or column.get("unit")
+    return "string" if written else _KINDS.get(column["column"], "string")
 
 
 def as_yaml(value: Mapping[str, Any], indent: str = "") -> str:

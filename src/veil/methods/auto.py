@@ -12,7 +12,7 @@ Numbers are predicted alike, with targets in [−1, 1] and squared errors whose 
 into knots the model is additive: what it learned of every column can be drawn.
 
 Aims: `worst-group` steers by released errors; `balanced` gives every group the same weight; `overall` every row. Where
-the groups are three or more classes, `worst-group` starts with classes that weigh the same.
+the groups are three or more classes, `worst-group` starts with classes that weigh the same, and steers more often.
 
 Guarantee: all rows take part in every release; everything is a Gaussian release, fixed in the plan and composed
 exactly. What a group's weight is follows from values that were released before.
@@ -55,6 +55,8 @@ KNOTS, FEWEST, MOST = 0.25, 4, 64
 CROSSED_COLUMNS, CARRIES_CROSSES = 6, 4000.0
 # Histograms that knots are placed by: how many bins, and how many stages where n/κ is at least so much.
 BINS, STAGES, SEEN = 48, 3, 1000.0
+# Steps between releases of group errors; and where the groups are three or more classes.
+EVERY, EVERY_OF_CLASSES = 4, 3
 _SHARES = ("knot_share", "cross_share", "mean_share", "moment_share", "error_share", "offset_share")
 # A group is heard if everything released of its errors together is known up to this.
 HEARD = 0.15
@@ -78,7 +80,7 @@ class Auto(PrivateAndFair):
     whitening: float = 0.35
     floor: float = 0.001
     momentum: float = 0.5
-    every: int = 4
+    every: int | None = None
     pace: float = 1.5
     slower: float = 0.5
     cap: float = 4.0
@@ -89,12 +91,13 @@ class Auto(PrivateAndFair):
         self._check(facts, settings)
         relation, steps = relation_for("poisson", self.neighbours), settings.steps or STEPS
         cells, crosses = range(len(facts.cells)), crossed_for(facts, settings) > 0
+        every = self.every or (EVERY_OF_CLASSES if _are_classes(facts) else EVERY)
 
         def solver(kappa: float) -> SteeredDescent:
             """κ is the noise of a single release that would cost as much as the whole run."""
             heard = kappa / (HEARD * math.sqrt(self.error_share + self.offset_share))
             units = units_of(facts, heard)
-            steering = Steering(units, self.every, self.pace, self.slower, self.cap)
+            steering = Steering(units, every, self.pace, self.slower, self.cap)
             releases = len(steering.releases(steps)) if self.aim == "worst-group" else 0
             return SteeredDescent(
                 self._noises(kappa, steps, releases, facts, crosses),
@@ -166,12 +169,17 @@ class Auto(PrivateAndFair):
             value = getattr(self, name)
             require(value >= 0, f"{name} is {value}: it must be at least 0")
         require(0 <= self.momentum < 1, f"momentum is {self.momentum}: it must be at least 0 and below 1")
-        require(self.every >= 1, f"every is {self.every}: it must be at least 1")
+        require(self.every is None or self.every >= 1, f"every is {self.every}: it must be at least 1")
         require(self.cap >= 1, f"cap is {self.cap}: it must be at least 1")
         require(
             sum(getattr(self, name) for name in _SHARES) < 1,
             "the shares must sum to less than 1, to leave budget for training",
         )
+
+
+def _are_classes(facts: PublicFacts) -> bool:
+    """Whether the groups are three or more classes."""
+    return len(facts.classes) > 2 and sorted(facts.groups) == sorted(facts.classes)
 
 
 def _start(facts: PublicFacts, units: Units, aim: Aim) -> tuple[float, ...]:
@@ -180,8 +188,7 @@ def _start(facts: PublicFacts, units: Units, aim: Aim) -> tuple[float, ...]:
     Where the groups are the classes, a rare one would be predicted for nobody until its errors are released. Of two
     classes the cut takes care.
     """
-    are_classes = len(facts.classes) > 2 and sorted(facts.groups) == sorted(facts.classes)
-    if aim == "overall" or (aim == "worst-group" and not are_classes):
+    if aim == "overall" or (aim == "worst-group" and not _are_classes(facts)):
         return (0.0,) * len(units.rows)
     heard = [rows for rows, own in zip(units.rows, units.heard, strict=True) if own]
     mean = sum(rows * math.log(rows) for rows in heard) / max(sum(heard), 1)

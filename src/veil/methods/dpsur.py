@@ -2,15 +2,16 @@
 
     try:   w' = w − η·(Σ_{i ∈ B} min(1, C/‖gᵢ‖)·gᵢ + N(0, κ²C²·I)) / b
     test:  ΔẼ = (Σ_{j ∈ V} clip(ℓⱼ(w') − ℓⱼ(w), ±C_v) + N(0, κ_v²C_v²)) / b_v,   V a fresh Poisson sample
-    keep:  w ← w' if ΔẼ < β·C_v, else w stays, and so does the optimizer's memory
+    keep:  w ← w' if ΔẼ < β·C_v, else w stays, and momentum starts anew
 
 Guarantee: every try costs its gradient and its test, kept or not; the plan commits T of each, so PLD composition is
 sound. The paper's saving, to charge accepted updates only, does not hold: a rejected try is seen through its
 rejection, and the accepted ones are what they are because others were rejected.
 
 Corrections: every try costs; the change of the loss is clipped row by row and divided by the expected sample b_v, so
-that one row moves the mean by C_v/b_v; clipped as a whole it could move by 2C_v. A rejection restores the optimizer
-too. The test takes a share of the budget: κ_v = `test_noise`·κ.
+that one row moves the mean by C_v/b_v; clipped as a whole it could move by 2C_v. After a rejection weights,
+averages and noise filters are as before and momentum starts anew: that of before would make the same try again. The
+test takes a share of the budget: κ_v = `test_noise`·κ.
 """
 
 from __future__ import annotations

@@ -11,6 +11,11 @@ as often has the share of an update, by length, that it would have without priva
 are equal and FDPG is DP-SGD. `signal="clipped-norm"` is the paper's: the mean norm of the rows longer than C, which
 says nothing of how many there are and so never ends at equal rates.
 
+Clipping also makes every update shorter, and a model that is trained too little serves small and hard groups worst. A
+learning rate that was given is therefore read as that of training without privacy: from the second epoch on an update
+is lengthened by G, the same ratio over all rows (`restore_length`). Where Veil chooses the learning rate it knows the
+clip, and nothing is lengthened.
+
 The rule settles: q says how much is lost, not for how long. `step_size` η_q has the paper's other rule instead,
 q_k ← q_k·exp(η_q·G_k), which goes on as long as signals differ at all: rates then end at the cap.
 
@@ -76,9 +81,10 @@ class Fdpg(PrivateAndFair):
     signal: Literal["lost-length", "clipped-norm"] = "lost-length"
     norm_bound: float = 5.0
     statistic_noise: float = 10.0
-    sustained: float = 1.5
+    sustained: float = 1.25
     cap: float | None = None
     memory: float = 0.5
+    restore_length: bool | None = None
     notion: Literal["gradient-norm", "demographic-parity", "equal-opportunity", "equalised-odds"] = "gradient-norm"
     parity_noise: float = 50.0
 
@@ -103,7 +109,7 @@ class Fdpg(PrivateAndFair):
 
         kappa, filters = moving_rules(events, facts, settings) if filtered else (_by_pld(events, facts, settings), ())
         fair = FairRates(facts, filters, self._joint(kappa), batch, largest, Relation.ADD_REMOVE)
-        controller = self._controller(facts, kappa, fair, steps, every)
+        controller = self._controller(facts, kappa, fair, (steps, every), self._restored(settings))
         rules: tuple[SpendingRule, ...] = filters or _tokens(controller, updates)
         details = {
             "noise_multiplier": kappa,
@@ -114,6 +120,7 @@ class Fdpg(PrivateAndFair):
             "bounding": self.bounding,
             "notion": self.notion,
             "signal": self.signal,
+            "restore_length": controller.restore_length,
             "uniform_rate": uniform,
             "sustained_rate": sustained,
             "largest_rate": largest,
@@ -143,7 +150,15 @@ class Fdpg(PrivateAndFair):
             return ClippedNorm(self.clip if clips else 0.0, self.norm_bound)
         return LostLength(self.clip, self.norm_bound, 0.0 if clips else self.gamma)
 
-    def _controller(self, facts: PublicFacts, kappa: float, fair: FairRates, steps: int, every: int) -> FdpgController:
+    def _restored(self, settings: Settings) -> bool:
+        """Whether updates are lengthened: where clipping is told by lost length, and a learning rate was given."""
+        told = self.bounding == "clip" and self.signal == "lost-length" and not self._parity()
+        return told and (settings.learning_rate is not None if self.restore_length is None else self.restore_length)
+
+    def _controller(
+        self, facts: PublicFacts, kappa: float, fair: FairRates, times: tuple[int, int], restored: bool
+    ) -> FdpgController:
+        steps, every = times
         groups = tuple(cell.group for cell in facts.cells)
         norms = NormStatistic(groups, len(facts.groups), self._signal(), self.statistic_noise * kappa)
         parity, parity_rho = None, 0.0
@@ -160,7 +175,7 @@ class Fdpg(PrivateAndFair):
             # How far a group is ahead may be 0, so it is no share: exponential weights for signals in [0, 1].
             pace = math.sqrt(8 * math.log(len(facts.groups)) / max((steps - 1) // every, 1))
         moving = (kappa * self.clip, pace, self.memory, steps, every)
-        return FdpgController(fair, norms, parity, parity_rho, bound, *moving)
+        return FdpgController(fair, norms, parity, parity_rho, bound, *moving, restore_length=restored)
 
     def _check(self, facts: PublicFacts) -> None:
         require_above_zero(self, "clip", "gamma", "norm_bound", "statistic_noise", "parity_noise")
@@ -175,6 +190,11 @@ class Fdpg(PrivateAndFair):
         require(
             not self._parity() or (facts.task == "classification" and len(facts.classes) == 2),
             f'notion "{self.notion}" needs two classes: there are {len(facts.classes)}',
+        )
+        require(
+            not self.restore_length
+            or (self.bounding == "clip" and self.signal == "lost-length" and not self._parity()),
+            "restore_length needs the lost length: use bounding clip, signal lost-length and notion gradient-norm",
         )
         require(0 <= self.memory < 1, f"memory is {self.memory}: it must be between 0 and 1")
         require(

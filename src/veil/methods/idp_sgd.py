@@ -39,7 +39,8 @@ from veil.sampling.draws import Poisson
 Variant = Literal["sample", "scale", "both"]
 
 _CLOSE = 5e-4  # how far above the batch a search for noise may end, relatively
-_CURVE = 16  # budgets whose rates are solved for where there are many; a curve through them proposes the others
+_CURVE = 16  # rates whose costs are computed where there are many budgets; a curve through them proposes all rates
+_SMALLEST_RATE = 1e-12
 _CHECKED = 2e-4  # by how much a proposed rate is lowered before it is checked
 _SELDOM = 0.01  # below this share of the common rate an owner hardly takes part
 
@@ -152,28 +153,51 @@ class _Cost:
 
 def _by_sample(budgets: tuple[float, ...], batch: int, cost: _Cost) -> tuple[float, tuple[float, ...]]:
     """One noise multiplier κ for all; rates fall with the budget and draw `batch` rows."""
-    rows, many = sum(cost.sizes), len(set(budgets)) > 2 * _CURVE
+    rows, usual, many = sum(cost.sizes), batch / sum(cost.sizes), len(set(budgets)) > 2 * _CURVE
+    proposed = _along_curve if many else _solved
 
     def expected(kappa: float) -> float:
-        found = _along_curve(budgets, kappa, batch / rows, cost) if many else cost.rates(budgets, kappa, batch / rows)
-        return cost.batch(found)
+        return cost.batch(proposed(budgets, kappa, usual, cost))
 
-    # Rates read off a curve are lowered a little where they are checked: the search aims as much higher.
-    kappa = _noise_that_draws(batch * (1 + 5 * _CHECKED if many else 1), rows, expected, 1.0, 2.0)
-    rates = _checked(budgets, kappa, batch / rows, cost) if many else cost.rates(budgets, kappa, batch / rows)
+    aim, kappa, step = batch * (1 + 5 * _CHECKED if many else 1.0), 1.0, 2.0
+    for _ in range(4):
+        kappa = _noise_that_draws(aim, rows, expected, kappa, step)
+        rates = _checked(budgets, kappa, usual, cost) if many else _solved(budgets, kappa, usual, cost)
+        drawn = cost.batch(rates)
+        if drawn >= batch or not many:
+            break
+        # Rates off a curve are lowered where they cost too much: the search aims as much higher.
+        aim, step = aim * (1 + 5 * _CHECKED) * batch / drawn, 1.01
     # What is left of the search: rates a little lower draw the batch exactly, on the private side.
-    shrink = min(1.0, batch / cost.batch(rates))
+    shrink = min(1.0, batch / drawn)
     return kappa, tuple(rate * shrink for rate in rates)
 
 
+def _solved(budgets: Sequence[float], kappa: float, near: float, cost: _Cost) -> tuple[float, ...]:
+    """The exact rate of every budget."""
+    return cost.rates(budgets, kappa, near)
+
+
 def _along_curve(budgets: Sequence[float], kappa: float, near: float, cost: _Cost) -> tuple[float, ...]:
-    """Exact rates of a few budgets, those of all others read off a smooth curve through them."""
+    """Rates read off a smooth curve through the exact costs of a few rates: one cost each, no search for any."""
     from scipy.interpolate import PchipInterpolator
 
-    distinct = sorted(set(budgets))
-    few = sorted({distinct[round(i)] for i in np.linspace(0, len(distinct) - 1, _CURVE)})
-    curve = PchipInterpolator(np.log(few), np.log(cost.rates(few, kappa, near)))
-    return tuple(np.exp(np.minimum(curve(np.log(budgets)), 0.0)).tolist())
+    low = high = near
+    while low > _SMALLEST_RATE and cost.epsilon(low, kappa) > min(budgets):
+        low /= 4
+    if low <= _SMALLEST_RATE:
+        cost.rates([min(budgets)], kappa, near)  # raises where no rate is small enough
+    while high < 1 and cost.epsilon(high, kappa) < max(budgets):
+        high = min(4 * high, 1.0)
+    places = np.geomspace(low, high, _CURVE) if low < high else np.array([low / 2, high])
+    # Costs that hardly rise (at the smallest rates) would turn the curve over.
+    costs = np.array([cost.epsilon(float(rate), kappa) for rate in places])
+    rising = np.flatnonzero(np.diff(np.maximum.accumulate(costs), prepend=0.0) > 0)
+    if len(rising) < 2:
+        return cost.rates(budgets, kappa, near)
+    curve = PchipInterpolator(np.log(costs[rising]), np.log(places[rising]))
+    within = np.clip(np.log(budgets), *np.log(costs[rising[[0, -1]]]))
+    return tuple(np.exp(np.minimum(curve(within), 0.0)).tolist())
 
 
 def _checked(budgets: Sequence[float], kappa: float, near: float, cost: _Cost) -> tuple[float, ...]:

@@ -98,7 +98,7 @@ class InoSgd(Individualised):
         controller: Controller
         joint = (draw, shares.sigma, count_sigma, batch, Relation.ADD_REMOVE)
         if adaptive:
-            moving = (len(facts.cells), self.clip, self.quantile, self.rate)
+            moving = (len(facts.cells), self.clip, self.quantile, self.rate, False)
             controller = OrderedAdaptiveClip(*joint, *moving, limits, tail, self.order, ranks)
         else:
             inner = Clip(limits) if self.bound == "clip" else Normalise(limits, self.gamma)

@@ -8,8 +8,9 @@ of them (an `Envelope`), so that the whole run is composed by PLD, which is tigh
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,9 @@ from veil.problem import PublicFacts
 
 Floats = NDArray[np.float64]
 RUNGS = 17  # odd: the middle rung is an even share
+# Of more different cells than this, most get the noise between those of others of about their size, if it holds.
+MANY = 24
+_TOLERANCE = 1e-3
 
 
 class Pricing(Protocol):
@@ -132,6 +136,34 @@ class LadderBudget:
     loss_kappa: float
 
 
+Key: TypeAlias = tuple[int, int, float]
+"""What decides the ladder of a cell: its rows, the rows of its group, its budget."""
+
+
+def _ends_first(keys: Sequence[Key]) -> list[Key]:
+    """Different keys in their order; where there are many, some of all sizes come first and the others lie between.
+
+    >>> _ends_first([(5, 5, 1.0), (2, 2, 1.0), (5, 5, 1.0)])
+    [(5, 5, 1.0), (2, 2, 1.0)]
+    """
+    different = list(dict.fromkeys(keys))
+    if len(different) <= MANY:
+        return different
+    ordered = sorted(different, key=lambda key: (key[2], key[0], key[1]))
+    places = sorted({round(place) for place in np.linspace(0, len(ordered) - 1, MANY // 2)})
+    return list(dict.fromkeys([*(ordered[place] for place in places), *ordered]))
+
+
+def _between(noises: Mapping[Key, float], key: Key) -> float | None:
+    """A noise from those of groups that are a little smaller and larger, if many are known; it must be tried out."""
+    rows, size, budget = key
+    alike = sorted((one[0], noise) for one, noise in noises.items() if one[2] == budget and one[0] == one[1])
+    if len(alike) < MANY // 2 or rows != size or not alike[0][0] < rows < alike[-1][0]:
+        return None
+    logs = np.log([one for one, _ in alike])
+    return float(np.interp(math.log(rows), logs, [noise for _, noise in alike])) * (1 + 2 * _TOLERANCE)
+
+
 def plan_ladders(
     facts: PublicFacts, settings: Settings, sampling: str, losses: SideLosses, span: float, clip: float
 ) -> LadderBudget:
@@ -144,7 +176,7 @@ def plan_ladders(
     reference = batch / facts.rows
     even = batch / len(facts.groups)
     sizes = facts.group_sizes
-    known: dict[tuple[int, int, float], tuple[Ladder, float]] = {}
+    known: dict[Key, tuple[Ladder, float]] = {}
 
     def tokens(cell: int, ladder: Ladder, loss_kappa: float) -> tuple[Repeated, ...]:
         rows = facts.cells[cell].rows
@@ -165,20 +197,25 @@ def plan_ladders(
 
         budget = facts.budget_of(cell, settings.epsilon)
         judge = Pld(looseness=5e-4, rows=facts.rows_together)
+        guess = _between({key: one[1] for key, one in known.items()}, (own.rows, sizes[own.group], budget))
+        if guess is not None and judge.epsilon(events(guess), delta) <= budget:
+            return ladder(guess), guess
         # Cells differ little in their noise: the last one with this budget is a good place to start.
         near = next((one[1] for key, one in reversed(known.items()) if key[2] == budget), None)
-        noise = noise_multiplier(events, budget, delta, judge, tolerance=1e-3, near=near)
+        noise = noise_multiplier(events, budget, delta, judge, tolerance=_TOLERANCE, near=near)
         return ladder(noise), noise
 
-    found = []
-    for cell, own in enumerate(facts.cells):
-        key = (own.rows, sizes[own.group], facts.budget_of(cell, settings.epsilon))
-        if key not in known:
-            try:
-                known[key] = calibrated(cell)
-            except AccountingError as error:
-                raise InputError(f'no noise gives group "{facts.cell_name(cell)}" ε = {key[2]:g}: {error}') from error
-        found.append(known[key])
+    keys = [
+        (own.rows, sizes[own.group], facts.budget_of(cell, settings.epsilon)) for cell, own in enumerate(facts.cells)
+    ]
+    cell_of = {key: cell for cell, key in reversed(list(enumerate(keys)))}
+    for key in _ends_first(keys):
+        cell = cell_of[key]
+        try:
+            known[key] = calibrated(cell)
+        except AccountingError as error:
+            raise InputError(f'no noise gives group "{facts.cell_name(cell)}" ε = {key[2]:g}: {error}') from error
+    found = [known[key] for key in keys]
     noise = max(one[1] for one in found)
     loss_kappa = shared_loss if loss_noise is None else noise * loss_noise
     ladders = tuple(one[0] for one in found)

@@ -27,7 +27,15 @@ class Method(Protocol):
     summary: ClassVar[str]
 
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
-        """Every public constant of the run, from public facts alone."""
+        """Every public constant of the run, from public facts alone.
+
+        Args:
+            facts: What is public about the rows: groups, sizes, classes, budgets.
+            settings: ε, δ, steps, batch size and the rest.
+
+        Returns:
+            The plan that a run follows.
+        """
         ...
 
 

@@ -21,13 +21,22 @@ from veil.problem.rows import IGNORED
 
 @dataclass(frozen=True, slots=True)
 class GroupScore:
-    """One group: how many rows, and the share (or mean) that the score is. NaN where there are no rows."""
+    """One group: how many rows, and the share (or mean) that the score is. NaN where there are no rows.
+
+    Args:
+        n: Number of rows.
+        accuracy: Share that is right, between 0 and 1.
+    """
 
     n: int
     accuracy: float
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values; NaN is null."""
+        """Plain JSON values; NaN is null.
+
+        Returns:
+            `n` and `accuracy`.
+        """
         return {"n": self.n, "accuracy": or_none(self.accuracy)}
 
 
@@ -37,6 +46,11 @@ class GroupMetrics:
 
     `outcomes` are the model's predictions for each row, where known: all other figures of the table
     (`veil.metrics.definitions`) follow from it.
+
+    Args:
+        by_group: Score of each group.
+        accuracy: Accuracy over all rows.
+        outcomes: Predictions for each row, where known.
     """
 
     by_group: dict[str, GroupScore]
@@ -74,7 +88,11 @@ class GroupMetrics:
         return float(across(name).over(values)) if len(values) else math.nan
 
     def as_json(self) -> dict[str, Any]:
-        """The keys that other programs rely on, and every further figure that the outcomes allow."""
+        """The keys that other programs rely on, and every further figure that the outcomes allow.
+
+        Returns:
+            What `metrics.json` holds: figures over all groups, and `by_group` with those of each group.
+        """
         found = {
             **{f.name: or_none(self._across(f.name)) for f in ACROSS if f.reads == ("accuracy",)},
             "accuracy": or_none(self.accuracy),

@@ -8,6 +8,8 @@ pays for that one alone.
 With more than two classes the counts are of right and wrong answers, by group and, with a small share of the budget, by
 class: what they say of the classes shows whether predictions follow the truth at all. A row is then in one count of
 each kind. The kinds are scaled by √(1 − s) and √s before noise is added, so that the whole vector moves by 1 as before.
+In the same way the counts of two classes can be released together with counts by probability (`ScoredRelease`), from
+which thresholds are chosen.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from torch import nn
 
 from veil.accounting import Account, Gaussian, Relation, Repeated, Terms, TokenBucket
 from veil.accounting.calibration import noise_multiplier
+from veil.errors import require
 from veil.metrics.bootstrap import intervals
 from veil.metrics.definitions import BY_COUNTS, LEAST_ROWS, all_across, or_none, parity_apart
 from veil.metrics.groups import GroupMetrics, GroupScore
+from veil.metrics.score_counts import RELEASED_BINS, pieces_of, released_scores
 from veil.models.applying import scored
 from veil.noise import GaussianNoise
 from veil.problem import Problem
@@ -35,6 +39,8 @@ from veil.releases import Allowance
 PURPOSE = "evaluation"
 # Of the budget, for right and wrong answers by class: noise in those by group grows by an eighth.
 CLASS_SHARE = 0.2
+# Of the budget, for counts by probability where they are asked for: noise in all other figures grows by two fifths.
+SCORE_SHARE = 0.5
 # Stored runs are recognised by these sentences: they cannot change.
 _PAYS = (
     "and took no part in training; their confusion counts are a release of their own at the same (ε, δ), so every row "
@@ -65,18 +71,24 @@ MEASURED = frozenset((*DISJOINT.values(), *DISJOINT_ERRORS.values(), DISJOINT_PE
 class NoisyGroupMetrics(GroupMetrics):
     """Group figures from noisy counts; `sigma` is the noise of one count. They are covered by the guarantee.
 
+    `accuracy_sigma` is the noise of the overall accuracy: the noise of all groups' counts adds up in it.
+
     `counts` are the noisy confusion counts `[group, class, prediction]` of two classes: what follows from them is free.
-    `by_class` has, of more classes, the noisy counts of wrong and right answers in all groups together.
+    `by_class` has, of more classes, the noisy counts of wrong and right answers in all groups together. `scores` are
+    counts by probability, as `veil.metrics.score_counts` takes them, where they were released.
     """
 
     sigma: float = 0.0
     counts: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
     by_class: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
     class_sigma: float = 0.0
+    accuracy_sigma: float = field(default=0.0, repr=False, compare=False)
+    scores: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """The usual keys and what else the counts say, marked as released with noise."""
         plain = {**GroupMetrics.as_json(self), "released": True, "noise": self.sigma}
+        plain["accuracy_noise"] = None if math.isnan(self.accuracy) else self.accuracy_sigma
         if self.by_class:
             counts = {name: [round(max(value, 0.0)) for value in pair] for name, pair in self.by_class.items()}
             balanced = _balanced(list(self.by_class.values()), self.class_sigma)
@@ -138,6 +150,32 @@ class ConfusionRelease(CountsRelease):
         return counts[:groups], counts[groups:]
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredRelease(CountsRelease):
+    """Counts per group and class of two classes: by prediction and, beside them, by the second one's probability."""
+
+    def make(self, model: nn.Module, problem: Problem, noise: GaussianNoise) -> NDArray[np.float64]:
+        """Touch the rows: scaled [group, class, two predictions and the pieces of probability] (`apart`).
+
+        The event was reserved before.
+        """
+        chances = torch.softmax(scored(model, problem).to(torch.float64), dim=-1).numpy()
+        groups, truth, present = problem.group_of, problem.targets.numpy(), problem.present
+        counts = np.zeros((len(problem.public.groups), 2, 2 + RELEASED_BINS))
+        for place in (chances.argmax(axis=1), 2 + pieces_of(chances[:, 1], RELEASED_BINS)):
+            np.add.at(counts, (groups[present], truth[present], place[present]), 1.0)
+        noisy = noise.add(0, {"counts": torch.from_numpy(counts * _SCORE_SCALES)}, self.sigma, PURPOSE)["counts"]
+        return noisy.to(torch.float64).numpy()
+
+    def apart(self, released: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What was released, as counts [group, class, prediction] and [group, class, piece]."""
+        counts = released / _SCORE_SCALES
+        return counts[..., :2], counts[..., 2:]
+
+
+_SCORE_SCALES = np.sqrt(np.repeat([1 - SCORE_SHARE, SCORE_SHARE], [2, RELEASED_BINS]))
+
+
 def _scales(groups: int, classes: int) -> NDArray[np.float64]:
     """√(1 − s) for the counts of groups and √s for those of classes."""
     return np.repeat([math.sqrt(1 - CLASS_SHARE), math.sqrt(CLASS_SHARE)], [groups, classes])[:, None]
@@ -153,12 +191,17 @@ def noisy_metrics(
     problem: Problem,
     allowance: Allowance,
     groups: Sequence[str] = (),
+    *,
+    scores: bool = False,
 ) -> NoisyGroupMetrics:
     """Reserve the cost in a ledger of its own, release the counts, and work out the figures.
 
-    ε is the smallest budget of any owner. Two classes give the whole confusion table; with more classes the counts are
-    of right and wrong answers only, by group and by class, because noise adds up over the counts that make a figure.
+    ε is the smallest budget of any owner. Two classes give the whole confusion table and, with `scores`, counts by
+    probability in the same release; with more classes the counts are of right and wrong answers only, by group and by
+    class, because noise adds up over the counts that make a figure.
     """
+    if scores:
+        return _with_scores(model, problem, allowance, groups)
     full = len(problem.public.classes) == 2
     sigma = reserve_counts(problem, allowance, ConfusionRelease(1.0, allowance.relation, full), "confusion counts")
     release = ConfusionRelease(sigma, allowance.relation, full)
@@ -172,6 +215,17 @@ def noisy_metrics(
         for name, (wrong, right) in zip(problem.public.classes, of_classes, strict=True)
     }
     return replace(found, by_class=by_class, class_sigma=sigma / math.sqrt(CLASS_SHARE))
+
+
+def _with_scores(model: nn.Module, problem: Problem, allowance: Allowance, groups: Sequence[str]) -> NoisyGroupMetrics:
+    names = problem.public.groups
+    require(len(problem.public.classes) == 2, "counts by probability are released of two classes alone")
+    release = ScoredRelease(1.0, allowance.relation)
+    release = replace(release, sigma=reserve_counts(problem, allowance, release, "confusion counts"))
+    confusion, by_piece = release.apart(release.make(model, problem, allowance.noise))
+    found = figures(confusion, names, groups, release.sigma / math.sqrt(1 - SCORE_SHARE))
+    noise = release.sigma / math.sqrt(SCORE_SHARE)
+    return replace(found, scores=released_scores(dict(zip(names, by_piece, strict=True)), noise))
 
 
 def reserve_counts(problem: Problem, allowance: Allowance, release: CountsRelease, name: str) -> float:
@@ -265,9 +319,11 @@ def figures(
     rows = float(right.sum() + wrong.sum())
     measured = rows >= fewest_rows(sigma, counts.size)
     overall = min(max(float(right.sum()) / rows, 0.0), 1.0) if measured else math.nan
+    # Half of the counts are of right answers; a wrong one moves the share by its value, a right one by the rest.
+    spread = sigma * math.sqrt(counts.size / 2 * (overall**2 + (1 - overall) ** 2)) / rows if measured else 0.0
     table = None
     if counts.ndim == 3:
         position = {name: index for index, name in enumerate(names)}
         nothing = np.zeros(counts.shape[1:])
         table = np.stack([counts[position[name]] if name in position else nothing for name in scores])
-    return NoisyGroupMetrics(scores, overall, sigma=sigma, counts=table)
+    return NoisyGroupMetrics(scores, overall, sigma=sigma, counts=table, accuracy_sigma=spread)

@@ -51,14 +51,18 @@ class InitialDrop:
 def initial_drop(steps: Sequence[int], values: ArrayLike, tolerance: float = 0.0) -> InitialDrop:
     """The minority initial drop of a curve (of accuracy, say): when it starts, how deep it is, when it is over.
 
-    The level is the highest value in the first quarter of the run. The untrained model (step 0) does not count: where
-    it happens to guess says nothing about the training. The drop starts at the first later step whose value lies more
-    than `tolerance` below the level, and ends at the first step after that which is back at it.
+    Every value in the first quarter of the run is a level that the curve may fall from; the drop is the deepest fall
+    before the curve is back at its level. So a curve that has recovered within that quarter still had its drop. The
+    untrained model (step 0) does not count: where it happens to guess says nothing about the training. The drop starts
+    at the first step whose value lies more than `tolerance` below the level, and ends at the first step after that
+    which is back at it.
 
     >>> initial_drop([0, 1, 2, 10, 20, 30, 40], [0.1, 0.15, 0.2, 0.05, 0.0, 0.1, 0.6])
     InitialDrop(start=10, depth=0.2, end=40)
     >>> initial_drop([0, 10, 20], [0.2, 0.0, 0.3]).happened
     False
+    >>> initial_drop([1, 10, 90, 400], [0.15, 0.0, 0.3, 0.6])
+    InitialDrop(start=10, depth=0.15, end=90)
     """
     curve, at = np.asarray(values, dtype=np.float64), np.asarray(steps)
     require(len(curve) == len(at) and len(curve) > 0, "a curve must have at least one value, one for each step")
@@ -66,7 +70,12 @@ def initial_drop(steps: Sequence[int], values: ArrayLike, tolerance: float = 0.0
     if not trained.size:
         return InitialDrop(None, 0.0, None)
     early = trained[(at[trained] <= at[-1] / 4) | (trained == trained[0])]
-    peak = int(early[curve[early].argmax()])
+    drops = [_fall_from(int(level), steps, curve, tolerance) for level in early]
+    return max(drops, key=lambda drop: drop.depth)
+
+
+def _fall_from(peak: int, steps: Sequence[int], curve: NDArray[np.float64], tolerance: float) -> InitialDrop:
+    """How far a curve falls below one of its values before it is back at it."""
     level = curve[peak]
     below = peak + np.flatnonzero(curve[peak:] < level - tolerance)
     if not below.size:

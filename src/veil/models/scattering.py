@@ -21,7 +21,7 @@ from torch import Tensor
 from veil.errors import require
 
 
-def scattering(images: Tensor, scales: int = 2, angles: int = 8, rows_at_once: int = 256) -> Tensor:
+def scattering(images: Tensor, scales: int = 2, angles: int = 8, rows_at_once: int = 16) -> Tensor:
     """Features [rows, channels × maps, height / 2^J, width / 2^J] of images [rows, channels, height, width].
 
     Args:
@@ -55,22 +55,35 @@ def _scatter(images: Tensor, filters: tuple[Tensor, tuple[tuple[Tensor, ...], ..
     low, waves = filters
     rows, _, height, width = images.shape
     padded = torch.nn.functional.pad(images, (stride,) * 4, mode="reflect")
-    spectrum = torch.fft.fft2(padded)
+    down, across = _averages(low, stride)
 
-    def smooth(transformed: Tensor) -> Tensor:
-        whole: Tensor = torch.fft.ifft2(transformed * low).real
-        return whole[:, :, stride:-stride:stride, stride:-stride:stride]
+    def smooth(whole: Tensor) -> Tensor:
+        return down @ whole @ across.T
 
-    maps = [smooth(spectrum)]
-    second: list[Tensor] = []
+    spectrum, maps, second = torch.fft.fft2(padded), [smooth(padded)], list[Tensor]()
     for scale, at_scale in enumerate(waves):
         for wave in at_scale:
-            first = torch.fft.fft2(torch.fft.ifft2(spectrum * wave).abs())
-            maps.append(smooth(first))
+            size = torch.fft.ifft2(spectrum * wave).abs()
+            maps.append(smooth(size))
+            first = torch.fft.fft2(size) if scale + 1 < len(waves) else size
             for coarser in waves[scale + 1 :]:
-                second += [smooth(torch.fft.fft2(torch.fft.ifft2(first * other).abs())) for other in coarser]
+                second += [smooth(torch.fft.ifft2(first * other).abs()) for other in coarser]
     stacked = torch.stack([*maps, *second], dim=2)
     return stacked.reshape(rows, -1, height // stride, width // stride)
+
+
+def _averages(low: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    """The matrices that average a mirrored image by φ_J down its rows and across its columns, at the sampled places.
+
+    φ_J is a Gaussian, the same in all directions: the product of one along each axis.
+    """
+    kernel = torch.fft.ifft2(low.double()).real
+    sides = kernel[:, 0], kernel[0] / kernel[0, 0]
+    found = []
+    for side in sides:
+        places = torch.arange(stride, len(side) - stride, stride)
+        found.append(side[(places[:, None] - torch.arange(len(side))) % len(side)].float())
+    return found[0], found[1]
 
 
 @lru_cache(maxsize=8)

@@ -20,6 +20,10 @@ class DiskFilter:
     mean of m is the gradient at x, while its noise is smaller by √((1−κ)/(1+κ)). Both g̃ and the weights are released
     already, so the filter is post-processing and costs nothing. It never touches the noise's scale.
 
+    Args:
+        memory: κ, at least 0 and below 1.
+        lookahead: γ. By default κ/(1−κ).
+
     >>> disk = DiskFilter(memory=0.5)
     >>> [disk.smooth({"w": torch.tensor([value])})["w"].item() for value in (4.0, 0.0, 0.0)]
     [4.0, 2.0, 1.0]
@@ -32,7 +36,14 @@ class DiskFilter:
 
     @contextmanager
     def ahead(self, model: nn.Module) -> Iterator[None]:
-        """The model at the look-ahead point; its own weights come back afterwards, bit for bit."""
+        """The model at the look-ahead point; its own weights come back afterwards, bit for bit.
+
+        Args:
+            model: The model; its weights are moved inside the `with` block only.
+
+        Yields:
+            Nothing.
+        """
         reach = self.memory / (1.0 - self.memory) if self.lookahead is None else self.lookahead
         own = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
         with torch.no_grad():
@@ -46,18 +57,33 @@ class DiskFilter:
             self._before = own
 
     def smooth(self, gradient: Mapping[str, Tensor]) -> Weights:
-        """The average of noisy gradients; the first one starts it."""
+        """The average of noisy gradients; the first one starts it.
+
+        Args:
+            gradient: Noisy gradients by parameter.
+
+        Returns:
+            The averages by parameter.
+        """
         for name, value in gradient.items():
             mean = self._mean.get(name)
             self._mean[name] = value.clone() if mean is None else mean * self.memory + value * (1.0 - self.memory)
         return {name: self._mean[name] for name in gradient}
 
     def state(self) -> tuple[Weights, Weights]:
-        """A snapshot for undoing a rejected step."""
+        """A snapshot for undoing a rejected step.
+
+        Returns:
+            A snapshot for `restore`.
+        """
         return dict(self._mean), dict(self._before)
 
     def restore(self, state: tuple[Weights, Weights]) -> None:
-        """Restore an earlier state."""
+        """Restore an earlier state.
+
+        Args:
+            state: What `state` returned.
+        """
         self._mean, self._before = dict(state[0]), dict(state[1])
 
 

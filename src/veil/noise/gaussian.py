@@ -28,13 +28,13 @@ from torch import Tensor
 
 from veil.foundation.randomness import Seed
 from veil.noise.secure import (
+    SHORT,
     Streams,
     Words,
     WordStream,
-    add_on_grid,
     drawn_in_pieces,
     fine_uniforms,
-    joint_normals,
+    released_on_grid,
     word_stream,
 )
 
@@ -42,7 +42,7 @@ Shape = Tensor | torch.Size | Sequence[int]
 Places = npt.NDArray[np.int64]
 
 # Words worked on at once: small arrays stay in the cache and in the allocator's hands. It changes no value.
-_AT_ONCE = 8192
+_AT_ONCE = 16384
 # So many radii at either end get further bits: next to them, neighbouring radii are 5·10⁻⁵ standard deviations apart.
 _END = 1 << 12
 _LAST = (1 << 31) - 1
@@ -73,23 +73,27 @@ def _fill(streams: Streams, lines: Sequence[npt.NDArray[np.float32]], std: float
     """
     counts = [count for _, count in streams]
     ends = np.cumsum(counts)
+    stops: list[int] = ends.tolist()
     near_end: list[tuple[Places, Words]] = []
-    pair = np.empty((2, min(_AT_ONCE, int(ends[-1]))), dtype=np.float32)
+    room = np.empty((4, min(_AT_ONCE, stops[-1])), dtype=np.float32)
     start = owner = 0
     for drawn in drawn_in_pieces(streams, _AT_ONCE):
-        stop = start + len(drawn)
-        places, words = _box_muller(drawn, std, pair[:, : len(drawn)])
+        stop, work = start + len(drawn), room[:, : len(drawn)]
+        while stops[owner] <= start:
+            owner += 1
+        cosines, sines = _lines(lines[owner], counts[owner], start - stops[owner], stop - stops[owner])
+        alone = stop <= stops[owner] and len(sines) == len(drawn)
+        places, words = _box_muller(drawn, std, work, (cosines, sines) if alone else (work[2], work[3]))
         if places.size:
             near_end.append((places + start, words))
         done = start
-        while done < stop:
-            while ends[owner] <= done:
+        while not alone and done < stop:
+            while stops[owner] <= done:
                 owner += 1
-            upto, first, count = min(stop, int(ends[owner])), int(ends[owner]) - counts[owner], counts[owner]
-            cosines, sines = pair[:, done - start : upto - start]
-            lines[owner][done - first : upto - first] = cosines
-            room = lines[owner][count + done - first : count + upto - first]  # none for the last sine of an odd line
-            room[:] = sines[: len(room)]
+            upto, count = min(stop, stops[owner]), counts[owner]
+            cosines, sines = _lines(lines[owner], count, done - stops[owner], upto - stops[owner])
+            cosines[:] = work[2, done - start : upto - start]
+            sines[:] = work[3, done - start : done - start + len(sines)]
             done = upto
         start = stop
     if near_end:
@@ -104,11 +108,25 @@ def _fill(streams: Streams, lines: Sequence[npt.NDArray[np.float32]], std: float
             lines[index][counts[index] + at[held]] = sines[held]
 
 
-def _box_muller(words: Words, std: float, into: npt.NDArray[np.float32]) -> tuple[Places, Words]:
-    """Fill `into`; return places and words of the radii that are too near an end for single precision."""
+def _lines(
+    line: npt.NDArray[np.float32], count: int, first: int, last: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Where the pairs of some words lie, counted from the end of their stream: an odd line has no last sine."""
+    return line[count + first : count + last], line[2 * count + first : 2 * count + last]
+
+
+def _box_muller(
+    words: Words, std: float, room: npt.NDArray[np.float32], into: tuple[npt.NDArray[np.float32], ...]
+) -> tuple[Places, Words]:
+    """Fill `into`; return places and words of the radii that are too near an end for single precision.
+
+    The first two lines of `room` are to work in.
+    """
     halves = words.view(np.uint32).reshape(-1, 2)
+    radius, angle = room[0], room[1]
     # 31 bits, so that the conversion is a signed one (fast); the half keeps the logarithm away from 0.
-    radius = (halves[:, 0] >> np.uint32(1)).view(np.int32).astype(np.float32)
+    np.right_shift(halves[:, 0], np.uint32(1), out=angle.view(np.uint32))
+    np.copyto(radius, angle.view(np.int32), casting="unsafe")
     # Places of extremes are found faster than the extremes themselves.
     near_end = radius.size > 0 and (
         radius.item(radius.argmin()) < _END or radius.item(radius.argmax()) >= _LAST + 1 - _END
@@ -119,10 +137,12 @@ def _box_muller(words: Words, std: float, into: npt.NDArray[np.float32]) -> tupl
     radius *= np.float32(-2.0)
     np.sqrt(radius, out=radius)
     radius *= np.float32(std)
-    angle = halves[:, 1].view(np.int32).astype(np.float32)
+    np.copyto(angle, halves[:, 1].view(np.int32), casting="unsafe")
     angle *= np.float32(2.0 * math.pi * 2.0**-32)
-    np.multiply(np.cos(angle), radius, out=into[0])
-    np.multiply(np.sin(angle, out=angle), radius, out=into[1])
+    np.cos(angle, out=into[0])
+    np.multiply(into[0], radius, out=into[0])
+    np.sin(angle, out=angle)
+    np.multiply(angle, radius, out=into[1])
     if not near_end:
         return _NOWHERE
     whole = halves[:, 0] >> np.uint32(1)
@@ -163,6 +183,10 @@ class GaussianNoise:
     One description (purpose, step, name) is for one release: anybody who sees two values with the same noise can
     subtract one from the other. Releases that share a step need different purposes or names.
 
+    Args:
+        seed: The secret seed of the run.
+        secure: Whether noise is safe against attacks on floating-point numbers.
+
     >>> noise = GaussianNoise(Seed.from_int(0))
     >>> a = noise.draw(step=4, shapes={"w": (2, 3), "b": (3,)}, std=1.0)
     >>> torch.equal(a["b"], noise.draw(step=4, shapes={"b": (3,)}, std=1.0)["b"])
@@ -173,7 +197,20 @@ class GaussianNoise:
     secure: bool = False
 
     def draw(self, step: int, shapes: Mapping[str, Shape], std: float, purpose: str = "gradient") -> dict[str, Tensor]:
-        """Noise by name. A tensor as shape also gives device and dtype (float64 stays, all else gets float32)."""
+        """Noise by name. A tensor as shape also gives device and dtype (float64 stays, all else gets float32).
+
+        Args:
+            step: Number of the step, from 0.
+            shapes: Shape, or a tensor of this shape, by name.
+            std: Standard deviation, finite and at least 0; 0 gives zeros and is not private.
+            purpose: What the noise is for; noise of different purposes is independent.
+
+        Returns:
+            One tensor of noise for each name.
+
+        Raises:
+            ValueError: `std` is negative or not finite.
+        """
         check_std(std)
         if self.secure or std == 0.0:
             zeros = {name: torch.zeros(_size(shape), dtype=_dtype(shape)) for name, shape in shapes.items()}
@@ -186,7 +223,20 @@ class GaussianNoise:
         }
 
     def add(self, step: int, values: Mapping[str, Tensor], std: float, purpose: str = "gradient") -> dict[str, Tensor]:
-        """`values` plus the noise of this step: the release itself, and the only float-safe way to make it."""
+        """`values` plus the noise of this step: the release itself, and the only float-safe way to make it.
+
+        Args:
+            step: Number of the step, from 0.
+            values: The exact values by name. They are not changed.
+            std: Standard deviation, finite and at least 0; 0 adds nothing and is not private.
+            purpose: What the noise is for; noise of different purposes is independent.
+
+        Returns:
+            One noisy tensor for each name.
+
+        Raises:
+            ValueError: `std` is negative or not finite.
+        """
         check_std(std)
         if std == 0.0:
             return {name: value.detach().to(_dtype(value), copy=True) for name, value in values.items()}
@@ -208,16 +258,16 @@ class GaussianNoise:
             return noise
         for name in single:
             _check_single(name, std)
-        counts = [math.prod(size) for size in single.values()]
-        streams = [
-            (word_stream(self.seed.key("noise/" + purpose, step, name)), (count + 1) // 2)
-            for name, count in zip(single, counts, strict=True)
-        ]
-        flat = torch.empty(sum(counts))
-        parts = torch.split(flat, counts)
-        _fill(streams, [part.numpy() for part in parts], std)
+        counts = {name: math.prod(size) for name, size in single.items()}
+        parts = torch.split(self._normals(step, counts, std, purpose), list(counts.values()))
         noise |= {name: part.view(size) for (name, size), part in zip(single.items(), parts, strict=True)}
         return noise
+
+    def _normals(self, step: int, counts: Mapping[str, int], std: float, purpose: str) -> Tensor:
+        """So many fast normals for each name, one name after another, in a new tensor."""
+        flat = torch.empty(sum(counts.values()))
+        fill_steps(flat, self.seed, range(step, step + 1), counts, std, purpose)
+        return flat
 
     def _add_secure(self, step: int, values: Mapping[str, Tensor], std: float, purpose: str) -> dict[str, Tensor]:
         """Every name has its own key stream; all normals are made in one go."""
@@ -227,16 +277,29 @@ class GaussianNoise:
             (word_stream(self.seed.key("secure noise/" + purpose, step, name)), value.numel())
             for name, value in values.items()
         ]
-        normals, start = joint_normals(streams), 0
-        released: dict[str, Tensor] = {}
-        for name, value in values.items():
-            held = value.detach().cpu()
-            exact = (held if held.dtype == torch.float32 else held.to(torch.float64)).numpy()
-            dtype = np.float64 if _dtype(value) == torch.float64 else np.float32
-            noise = normals[start : start + value.numel()]
-            released[name] = torch.from_numpy(add_on_grid(exact, noise, std, dtype)).to(value.device)
-            start += value.numel()
-        return released
+        held = [value.detach().cpu() for value in values.values()]
+        exact = [(one if one.dtype == torch.float32 else one.to(torch.float64)).numpy() for one in held]
+        kinds = [np.float64 if _dtype(value) == torch.float64 else np.float32 for value in values.values()]
+        released = released_on_grid(streams, exact, std, kinds)
+        return {
+            name: torch.from_numpy(one).to(value.device)
+            for (name, value), one in zip(values.items(), released, strict=True)
+        }
+
+
+def fill_steps(flat: Tensor, seed: Seed, steps: range, counts: Mapping[str, int], std: float, purpose: str) -> None:
+    """Fill `flat`, of a line for each step, with fast normals: what every step would draw by itself, made in one go."""
+    values, start = flat.numpy().reshape(-1), 0
+    long: list[tuple[tuple[WordStream, int], npt.NDArray[np.float32]]] = []
+    short: list[tuple[tuple[WordStream, int], npt.NDArray[np.float32]]] = []
+    for step in steps:
+        for name, count in counts.items():
+            stream = word_stream(seed.key("noise/" + purpose, step, name)), (count + 1) // 2
+            (long if stream[1] > SHORT * _AT_ONCE else short).append((stream, values[start : start + count]))
+            start += count
+    # Short streams share a piece where they follow each other.
+    ordered = long + short
+    _fill([stream for stream, _ in ordered], [line for _, line in ordered], std)
 
 
 def _check_single(name: str, std: float) -> None:

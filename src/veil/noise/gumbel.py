@@ -24,6 +24,10 @@ class GumbelNoise:
     bits that could betray a row, so no grid is needed. Both tails have fresh bits, as a single uniform is coarse there:
     what cannot be drawn has a mass below 10⁻⁴⁶.
 
+    Args:
+        seed: The secret seed of the run.
+        secure: Whether bits come from a cryptographic generator.
+
     >>> noise = GumbelNoise(Seed.from_int(0))
     >>> noise.largest(step=0, scores=[0.0, 1000.0, 0.0], scale=1.0)
     1
@@ -35,7 +39,20 @@ class GumbelNoise:
     def draw(
         self, step: int, shape: tuple[int, ...], scale: float, purpose: str = "selection"
     ) -> npt.NDArray[np.float64]:
-        """Noise of this shape; `scale=0.0` gives zeros and is not private."""
+        """Noise of this shape; `scale=0.0` gives zeros and is not private.
+
+        Args:
+            step: Number of the step, from 0.
+            shape: Shape of the result.
+            scale: Scale of the distribution, finite and at least 0.
+            purpose: What the noise is for; noise of different purposes is independent.
+
+        Returns:
+            The noise.
+
+        Raises:
+            ValueError: `scale` is negative or not finite.
+        """
         if not (math.isfinite(scale) and scale >= 0.0):
             raise ValueError(f"the scale of Gumbel noise is {scale}: it must be finite and at least 0")
         if scale == 0.0:
@@ -49,7 +66,20 @@ class GumbelNoise:
         return _with_tails(noise, scale, further).reshape(shape)
 
     def largest(self, step: int, scores: npt.ArrayLike, scale: float, purpose: str = "selection") -> int:
-        """The index of the largest score after noise; a score that is not a number is never chosen."""
+        """The index of the largest score after noise; a score that is not a number is never chosen.
+
+        Args:
+            step: Number of the step, from 0.
+            scores: At least one score.
+            scale: Scale of the noise, finite and at least 0.
+            purpose: What the noise is for; noise of different purposes is independent.
+
+        Returns:
+            Position of the winner, from 0.
+
+        Raises:
+            ValueError: There is no score, or `scale` is negative or not finite.
+        """
         exact = np.asarray(scores, dtype=np.float64)
         if exact.ndim != 1 or not exact.size:
             raise ValueError("the noisy maximum needs a list of at least one score")

@@ -23,6 +23,10 @@ class LaplaceNoise:
     (`veil.noise.secure`). Beyond 20 scales, where a single uniform gets coarse, the rest is drawn again: the
     Laplace law has no memory. Noise reaches 109 scales, so a pure ε holds up to a δ of 10⁻⁴⁷ per coordinate.
 
+    Args:
+        seed: The secret seed of the run.
+        secure: Whether bits come from a cryptographic generator.
+
     >>> noise = LaplaceNoise(Seed.from_int(0))
     >>> noise.draw(step=2, shape=(3,), scale=1.0).shape
     (3,)
@@ -34,13 +38,39 @@ class LaplaceNoise:
     def draw(
         self, step: int, shape: tuple[int, ...], scale: float, purpose: str = "statistic"
     ) -> npt.NDArray[np.float64]:
-        """Noise of this shape; `scale=0.0` gives zeros and is not private."""
+        """Noise of this shape; `scale=0.0` gives zeros and is not private.
+
+        Args:
+            step: Number of the step, from 0.
+            shape: Shape of the result.
+            scale: Scale of the distribution, finite and at least 0.
+            purpose: What the noise is for; noise of different purposes is independent.
+
+        Returns:
+            The noise.
+
+        Raises:
+            ValueError: `scale` is negative or not finite.
+        """
         return self.add(step, np.zeros(shape), scale, purpose)
 
     def add(
         self, step: int, values: npt.ArrayLike, scale: float, purpose: str = "statistic"
     ) -> npt.NDArray[np.float64]:
-        """`values` plus the noise of this step: the release itself."""
+        """`values` plus the noise of this step: the release itself.
+
+        Args:
+            step: Number of the step, from 0.
+            values: The exact values. They are not changed.
+            scale: Scale of the noise, finite and at least 0; 0 adds nothing and is not private.
+            purpose: What the noise is for; noise of different purposes is independent.
+
+        Returns:
+            The noisy values.
+
+        Raises:
+            ValueError: `scale` is negative or not finite.
+        """
         exact = np.asarray(values, dtype=np.float64)
         if not (math.isfinite(scale) and scale >= 0.0):
             raise ValueError(f"the scale of Laplace noise is {scale}: it must be finite and at least 0")

@@ -14,17 +14,19 @@ What is done here. Let G = 2^⌊log₂σ⌋.
 3. The sum is rounded to the coarse grid 2⁻²⁰·G, which is again post-processing. Every release is a whole multiple
    of the same power of two whatever the rows are, and each multiple can come from every x.
 
-Z = √(−2 ln u)·cos(2πv) from 128 fresh bits of key stream (75 for u, 53 for v); the sine is thrown away. Where u is
-below 2⁻⁵³ (beyond 8.5σ) it gets 128 further bits. Nothing else is drawn again, so the time taken does not depend on the
-noise save once in 2⁵³ coordinates. Double precision places the edges of a coarse cell (wider than 2⁻²¹σ) within 2⁻⁴⁹σ
-on average over v, so its probability is right within a factor 1 ± 2⁻²⁷ even if all rounding errors conspired; beyond
-7σ, where u itself is coarser, the factor is wider but the mass is below 10⁻¹¹. Together the divergence from the ideal
-is below 2⁻⁵³ per coordinate, and by Pinsker's inequality d coordinates over T steps are within √(dT)·2⁻²⁷ of the ideal
-in total variation: the most that an attacker can gain in δ, and far from what errors that do not conspire give away.
-|Z| reaches 16.8 (mass beyond: below 10⁻⁶¹).
+Pairs Z = √(−2 ln u)·cos(2πv) and Z′ = √(−2 ln u)·sin(2πv) come from 128 fresh bits of key stream (75 for u, 53 for v).
+Where u is below 2⁻⁵³ (beyond 8.5σ) it gets 128 further bits. Nothing else is drawn again, so the time taken does not
+depend on the noise save once in 2⁵³ pairs. What is seen of a pair is which coarse cells it lies in, a square with sides
+of more than 2⁻²¹σ: the points that 128 bits give lie far closer (2πr·2⁻⁵³ on a circle of radius r). Double
+precision places each of its edges within 2⁻⁴⁹σ on average over v, so the probability of the square is right within a
+factor 1 ± 2⁻²⁶ even if all rounding errors conspired; beyond 7σ, where u itself is coarser, the factor is wider but the
+mass is below 10⁻¹⁰. Together the divergence of a pair from the ideal is below 2⁻⁵², and by Pinsker's inequality d
+coordinates over T steps are within √(dT)·2⁻²⁷ of the ideal in total variation: the most that an attacker can gain in δ,
+and far from what errors that do not conspire give away. |Z| reaches 16.8 (mass beyond: below 10⁻⁶¹).
 
 What is assumed. ChaCha20 with a secret 256-bit key cannot be told from random bits; numpy's log and sqrt and torch's
-cos are right within 4 units in the last place; what is released is what `add_on_grid` returns, or a function of it.
+cos and sin are right within 4 units in the last place; what is released is what `add_on_grid` or `released_on_grid`
+returns, or a function of it.
 """
 
 from __future__ import annotations
@@ -46,8 +48,10 @@ _FINE_BITS = 40
 _COARSE_BITS = 20
 _LIMIT_BITS = 20
 # Normals worked on at once: few enough to stay in the cache. It changes no value.
-_AT_ONCE = 8192
+_AT_ONCE = 16384
 _BLOCK_BYTES = 64
+# Streams of at most this share of a piece are joined with others.
+SHORT = 1 / 8
 # First words below this, of which radii are made, get further bits.
 _SMALL = 1 << 11
 # First words below this are doubles without rounding, to which the 11 bits of the second word add.
@@ -93,7 +97,7 @@ def drawn_in_pieces(streams: Streams, at_once: int) -> Iterator[Words]:
     waiting: list[Words] = []
     room = at_once
     for words, count in streams:
-        if waiting and count > at_once // 8:
+        if waiting and count > SHORT * at_once:
             yield np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
             waiting, room = [], at_once
         while count > 0:
@@ -108,29 +112,59 @@ def drawn_in_pieces(streams: Streams, at_once: int) -> Iterator[Words]:
 
 
 def secure_normals(key: bytes, count: int) -> Floats:
-    """Standard normals from 128 bits of key stream each; never release them bare (see the module's docstring)."""
-    return joint_normals([(word_stream(key), count)])
-
-
-def joint_normals(streams: Streams) -> Floats:
-    """So many standard normals from each stream, one stream after another; working on all together changes no value."""
-    normals = np.empty(sum(count for _, count in streams))
-    angles, bits = np.empty(_AT_ONCE), np.empty(_AT_ONCE, dtype=np.uint64)
-    small: list[tuple[int, Words]] = []
-    start = 0
-    for drawn in drawn_in_pieces([(words, 2 * count) for words, count in streams], 2 * _AT_ONCE):
-        size = len(drawn) // 2
-        part = normals[start : start + size]
-        found = _radius_uniforms(drawn, part)
-        small += [(start + place, drawn[2 * place : 2 * place + 2]) for place in found]
-        _box_muller(part, drawn, angles[:size], bits[:size])
-        start += size
-    ends = np.cumsum([count for _, count in streams])
-    for place, pair in small:
-        words = streams[int(np.searchsorted(ends, place, side="right"))][0]
-        normals[place] = _finer(pair, words)
-        _box_muller(normals[place : place + 1], pair, angles[:1], bits[:1])
+    """Standard normals, two from 128 bits of key stream; never release them bare (see the module's docstring)."""
+    normals = np.empty(count)
+    for _, first, drawn in _normals([(word_stream(key), count)]):
+        normals[first : first + len(drawn)] = drawn
     return normals
+
+
+def released_on_grid(
+    streams: Streams, values: Sequence[npt.NDArray[Any]], scale: float, kinds: Sequence[npt.DTypeLike]
+) -> list[Floats]:
+    """`add_on_grid` of each of some arrays and normals of its own stream, in pieces that stay in the cache."""
+    released = [np.empty(one.shape, dtype=kind) for one, kind in zip(values, kinds, strict=True)]
+    exact, into = [one.reshape(-1) for one in values], [one.reshape(-1) for one in released]
+    grid = Grid(scale)
+    for owner, first, drawn in _normals(streams, grid.steps):
+        part = slice(first, first + len(drawn))
+        grid.add(exact[owner][part], drawn, into[owner][part])
+    return released
+
+
+def _normals(streams: Streams, scale: float = 1.0) -> Iterator[tuple[int, int, Floats]]:
+    """So many normals of this scale from each stream, in pieces: which stream, the place of the first, the normals.
+
+    A piece is valid until the next; of a pair that needs further bits, a later piece is the right one. Working on all
+    streams together changes no value.
+    """
+    counts = [count for _, count in streams]
+    even = [(words, count + count % 2) for words, count in streams]
+    ends = np.cumsum([count for _, count in even]).tolist()
+    room = np.empty((4, _AT_ONCE))
+    small: list[tuple[int, int, Words]] = []
+    start = owner = 0
+    for drawn in drawn_in_pieces(even, 2 * _AT_ONCE):
+        radius, angles, normals = room[0, : len(drawn) // 2], room[1, : len(drawn) // 2], room[2:].reshape(-1)
+        found = _radius_uniforms(drawn, radius)
+        _box_muller(radius, angles, drawn, normals[: len(drawn)], scale)
+        done, stop = start, start + len(drawn)
+        while done < stop:
+            while ends[owner] <= done:
+                owner += 1
+            own, upto = ends[owner] - even[owner][1], min(stop, ends[owner])
+            small += [
+                (owner, start + 2 * p - own, drawn[2 * p : 2 * p + 2]) for p in found if done <= start + 2 * p < upto
+            ]
+            held = min(upto - own, counts[owner]) - (done - own)  # none for the last sine of an odd stream
+            yield owner, done - own, normals[done - start : done - start + held]
+            done = upto
+        start = stop
+    for owner, place, pair in small:
+        radius, angles, normals = room[:3, :2]
+        radius[0] = _finer(pair, streams[owner][0])
+        _box_muller(radius[:1], angles[:1], pair, normals, scale)
+        yield owner, place, normals[: min(2, counts[owner] - place)]
 
 
 def _radius_uniforms(words: Words, into: Floats) -> list[int]:
@@ -155,19 +189,20 @@ def _finer(pair: Words, words: WordStream) -> float:
     return float((whole + fine_uniforms(words(2)))[0] * 2.0**-75)
 
 
-def _box_muller(radius: Floats, words: Words, angles: Floats, bits: Words) -> None:
-    """Turn each uniform into a normal by the angle in the second word of each pair; the rest is room to work in."""
+def _box_muller(radius: Floats, angles: Floats, words: Words, into: Floats, scale: float) -> None:
+    """Two normals from each uniform in `radius` and the angle in the second word of each pair, one after the other."""
     np.log(radius, out=radius)
     radius *= -2.0
-    np.sqrt(np.abs(radius, out=radius), out=radius)
-    np.right_shift(words[1::2], np.uint64(11), out=bits)
+    np.sqrt(radius, out=radius)
+    radius *= scale
     # Signed, as 53 bits fit: the conversion is twice as fast.
-    np.copyto(angles, bits.view(np.int64), casting="unsafe")
+    np.copyto(angles, (words[1::2] >> np.uint64(11)).view(np.int64), casting="unsafe")
     angles += 0.5
     angles *= 2.0 * math.pi * 2.0**-53
-    # torch's cosine of doubles is three times as fast as numpy's.
-    torch.cos_(torch.from_numpy(angles))
-    radius *= angles
+    # torch's cosines and sines of doubles are three times as fast as numpy's.
+    turns = torch.from_numpy(angles)
+    np.multiply(torch.cos(turns).numpy(), radius, out=into[0::2])
+    np.multiply(torch.sin_(turns).numpy(), radius, out=into[1::2])
 
 
 def fine_uniforms(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
@@ -189,27 +224,39 @@ def secure_uniforms(key: bytes, count: int) -> npt.NDArray[np.float64]:
     return np.minimum(uniforms, 1.0 - 2.0**-53, out=uniforms)
 
 
+class Grid:
+    """The grids for noise of one scale, which is so many `steps` of the fine one: see the module's docstring."""
+
+    def __init__(self, scale: float) -> None:
+        if not (math.isfinite(scale) and scale > 0.0):
+            raise ValueError(f"the scale of the noise is {scale}: it must be finite and above 0")
+        self.exponent = math.frexp(scale)[1] - 1
+        if not -900 < self.exponent < 900:
+            raise ValueError(f"the scale of the noise is {scale}: its grid would exceed the range of doubles")
+        self.steps = math.ldexp(scale, _FINE_BITS - self.exponent)
+        self._sums = np.empty(0)
+
+    def add(self, values: npt.NDArray[Any], noise: Floats, into: npt.NDArray[Any]) -> None:
+        """Fill `into` with `values` plus noise, which is in steps of the fine grid and is lost, on the coarse grid."""
+        if self._sums.size < values.size:
+            self._sums = np.empty(values.size)
+        sums = self._sums[: values.size]
+        sums[:] = values
+        _on_grid(sums, np.rint(noise, out=noise), self.exponent)
+        into[:] = sums
+
+
 def add_on_grid(values: npt.NDArray[Any], noise: Floats, scale: float, dtype: npt.DTypeLike = np.float64) -> Floats:
     """`values` + scale · noise on a grid of step 2^(⌊log₂ scale⌋ − 20): steps 1 to 3 of the module's docstring.
 
     `noise` has scale 1, stays below 2²⁰ and has as many values. A value that is NaN counts as 0; one that is too large
     is limited. The sum is made in double precision and then rounded to `dtype`.
     """
-    if not (math.isfinite(scale) and scale > 0.0):
-        raise ValueError(f"the scale of the noise is {scale}: it must be finite and above 0")
-    exponent = math.frexp(scale)[1] - 1
-    if not -900 < exponent < 900:
-        raise ValueError(f"the scale of the noise is {scale}: its grid would exceed the range of doubles")
-    release = np.empty(values.shape, dtype=dtype)
+    grid, release = Grid(scale), np.empty(values.shape, dtype=dtype)
     exact, normal, into = values.reshape(-1), noise.reshape(-1), release.reshape(-1)
-    sums, terms = np.empty(_AT_ONCE), np.empty(_AT_ONCE)
     for start in range(0, exact.size, _AT_ONCE):
-        part = slice(start, min(start + _AT_ONCE, exact.size))
-        size = part.stop - start
-        sums[:size] = exact[part]
-        np.multiply(normal[part], math.ldexp(scale, _FINE_BITS - exponent), out=terms[:size])
-        _on_grid(sums[:size], np.rint(terms[:size], out=terms[:size]), exponent)
-        into[part] = sums[:size]
+        part = slice(start, start + _AT_ONCE)
+        grid.add(exact[part], normal[part] * grid.steps, into[part])
     return release
 
 

@@ -37,6 +37,15 @@ class TreeNoise:
 
     With `secure=True` the bits come from ChaCha20, and `add` releases on a fixed grid (`veil.noise.secure`).
 
+    Args:
+        seed: The secret seed of the run.
+        dimension: Length of a vector.
+        std: Standard deviation of the noise of a node, at least 0.
+        leaves: Steps that share a tree, at least 1.
+        completion: Whether a finished tree is filled up to a power of two.
+        secure: Whether noise is safe against attacks on floating-point numbers.
+        purpose: What the noise is for; noise of different purposes is independent.
+
     >>> noise = TreeNoise(Seed.from_int(0), dimension=2, std=1.0, leaves=8)
     >>> bool(np.array_equal(noise.prefixes(5, 7)[1], noise.prefix(6)))
     True
@@ -61,13 +70,34 @@ class TreeNoise:
         return (self.leaves - 1).bit_length() + 1
 
     def prefix(self, steps: int) -> Vector:
-        """The noise of the sum of the first `steps` values (0: none)."""
+        """The noise of the sum of the first `steps` values (0: none).
+
+        Args:
+            steps: How many values the sum has, at least 0.
+
+        Returns:
+            One vector.
+
+        Raises:
+            ValueError: `steps` is negative.
+        """
         if steps == 0:
             return np.zeros(self.dimension)
         return self.prefixes(steps, steps + 1).reshape(self.dimension)
 
     def prefixes(self, start: int, stop: int) -> Vector:
-        """The noise of the prefixes of start, …, stop − 1 steps, one per line; about two nodes drawn per step."""
+        """The noise of the prefixes of start, …, stop − 1 steps, one per line; about two nodes drawn per step.
+
+        Args:
+            start: The first prefix, at least 1.
+            stop: The prefix after the last one.
+
+        Returns:
+            One line for each prefix.
+
+        Raises:
+            ValueError: `start` is below 1, or `stop` below `start`.
+        """
         if start < 1 or stop < start:
             raise ValueError(f"prefixes start at 1: {start} to {stop} is not a valid range")
         noise = np.zeros((stop - start, self.dimension))
@@ -86,7 +116,17 @@ class TreeNoise:
         return noise
 
     def walk(self, start: int = 1) -> Iterator[Vector]:
-        """The noise of the prefixes of start, start + 1, … steps, for ever; one new node per step."""
+        """The noise of the prefixes of start, start + 1, … steps, for ever; one new node per step.
+
+        Args:
+            start: The first prefix, at least 1.
+
+        Yields:
+            The noise of the next prefix.
+
+        Raises:
+            ValueError: `start` is below 1.
+        """
         if start < 1:
             raise ValueError(f"prefixes start at 1: a walk cannot start at {start}")
         tree, before = divmod(start - 1, self.leaves)
@@ -113,7 +153,18 @@ class TreeNoise:
             yield kept[-1][1].copy()
 
     def add(self, steps: int, values: npt.ArrayLike) -> Vector:
-        """The sum of the first `steps` values plus its noise: the release itself."""
+        """The sum of the first `steps` values plus its noise: the release itself.
+
+        Args:
+            steps: How many values were summed, at least 0.
+            values: The exact sum, of length `dimension`.
+
+        Returns:
+            The noisy sum.
+
+        Raises:
+            ValueError: `steps` is negative, or the sum has another length.
+        """
         exact = np.asarray(values, dtype=np.float64).reshape(self.dimension)
         noise = self.prefix(steps)
         if not self.secure or self.std == 0.0:

@@ -90,6 +90,12 @@ class Earlier:
     """Releases made before training, as the ledger records them: `count` from step `first` on, the event of each cell.
 
     Preprocessing is one; of a run that continues another, so are all steps of the earlier run.
+
+    Args:
+        purpose: What was released.
+        first: Number of the first step.
+        count: How many steps.
+        events: What one step costs each cell, by number of the cell.
     """
 
     purpose: str
@@ -108,6 +114,23 @@ class Plan:
     `earlier` are releases made before training that the rules pay for too: they enter the ledger first.
     `solver` trains the model as a whole instead of the loop. `options` are the method's own, in plain values: a
     resumed run must have the same.
+
+    Args:
+        method: Name of the method.
+        facts: What is public about the rows.
+        settings: ε, δ, steps, batch size and the rest.
+        steps: Number of steps.
+        controller: Decides what each step releases.
+        relation: The neighbouring relation; None where nothing is private.
+        rules: One spending rule per cell.
+        assumptions: Assumptions of the method, one sentence each.
+        details: Further public constants, such as the noise multiplier.
+        over_budget: Whether some group may get less privacy than requested.
+        transform: Changes the loss of each row.
+        gate: Tests each update.
+        earlier: Releases made before training.
+        solver: Trains the model as a whole.
+        options: The method's own options.
     """
 
     method: str
@@ -127,7 +150,11 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def noise_filter(self) -> DiskFilter | None:
-        """A new noise filter as set in the settings; it is post-processing."""
+        """A new noise filter as set in the settings; it is post-processing.
+
+        Returns:
+            The filter, or None if the settings have none.
+        """
         if self.settings.noise_filter == "none":
             return None
         return DiskFilter(self.settings.filter_memory, self.settings.filter_lookahead)
@@ -143,7 +170,15 @@ class Plan:
         return self.settings.delta_for(self.facts)
 
     def terms(self) -> Terms:
-        """The ledger's first line."""
+        """The ledger's first line.
+
+        Returns:
+            Relation, δ, accountant, and budget and spending rule of every cell.
+
+        Raises:
+            AccountingError: The method is not private.
+            InputError: `public_steps` is set and the steps of the method do not all cost the same.
+        """
         if self.rules is None or self.relation is None:
             raise AccountingError(f"{self.method} is not private: it has no ledger")
         accounts = tuple(
@@ -171,7 +206,14 @@ class Plan:
         return replace(made, facts={**facts, STEPS_PUBLIC: True})
 
     def all_assumptions(self, seed_given: bool) -> tuple[str, ...]:
-        """Assumptions of the guarantee, in sentences."""
+        """Assumptions of the guarantee, in sentences.
+
+        Args:
+            seed_given: Whether the user chose the seed.
+
+        Returns:
+            One sentence for each assumption, as on the certificate.
+        """
         found = [START, ROW_BY_ROW, NAMES_PUBLIC, SIZES[self.facts.sizes]]
         if self.relation is Relation.ADD_REMOVE and self.facts.sizes == "counted":
             found.append(EMPTY_PLACE)

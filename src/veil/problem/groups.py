@@ -17,7 +17,12 @@ CROSSED = " × "
 
 @dataclass(frozen=True)
 class Memberships:
-    """Overlapping groups: which of them each row is in, one column per name."""
+    """Overlapping groups: which of them each row is in, one column per name.
+
+    Args:
+        names: Names of the groups.
+        table: One line per row, one column per group.
+    """
 
     names: tuple[str, ...]
     table: NDArray[np.bool_]
@@ -25,6 +30,12 @@ class Memberships:
     @classmethod
     def of(cls, groups: Mapping[str, Sequence[bool] | NDArray[np.bool_]]) -> Memberships:
         """From one truth value per row for each group.
+
+        Args:
+            groups: By name of the group: whether each row is a member. All have the same length.
+
+        Returns:
+            The memberships.
 
         >>> Memberships.of({"old": [True, False], "ill": [True, True]}).table.sum(axis=0)
         array([1, 2])

@@ -52,7 +52,13 @@ ELSEWHERE = "rows of a table in partitions are not here, only sums over them: us
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Rows that share a group and an owner: they are drawn, bounded and charged alike."""
+    """Rows that share a group and an owner: they are drawn, bounded and charged alike.
+
+    Args:
+        group: Number of the group.
+        owner: Number of the owner.
+        rows: Public number of rows.
+    """
 
     group: int
     owner: int
@@ -61,7 +67,23 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class PublicFacts:
-    """What is known before any row is read. Sizes are declared constants, not counts taken later."""
+    """What is known before any row is read. Sizes are declared constants, not counts taken later.
+
+    Args:
+        groups: Names of the groups.
+        owners: Names of the owners.
+        cells: Each combination of group and owner that occurs, with its number of rows.
+        input_shape: Shape of the inputs of one row.
+        task: "classification", "regression" or "multi-label".
+        classes: Names of the classes in their order.
+        budgets: ε of each owner, or None if the budget of the run is everybody's.
+        sizes: Where the sizes come from: "counted", "declared" or "released".
+        classes_declared: Whether the classes were given; otherwise they were read off the rows.
+        target_range: What −1 and 1 stand for where numbers to predict were scaled.
+        unit: "row" or "person".
+        rows_per_unit: The most rows of a person that count.
+        person_rows: "mean" or "each": how several rows of a person count.
+    """
 
     groups: tuple[str, ...]
     owners: tuple[str, ...]
@@ -105,12 +127,27 @@ class PublicFacts:
         return 1 if self.task == "regression" else len(self.classes)
 
     def cell_name(self, cell: int) -> str:
-        """A cell in words: its group, and its owner where there is more than one."""
+        """A cell in words: its group, and its owner where there is more than one.
+
+        Args:
+            cell: Number of the cell.
+
+        Returns:
+            Like "Female" or "Female / alice".
+        """
         group = self.groups[self.cells[cell].group]
         return group if len(self.owners) == 1 else f"{group} / {self.owners[self.cells[cell].owner]}"
 
     def budget_of(self, cell: int, default: float) -> float:
-        """The ε that a cell's owner allows."""
+        """The ε that a cell's owner allows.
+
+        Args:
+            cell: Number of the cell.
+            default: What to return where owners set no budgets.
+
+        Returns:
+            ε, above 0.
+        """
         return default if self.budgets is None else self.budgets[self.cells[cell].owner]
 
 
@@ -123,6 +160,20 @@ class Problem:
     each, and `several` has all that count; where each counts by itself, it holds all of them, and `person_of` says
     whose each is. `weights` in [0, 1] scale what each row adds to a sum, after it is bounded. With `elsewhere` no row
     is here: methods that need only sums over all rows get them from there.
+
+    Args:
+        inputs: Inputs of all rows; the first dimension is the row.
+        targets: Class or number of each row.
+        cell_of: Number of the cell of each row.
+        public: What is public about the rows.
+        present: Which rows are there.
+        memberships: The groups of each row, where groups overlap.
+        source: Where rows come from that are not one tensor.
+        device: Where batches are put.
+        several: All rows of people with several.
+        person_of: Number of the person of each row, where each counts by itself.
+        weights: What each row adds, between 0 and 1.
+        elsewhere: Rows on other machines.
     """
 
     inputs: Tensor
@@ -175,6 +226,27 @@ class Problem:
         group, with at most `rows_per_person` rows (`veil.problem.people`); group sizes are numbers of people. With
         `person_rows="each"` every such row counts by itself, ε is that of all rows of a person, and group sizes are
         numbers of rows.
+
+        Args:
+            inputs: Array or tensor with one row per row of data, a dict or tuple of these, or a list of rows.
+            targets: A class or number for each row, or 0 and 1 for each label.
+            groups: One label per row, a mapping of attributes that are crossed, or `Memberships`. By default all rows
+                are one group.
+            owners: Who set the budget of each row. By default one owner for all.
+            budgets: ε by name of the owner, or one ε for each row instead of `owners`. Each is above 0.
+            group_sizes: Public number of rows of each group. By default the rows are counted, and the certificate says
+                so.
+            classes: All classes in their order. By default those that occur, sorted, and the certificate says so.
+            task: "classification", "regression" or "multi-label".
+            people: Whom each row is about. By default the unit of privacy is a row.
+            rows_per_person: The most rows of a person that count, at least 1 (10 by default).
+            person_rows: "mean": a person counts as the mean of their rows. "each": each row counts by itself.
+
+        Returns:
+            The problem.
+
+        Raises:
+            InputError: There are no rows, lengths differ, a value is missing, or options contradict each other.
 
         >>> problem = Problem.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], {"sex": ["f", "m", "m"]})
         >>> problem.public.groups, problem.public.group_sizes
@@ -273,6 +345,12 @@ class Problem:
             facts: `budgets`, `group_sizes`, `classes`, `task`, `rows_per_person` and `person_rows`, as for
                 `from_arrays`.
 
+        Returns:
+            The problem.
+
+        Raises:
+            InputError: There are no items, or targets, groups or inputs are not found in them.
+
         >>> from torch.utils.data import TensorDataset
         >>> items = TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
         >>> Problem.from_dataset(items, ["a", "a", "b", "b"]).public.input_shape
@@ -292,15 +370,31 @@ class Problem:
         return replace(made, inputs=torch.empty(0), source=source, public=public, several=several)
 
     def with_classes_read(self) -> Problem:
-        """The same, for classes that were given but had been read off rows before: the certificate says so."""
+        """The same, for classes that were given but had been read off rows before: the certificate says so.
+
+        Returns:
+            A copy that shares the rows.
+        """
         return replace(self, public=replace(self.public, classes_declared=False))
 
     def with_sizes_released(self) -> Problem:
-        """The same, for sizes that were given but come from a noisy release: the certificate says so."""
+        """The same, for sizes that were given but come from a noisy release: the certificate says so.
+
+        Returns:
+            A copy that shares the rows.
+        """
         return replace(self, public=replace(self.public, sizes="released"))
 
     def with_target_range(self, low: float, high: float) -> Problem:
-        """The same, for targets between −1 and 1 that stand for numbers between `low` and `high`."""
+        """The same, for targets between −1 and 1 that stand for numbers between `low` and `high`.
+
+        Args:
+            low: The number that −1 stands for.
+            high: The number that 1 stands for.
+
+        Returns:
+            A copy that shares the rows.
+        """
         return replace(self, public=replace(self.public, target_range=(low, high)))
 
     @property
@@ -331,7 +425,11 @@ class Problem:
         return isinstance(self.source, ItemRows) and not isinstance(self.source.collate, Collate)
 
     def strata(self) -> Strata:
-        """Row ids by cell; a row that was taken out leaves a hole, so nobody else is drawn differently."""
+        """Row ids by cell; a row that was taken out leaves a hole, so nobody else is drawn differently.
+
+        Returns:
+            One stratum for each cell, with its declared size.
+        """
         if self.present.all():  # no hole: at many rows the table of ids below would double the memory
             members = tuple(np.flatnonzero(self.cell_of == cell) for cell in range(len(self.public.cells)))
         else:
@@ -340,7 +438,17 @@ class Problem:
         return Strata(members, declared=tuple(cell.rows for cell in self.public.cells))
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[Nested, Tensor]:
-        """Inputs and targets of some rows."""
+        """Inputs and targets of some rows.
+
+        Args:
+            rows: Row numbers.
+
+        Returns:
+            Inputs and targets, with one entry per row in the given order.
+
+        Raises:
+            InputError: The rows lie on other machines.
+        """
         require(self.elsewhere is None, ELSEWHERE)
         if isinstance(self.source, PersonRows):
             return self._placed(self.source.take(rows), self.source.targets(rows))
@@ -350,11 +458,25 @@ class Problem:
         return self._placed(inputs, targets if targets.is_floating_point() else targets.long())
 
     def alike(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Places of those rows that make a batch of little waste: people by how many rows they have, others at once."""
+        """Places of those rows that make a batch of little waste: people by how many rows they have, others at once.
+
+        Args:
+            rows: Row numbers.
+
+        Returns:
+            Positions in `rows`, in pieces.
+        """
         return self.source.alike(rows) if isinstance(self.source, PersonRows) else [np.arange(len(rows))]
 
     def made_up(self, count: int) -> tuple[Nested, Tensor]:
-        """A few rows and targets of the same shapes and kinds, drawn without looking at any row."""
+        """A few rows and targets of the same shapes and kinds, drawn without looking at any row.
+
+        Args:
+            count: How many rows, at least 1.
+
+        Returns:
+            Inputs and targets; the same at each call.
+        """
         facts, generator = self.public, torch.Generator().manual_seed(0)
         make = getattr(self.source, "made_up", None)
         if make is not None:
@@ -378,10 +500,16 @@ class Problem:
             return torch.randint(0, 2, shape, generator=generator).to(self.targets.dtype)
         if self.targets.is_floating_point():
             return torch.randn(shape, generator=generator).to(self.targets.dtype)
-        return torch.randint(0, max(1, self.public.outputs), shape, generator=generator)
+        # With several targets the first two classes: one of them may have fewer than all together.
+        classes = self.public.outputs if len(shape) == 1 else min(2, self.public.outputs)
+        return torch.randint(0, max(1, classes), shape, generator=generator)
 
     def padded_twice(self) -> tuple[tuple[Nested, Tensor], tuple[Nested, Tensor]] | None:
-        """A synthetic row alone, and the same row first in a batch that is padded further; None if none is padded."""
+        """A synthetic row alone, and the same row first in a batch that is padded further; None if none is padded.
+
+        Returns:
+            Inputs and targets of both batches, or None.
+        """
         pair = self.source.padded_twice() if isinstance(self.source, ItemRows) else None
         if pair is None:
             return None
@@ -395,7 +523,16 @@ class Problem:
         return self._placed(alone, wide[:1, :short]), self._placed(together, wide)
 
     def with_rows(self, inputs: Nested, targets: Tensor, cell_of: NDArray[np.int64]) -> Problem:
-        """The same public facts over other rows, all of them in memory."""
+        """The same public facts over other rows, all of them in memory.
+
+        Args:
+            inputs: The new inputs, on any device.
+            targets: One target per row.
+            cell_of: Number of the cell of each row.
+
+        Returns:
+            A new problem.
+        """
         everybody, overlap = np.ones(len(cell_of), dtype=bool), self.memberships
         if overlap is not None:
             overlap = Memberships(overlap.names, np.ones((len(cell_of), len(overlap.names)), dtype=bool))
@@ -417,6 +554,16 @@ class Problem:
 
         A weight never raises what a row may add to a sum, so it changes no cost.
 
+        Args:
+            weights: One weight per row, at least 0.
+            largest: The public limit of a weight, above 0; larger ones are cut.
+
+        Returns:
+            A copy that shares the rows.
+
+        Raises:
+            InputError: There is not one weight for each row, or people have several rows.
+
         >>> problem = Problem.from_arrays([[0.0], [1.0]], [0, 1]).with_weights(np.array([1.0, 9.0]), largest=2.0)
         >>> problem.weights
         array([0.5, 1. ])
@@ -426,7 +573,14 @@ class Problem:
         return replace(self, weights=np.clip(np.asarray(weights, dtype=np.float64) / largest, 0.0, 1.0))
 
     def on(self, device: torch.device) -> Problem:
-        """The same problem with batches put on a device, where a model lives."""
+        """The same problem with batches put on a device, where a model lives.
+
+        Args:
+            device: Where the model is.
+
+        Returns:
+            A copy that shares the rows, or this problem if nothing changes.
+        """
         if device == (self.device or torch.device("cpu")):
             return self
         return replace(self, device=device)
@@ -440,22 +594,49 @@ class Problem:
         return mapped(inputs, lambda part: part.to(device)), targets.to(device)
 
     def in_order(self, rows_at_once: int) -> Iterator[Nested]:
-        """The inputs of all rows, piece by piece: a table that is larger than memory can pass through."""
+        """The inputs of all rows, piece by piece: a table that is larger than memory can pass through.
+
+        Args:
+            rows_at_once: Most rows in a piece, at least 1.
+
+        Yields:
+            Inputs of the next rows.
+        """
         for start in range(0, len(self.cell_of), rows_at_once):
             stop = min(start + rows_at_once, len(self.cell_of))
             yield self.inputs[start:stop] if self.source is None else self.source.take(np.arange(start, stop))
 
     def with_people(self, several: Several | None, most: int) -> Problem:
-        """The same, where each row stands for a person whose rows that count are `several`, at most so many each."""
+        """The same, where each row stands for a person whose rows that count are `several`, at most so many each.
+
+        Args:
+            several: The rows of each person, or None if nobody has more than one.
+            most: The most rows of a person that count.
+
+        Returns:
+            A copy whose unit of privacy is a person.
+        """
         return replace(self, public=replace(self.public, unit="person", rows_per_unit=most), several=several)
 
     def with_each_row(self, person_of: NDArray[np.int64], most: int) -> Problem:
-        """The same, where each row counts by itself and is about the person of this number, at most so many each."""
+        """The same, where each row counts by itself and is about the person of this number, at most so many each.
+
+        Args:
+            person_of: Number of the person of each row.
+            most: The most rows of a person that count.
+
+        Returns:
+            A copy whose unit of privacy is a person.
+        """
         public = replace(self.public, unit="person", rows_per_unit=most, person_rows="each")
         return replace(self, public=public, person_of=person_of)
 
     def apart(self) -> tuple[Problem, NDArray[np.float64]]:
-        """All rows one by one, and the share of each in what it adds to a sum; those of a person add up to 1."""
+        """All rows one by one, and the share of each in what it adds to a sum; those of a person add up to 1.
+
+        Returns:
+            A problem with one entry per row, and the share of each.
+        """
         several = self.several
         if several is None:
             return self, np.ones(len(self.cell_of))
@@ -472,23 +653,42 @@ class Problem:
         return rows, several.shares()
 
     def together(self) -> Problem:
-        """Each person as one row, which holds all rows of theirs; the same if nobody has several."""
+        """Each person as one row, which holds all rows of theirs; the same if nobody has several.
+
+        Returns:
+            A problem with one entry per person.
+        """
         if self.several is None:
             return self
         return replace(self, inputs=torch.empty(0), source=PersonRows(self.several), several=None)
 
     def drawn(self) -> Problem:
-        """One row of each person alone."""
+        """One row of each person alone.
+
+        Returns:
+            A problem with one entry per person.
+        """
         return replace(self, several=None)
 
     def without(self, row: int) -> Problem:
-        """The neighbouring problem that lacks one row, or the person of this row; every public fact is the same."""
+        """The neighbouring problem that lacks one row, or the person of this row; every public fact is the same.
+
+        Args:
+            row: Row number.
+
+        Returns:
+            A copy in which the place of the row is empty.
+        """
         present = self.present.copy()
         present[self._of_same_person(row)] = False
         return replace(self, present=present)
 
     def by_unit(self) -> NDArray[np.int64]:
-        """For each row the first row of the same unit of privacy: of its person where rows count each by themselves."""
+        """For each row the first row of the same unit of privacy: of its person where rows count each by themselves.
+
+        Returns:
+            One row number for each row.
+        """
         if self.person_of is None:
             return np.arange(len(self.cell_of))
         _, first, person = np.unique(self.person_of, return_index=True, return_inverse=True)
@@ -498,7 +698,19 @@ class Problem:
         return np.array([row]) if self.person_of is None else np.flatnonzero(self.person_of == self.person_of[row])
 
     def replacing(self, row: int, inputs: Tensor, target: Tensor) -> Problem:
-        """The neighbouring problem in which one row of a cell, or all rows of a person, are another one."""
+        """The neighbouring problem in which one row of a cell, or all rows of a person, are another one.
+
+        Args:
+            row: Row number.
+            inputs: Inputs of the other row, of the same shape.
+            target: Its target.
+
+        Returns:
+            A copy with other rows.
+
+        Raises:
+            InputError: Rows are not one tensor in memory.
+        """
         require(self.source is None, "this works on rows that are one tensor in memory: use Problem.from_arrays")
         x, y, rows = self.inputs.clone(), self.targets.clone(), torch.from_numpy(self._of_same_person(row))
         x[rows], y[rows] = inputs, target

@@ -32,7 +32,14 @@ class Rows(Protocol):
     """Rows that are taken by number when a batch is drawn; they need not lie in memory."""
 
     def take(self, rows: NDArray[np.int64]) -> Nested:
-        """The inputs of some rows, in this order: nested tensors whose first dimension is the row."""
+        """The inputs of some rows, in this order: nested tensors whose first dimension is the row.
+
+        Args:
+            rows: Row numbers.
+
+        Returns:
+            The inputs, with one entry per row in the given order.
+        """
         ...
 
 
@@ -178,7 +185,14 @@ class Collate:
         return (*batch, mask) if isinstance(batch, tuple) else (batch, mask)
 
     def single(self, batch: Nested) -> Any:
-        """The first item of a batch, without the mask that was added."""
+        """The first item of a batch, without the mask that was added.
+
+        Args:
+            batch: A collated batch.
+
+        Returns:
+            The item as it was before it was padded and stacked, padding included.
+        """
         if not self.padded:
             return mapped(batch, lambda part: part[0])
         if isinstance(batch, dict):
@@ -188,7 +202,17 @@ class Collate:
         return mapped(inner, lambda part: part[0])
 
     def resized(self, item: Any, length: int, generator: Generator, path: tuple[Any, ...] = ()) -> Any:
-        """A random item of the same kind whose padded parts have another length."""
+        """A random item of the same kind whose padded parts have another length.
+
+        Args:
+            item: The item to imitate.
+            length: Length of the padded parts.
+            generator: Source of random values.
+            path: Where the item stands in the whole; leave it out.
+
+        Returns:
+            Random values of the same structure and kinds.
+        """
         if isinstance(item, dict):
             return {key: self.resized(part, length, generator, (*path, key)) for key, part in item.items()}
         if isinstance(item, tuple):
@@ -199,12 +223,26 @@ class Collate:
         return made_up_like(item.new_zeros((1, *shape)), 1, generator)[0]
 
     def row_size(self, example: Nested) -> int:
-        """How many values a row has; of sequences that are padded, at one place or at as many as all batches have."""
+        """How many values a row has; of sequences that are padded, at one place or at as many as all batches have.
+
+        Args:
+            example: A batch of one row or more.
+
+        Returns:
+            The number of values.
+        """
         item = self.resized(self.single(example), self.pad_to or 1, torch.Generator()) if self.padded else None
         return row_size(example) if item is None else sum(part.numel() for part in tensors(item))
 
     def length_of(self, batch: Nested) -> int:
-        """The length of a padded batch."""
+        """The length of a padded batch.
+
+        Args:
+            batch: A padded batch.
+
+        Returns:
+            The number of places of each row.
+        """
         for step in min(self.padded, key=str) or (0,):
             batch = batch[step]
         assert isinstance(batch, Tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,11 @@ class Strata:
     A stratum is a list of *slots*. A slot may be a hole (−1): the place of a row that a neighbouring table lacks.
     Samplers draw slots and drop holes afterwards, so that taking one row away never changes which others are drawn.
     `declared` are the sizes that a plan was made for, where they may be others.
+
+    Args:
+        members: Row numbers of each stratum; −1 is a hole.
+        names: A name for each stratum.
+        declared: The sizes that a plan was made for.
 
     >>> strata = Strata.from_labels(["b", "a", "b"])
     >>> strata.names, [list(map(int, rows)) for rows in strata.members]
@@ -51,7 +57,14 @@ class Strata:
 
     @classmethod
     def from_labels(cls, labels: Sequence[object] | npt.NDArray[np.generic]) -> Strata:
-        """Strata of the rows 0, 1, … by their label, in the order of the labels."""
+        """Strata of the rows 0, 1, … by their label, in the order of the labels.
+
+        Args:
+            labels: One label per row.
+
+        Returns:
+            One stratum for each label.
+        """
         values, codes = np.unique(np.asarray(labels), return_inverse=True)
         order = np.argsort(codes, kind="stable").astype(np.int64)
         cuts = np.cumsum(np.bincount(codes, minlength=len(values)))[:-1]
@@ -59,7 +72,14 @@ class Strata:
 
     @classmethod
     def of_size(cls, rows: int) -> Strata:
-        """One stratum that holds the rows 0 … rows − 1."""
+        """One stratum that holds the rows 0 … rows − 1.
+
+        Args:
+            rows: How many rows.
+
+        Returns:
+            The stratum, with the name "all".
+        """
         return cls((np.arange(rows, dtype=np.int64),), ("all",))
 
     @property
@@ -67,15 +87,34 @@ class Strata:
         """Slots of each stratum (public): holes count, so neighbours agree."""
         return tuple(len(rows) for rows in self.members)
 
+    @cached_property
+    def line(self) -> Rows:
+        """The slots of all strata, one stratum after the other; made once, however often rates change."""
+        return _read_only(np.concatenate(self.members))
+
     def without_row(self, row: int) -> Strata:
-        """The neighbouring strata in which `row` is a hole."""
+        """The neighbouring strata in which `row` is a hole.
+
+        Args:
+            row: Row number.
+
+        Returns:
+            A copy in which nobody else has moved.
+
+        Raises:
+            ValueError: No stratum has the row.
+        """
         if not any(np.any(rows == row) for rows in self.members) or row == HOLE:
             raise ValueError(f"row {row} is not in any stratum")
         changed = tuple(np.where(rows == row, HOLE, rows) for rows in self.members)
         return Strata(changed, self.names, self.declared)
 
     def check_declared(self) -> None:
-        """Reject strata with fewer slots than declared: a subset would be a larger share than was charged."""
+        """Reject strata with fewer slots than declared: a subset would be a larger share than was charged.
+
+        Raises:
+            InputError: A stratum has fewer rows than were declared.
+        """
         for size, said in zip(self.sizes, self.declared or self.sizes, strict=True):
             require(
                 size >= said,
@@ -87,6 +126,13 @@ class Strata:
         """The rows that stand in the drawn slots, ascending, without holes.
 
         `slots` has one array for each stratum, or for each of those named by index in `strata`.
+
+        Args:
+            slots: Drawn positions in each stratum.
+            strata: Numbers of the strata that `slots` speaks of. By default all.
+
+        Returns:
+            Row numbers.
         """
         members = self.members if strata is None else tuple(self.members[index] for index in strata)
         drawn = [rows[places] for rows, places in zip(members, slots, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +20,10 @@ def as_targets(
     targets: ArrayLike | Tensor, task: Task, classes: Sequence[Any] | None
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Targets as a tensor, and the names of classes or labels."""
+    require(
+        not isinstance(targets, Mapping),
+        "the targets are a dict: give several targets as columns, shape (rows, targets), and a loss that splits them",
+    )
     values = _array(targets)
     if values.ndim == 2 and values.shape[1] == 1 and task != "multi-label":
         values = values[:, 0]  # a column

@@ -12,7 +12,16 @@ from veil.noise import GaussianNoise
 
 @dataclass(frozen=True)
 class Allowance:
-    """(ε, δ) under a relation, by an accountant; `open_ledger` opens the ledger that records the cost first."""
+    """(ε, δ) under a relation, by an accountant; `open_ledger` opens the ledger that records the cost first.
+
+    Args:
+        epsilon: ε that may be spent.
+        delta: δ of the statement.
+        relation: The neighbouring relation.
+        accountant: Computes ε from events.
+        noise: Source of the noise.
+        open_ledger: Opens the ledger, given its terms.
+    """
 
     epsilon: float
     delta: float

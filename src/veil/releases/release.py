@@ -39,6 +39,12 @@ class Statistic:
 
     Noise of standard deviation `sigma` is added, and it is charged jointly with the gradient. `measure` may look at
     each row's norm, loss and cell.
+
+    Args:
+        name: Its name in the history.
+        measure: Returns one vector per row.
+        limit: The largest length of a row's vector, above 0.
+        sigma: Standard deviation of the noise.
     """
 
     name: str
@@ -49,7 +55,14 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Released:
-    """The released values: the noisy mean gradient and statistics. `view` is private and not stored."""
+    """The released values: the noisy mean gradient and statistics. `view` is private and not stored.
+
+    Args:
+        gradient: The noisy mean gradient by parameter.
+        divisor: What the sum was divided by.
+        statistics: Further released values by name.
+        view: The private values of the step.
+    """
 
     gradient: dict[str, Tensor]
     divisor: float
@@ -59,7 +72,14 @@ class Released:
 
 @dataclass(frozen=True)
 class PrivateView:
-    """The private values of a step: only for callbacks that are marked as not covered."""
+    """The private values of a step: only for callbacks that are marked as not covered.
+
+    Args:
+        rows: Row numbers of the batch.
+        cells: Number of the cell of each row.
+        per_row: Gradient norm and loss of each row.
+        weights: The factor of each row.
+    """
 
     rows: NDArray[np.int64]
     cells: Tensor
@@ -73,6 +93,14 @@ class GradientRelease:
 
     Without a divisor it is the expected batch of the group that a public lottery chose (`OneGroup`). `relation` is None
     for methods that are not private; then nothing is charged and nothing may be.
+
+    Args:
+        draw: Which rows take part.
+        bound: How much each of them can move the sum.
+        sigma: Standard deviation of the noise.
+        divisor: Public number that the sum is divided by.
+        relation: The neighbouring relation.
+        statistics: Further values from the same rows.
     """
 
     draw: Draw
@@ -83,14 +111,28 @@ class GradientRelease:
     statistics: tuple[Statistic, ...] = ()
 
     def noise_multiplier(self, cell: int) -> float | None:
-        """σ_eff of a cell: noise over bound, of gradient and statistics together; None if all is bounded to 0."""
+        """σ_eff of a cell: noise over bound, of gradient and statistics together; None if all is bounded to 0.
+
+        Args:
+            cell: Number of the cell.
+
+        Returns:
+            Standard deviation of the noise over the bound, or None.
+        """
         limit = self.bound.limits[cell]
         multipliers = [self.sigma / limit] if limit > 0 else []
         multipliers += [statistic.sigma / statistic.limit for statistic in self.statistics]
         return joint_noise_multiplier(*multipliers) if multipliers else None
 
     def check_rows(self, cells: int) -> None:
-        """Reject a bound or a statistic that depends on other rows: its cost would be higher than charged."""
+        """Reject a bound or a statistic that depends on other rows: its cost would be higher than charged.
+
+        Args:
+            cells: How many cells there are.
+
+        Raises:
+            InputError: The weight of a row, or its value in a statistic, depends on other rows.
+        """
         check_row_local(self.bound, cells)
         for statistic in self.statistics:
             require(
@@ -100,7 +142,17 @@ class GradientRelease:
             )
 
     def events(self, facts: PublicFacts) -> dict[int, Event]:
-        """What each cell is charged for this step, computed from what `make` applies."""
+        """What each cell is charged for this step, computed from what `make` applies.
+
+        Args:
+            facts: What is public about the rows.
+
+        Returns:
+            One event for each cell that takes part.
+
+        Raises:
+            AccountingError: The method is not private.
+        """
         if self.relation is None:
             raise AccountingError("this release belongs to a method that is not private, which has no cost to reserve")
         charges: dict[int, Event] = {}
@@ -120,13 +172,34 @@ class GradientRelease:
         step: int,
         noise: GaussianNoise,
     ) -> Released:
-        """Touch the rows: draw, sum within the bound, add noise. The caller has reserved `events` before."""
+        """Touch the rows: draw, sum within the bound, add noise. The caller has reserved `events` before.
+
+        Args:
+            engine: Computes gradients row by row.
+            problem: The private rows.
+            sampler: Draws the batch.
+            seed: The secret seed of the run.
+            step: Number of the step, from 0.
+            noise: Source of the noise.
+
+        Returns:
+            The noisy gradient and statistics.
+        """
         rows = sampler.draw(seed, step)
         result = self.bounded_sum(engine, problem, rows)
         return self.complete(result, problem, rows, sampler, seed, step, noise)
 
     def bounded_sum(self, engine: GradientEngine, problem: Problem, rows: NDArray[np.int64]) -> GradientSum:
-        """The sum of drawn rows' gradients, each within its limit; it is private until `complete` adds the noise."""
+        """The sum of drawn rows' gradients, each within its limit; it is private until `complete` adds the noise.
+
+        Args:
+            engine: Computes gradients row by row.
+            problem: The private rows.
+            rows: Row numbers of the batch.
+
+        Returns:
+            The sum, without noise.
+        """
         pieces = problem.alike(rows) if self.bound.row_local else []
         if len(pieces) > 1:
             return _joined([self._bounded(engine, problem, rows[piece]) for piece in pieces], np.concatenate(pieces))
@@ -139,7 +212,15 @@ class GradientRelease:
         return _sum_without_norms(engine, problem.batch(rows), weigh)
 
     def weigh(self, problem: Problem, rows: NDArray[np.int64]) -> Weigh:
-        """The weights of drawn rows within their limits, as the gradient engine wants them."""
+        """The weights of drawn rows within their limits, as the gradient engine wants them.
+
+        Args:
+            problem: The private rows.
+            rows: Row numbers of the batch.
+
+        Returns:
+            A function from norms and losses to one weight for each row.
+        """
         shares = None if problem.weights is None else torch.from_numpy(problem.weights[rows])
         return _Weigh(self.bound, torch.from_numpy(problem.cell_of[rows]), shares)
 
@@ -153,7 +234,20 @@ class GradientRelease:
         step: int,
         noise: GaussianNoise,
     ) -> Released:
-        """Noise, once, on the bounded sum and on the statistics of the same rows."""
+        """Noise, once, on the bounded sum and on the statistics of the same rows.
+
+        Args:
+            result: What `bounded_sum` returned.
+            problem: The private rows.
+            rows: Row numbers of the batch.
+            sampler: What drew the batch; it knows the public divisor.
+            seed: The secret seed of the run.
+            step: Number of the step, from 0.
+            noise: Source of the noise.
+
+        Returns:
+            The noisy gradient and statistics.
+        """
         cells, per_row = torch.from_numpy(problem.cell_of[rows]), on_cpu(result.per_row)
         gradient, divisor = noise.add(step, result.sums[0], self.sigma, "gradient"), self._divisor(sampler, seed, step)
         torch._foreach_div_(list(gradient.values()), divisor)
@@ -272,6 +366,14 @@ class LossRelease:
 
     `rate` is the Poisson rate (1: every row). A row is in one group, so the vector of group sums moves by at most ζ
     when a row comes or goes, and when it is replaced within its group; `one_sided=False` charges 2ζ nevertheless.
+
+    Args:
+        purpose: What the release is for; samples and noise of different purposes are independent.
+        ceiling: ζ, the largest loss that counts.
+        tau: Standard deviation of the noise.
+        relation: The neighbouring relation.
+        rate: Probability that a row takes part, above 0 and at most 1.
+        one_sided: Whether replacing a row is charged one ζ, not two.
     """
 
     summed: ClassVar[str] = "losses"
@@ -284,14 +386,25 @@ class LossRelease:
     one_sided: bool = True
 
     def event(self) -> Event:
-        """What it costs a row. A sampled one is charged the full distance of two rows under replace-one."""
+        """What it costs a row. A sampled one is charged the full distance of two rows under replace-one.
+
+        Returns:
+            The cost of one release.
+        """
         multiplier = self.tau / self.ceiling
         if self.rate == 1.0:
             return Gaussian(multiplier, self.relation, one_sided=self.one_sided)
         return PoissonGaussian(multiplier, self.rate, self.relation)
 
     def events(self, facts: PublicFacts) -> dict[int, Event]:
-        """The same for every cell."""
+        """The same for every cell.
+
+        Args:
+            facts: What is public about the rows.
+
+        Returns:
+            One event for each cell.
+        """
         return dict.fromkeys(range(len(facts.cells)), self.event())
 
     def make(
@@ -302,7 +415,18 @@ class LossRelease:
         step: int,
         noise: GaussianNoise,
     ) -> NDArray[np.float64]:
-        """One value per group, from noisy sums. `losses` gives the loss of each row."""
+        """One value per group, from noisy sums. `losses` gives the loss of each row.
+
+        Args:
+            losses: Given row numbers, returns the loss of each.
+            problem: The private rows.
+            seed: The secret seed of the run.
+            step: Number of the step, from 0.
+            noise: Source of the noise.
+
+        Returns:
+            The noisy mean loss of each group.
+        """
         strata = problem.strata()
         # A purpose of its own: this sample is independent of the gradient's sample.
         rows = PoissonSampler.uniform(strata, self.rate, self.purpose).draw(seed, step)
@@ -311,17 +435,41 @@ class LossRelease:
         return self.said(np.asarray(noisy.numpy()), problem.public)
 
     def sums(self, losses: Tensor, problem: Problem, rows: NDArray[np.int64]) -> Tensor:
-        """The bounded losses of each group's rows, summed: private until noise is added."""
+        """The bounded losses of each group's rows, summed: private until noise is added.
+
+        Args:
+            losses: Loss of each drawn row; one that is not a number counts as 0.
+            problem: The private rows.
+            rows: Row numbers of the drawn rows.
+
+        Returns:
+            One sum for each group, without noise.
+        """
         values = torch.nan_to_num(losses.to(torch.float64), nan=0.0, posinf=self.ceiling).clamp(0.0, self.ceiling)
         groups = torch.from_numpy(problem.group_of[rows])
         return torch.zeros(len(problem.public.groups), dtype=torch.float64).index_add_(0, groups, values)
 
     def said(self, noisy: NDArray[np.float64], facts: PublicFacts) -> NDArray[np.float64]:
-        """The mean loss per group over the declared group sizes."""
+        """The mean loss per group over the declared group sizes.
+
+        Args:
+            noisy: One noisy sum for each group.
+            facts: What is public about the rows.
+
+        Returns:
+            One mean loss for each group; it may be negative.
+        """
         return np.asarray(noisy / (np.array(facts.group_sizes, dtype=np.float64) * self.rate))
 
     def variances(self, facts: PublicFacts) -> NDArray[np.float64]:
-        """How much each group's value wavers, in public constants: by noise, and by which rows were drawn at most."""
+        """How much each group's value wavers, in public constants: by noise, and by which rows were drawn at most.
+
+        Args:
+            facts: What is public about the rows.
+
+        Returns:
+            An upper bound on the variance of each group's value.
+        """
         sizes = np.array(facts.group_sizes, dtype=np.float64)
         drawn = self.ceiling**2 * (1.0 - self.rate) / (self.rate * sizes)
         return np.asarray((self.tau / (sizes * self.rate)) ** 2 + drawn)

@@ -27,7 +27,13 @@ _FORM = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*)\s*(>=|<=|==|>|<)\s*(\S+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A figure, how it is compared, and with what."""
+    """A figure, how it is compared, and with what.
+
+    Args:
+        metric: Name of the figure, like "worst_group_accuracy".
+        op: ">=", "<=", ">" or "<".
+        threshold: The value to compare with.
+    """
 
     metric: str
     op: str
@@ -36,13 +42,23 @@ class Requirement:
     def holds(self, value: float | None) -> bool:
         """Whether a measured value meets it; what was not measured does not.
 
+        Args:
+            value: The measured value, or None.
+
+        Returns:
+            True if it was measured and meets the requirement.
+
         >>> Requirement("accuracy", ">=", 0.6).holds(0.7), Requirement("accuracy", ">=", 0.6).holds(None)
         (True, False)
         """
         return value is not None and COMPARISONS[self.op](float(value), self.threshold)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Plain JSON values.
+
+        Returns:
+            `metric`, `op` and `threshold`.
+        """
         return asdict(self)
 
 

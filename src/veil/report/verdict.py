@@ -12,7 +12,7 @@ from veil.report.errors import error_headline, errors_of
 from veil.report.intervals import spread
 from veil.report.learned import unheard
 from veil.report.requirements import SIGNS, from_mapping
-from veil.report.usefulness import USEFUL, usefulness
+from veil.report.usefulness import USEFUL, beside_no_privacy, skewed, usefulness
 from veil.report.variants import Variant, find_variants, privacy_cost_gap
 from veil.report.wording import label, number, percent, some_of
 
@@ -42,6 +42,7 @@ def make_verdict(
         "tiny_groups": (run.get("metrics") or {}).get("tiny_groups") or {},
         "unheard": unheard(run),
         "usefulness": usefulness(run.get("metrics") or {}),
+        "skewed": skewed(run.get("metrics") or {}),
         "private_rows": any((run.get("metrics") or {}).get("private") is True for run in runs),
         "requirements": checks,
         "met": all(check["met"] for check in checks) if checks else None,
@@ -50,9 +51,10 @@ def make_verdict(
 
 
 def _judged(run: Record) -> str:
-    """What is added to the headline: that the model is useful, or for whom it is no better than a constant answer."""
+    """What is added to the headline: for whom the model is useful, and what a model without privacy reaches."""
     found = usefulness(run.get("metrics") or {})
-    return "" if found is None else f" {found['sentence']}"
+    said = ["" if found is None else found["sentence"], beside_no_privacy(run.get("findings") or {})]
+    return "".join(f" {sentence}" for sentence in said if sentence)
 
 
 def _owners(by_owner: Mapping[str, float]) -> dict[str, Any] | None:

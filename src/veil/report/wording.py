@@ -50,6 +50,7 @@ FIGURE_NAMES = {
     "epsilon": "ε",
     "r2": "Variance explained (R²)",
     "noise": "Noise in each released count (std)",
+    "accuracy_noise": "Noise in the overall accuracy (std)",
     "class_noise": "Noise in each released count of a class (std)",
 }
 STATE_NAMES = {

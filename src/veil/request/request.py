@@ -122,6 +122,11 @@ class Request(TableRequest):
     holdout: float | None = Field(
         None, description="Without --test: share of rows kept out of training and measured with noise. [default: 0.2]"
     )
+    release_scores: bool = Field(
+        False,
+        description="Two classes, held-out rows: also release noisy counts by probability, so that veil predict "
+        "--threshold-for works without --test; the noise of other figures grows by 1.4.",
+    )
     private_preprocessing: float | None = Field(
         None, description="Share of ε for finding bounds and categories (and group sizes, if the plan is fixed)."
     )
@@ -178,7 +183,8 @@ class CompareRequest(TableRequest):
         Path("adult"), description="The table to train on (CSV or Parquet), or adult for the bundled one."
     )
     methods: Names = Field(
-        ("erm", "dp-sgd", "dp-is-sgd", "asc", "auto"), description="Methods, comma-separated; see `veil methods`."
+        ("erm", "dp-sgd", "dp-is-sgd", "asc", "auto"),
+        description="Methods, or the preset best, comma-separated; see `veil methods`.",
     )
     seeds: int = Field(3, description="Runs per method, with seeds 1, 2, …")
     epsilon: str = Field("1", description="Budget ε, or several: 0.5,1,2.")

@@ -149,19 +149,53 @@ class Settings(Asked):
         return self
 
     def delta_for(self, facts: PublicFacts) -> float:
-        """The given δ, or 1 / (2 × declared rows)."""
+        """The given δ, or 1 / (2 × declared rows).
+
+        Args:
+            facts: What is public about the rows.
+
+        Returns:
+            δ, strictly between 0 and 1.
+        """
         return self.delta if self.delta is not None else 1.0 / (2 * facts.rows)
 
     def steps_for(self, facts: PublicFacts) -> int:
-        """The given steps, or enough for `epochs` expected passes."""
+        """The given steps, or enough for `epochs` expected passes.
+
+        Args:
+            facts: What is public about the rows.
+
+        Returns:
+            The number of steps, at least 1.
+        """
         return self.steps or max(1, round(self.epochs * facts.rows / min(self.batch_size, facts.rows)))
 
     def accountant_for(self, facts: PublicFacts | None = None) -> Accountant:
-        """The accountant that calibrates and certifies: of one entry, or of all rows of a person if each counts."""
+        """The accountant that calibrates and certifies: of one entry, or of all rows of a person if each counts.
+
+        Args:
+            facts: What is public about the rows; without it, a row counts once.
+
+        Returns:
+            The accountant.
+
+        Raises:
+            InputError: Several rows of a person count and the accountant is not pld.
+        """
         return self.accountant_of_rows(1 if facts is None else facts.rows_together)
 
     def accountant_of_rows(self, together: int) -> Accountant:
-        """The same for so many rows of a person."""
+        """The same for so many rows of a person.
+
+        Args:
+            together: How many rows of a person count.
+
+        Returns:
+            The accountant.
+
+        Raises:
+            InputError: More than one row counts and the accountant is not pld.
+        """
         from veil.accounting import Pld, Rdp
 
         require(

@@ -16,8 +16,12 @@ from veil.request.settings import Settings
 
 # What a candidate may set beside the options of its method.
 _OF_RUN = ("epochs", "steps", "batch_size", "learning_rate", "optimizer", "momentum", "schedule", "noise_filter")
-# Half of the trials are the default; the others change what no public fact decides. See docs/tuning.md.
-CANDIDATES = ("auto weight=3", "auto whitening=0.5", "auto pace=3", "group-gd")
+# Two of three trials are the default; the others change what no public fact decides. See docs/tuning.md.
+CANDIDATES = ("auto weight=4", "auto whitening=0.5", "auto pace=3 weight=0.5", "group-gd weight=0.5")
+# Most of a budget is worth more in training than in further trials.
+TRIALS = {"selection": 1.5, "composition": 2}
+# Fewer rows than veil train holds out: those that are trained on make up for a trial's smaller ε.
+HOLDOUT = 0.15
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,11 @@ class TuneRequest(TableRequest):
         description='A method with options, settings, model and weight: "auto cap=8 weight=2". Repeatable. '
         "[default: auto and its nearest rivals]",
     )
-    trials: float = Field(2.0, description="Trials: how many in expectation or, with --charge composition, exactly.")
+    trials: float | None = Field(
+        None,
+        description="Trials: how many in expectation or, with --charge composition, exactly. "
+        f"[default: {TRIALS['selection']}, or {TRIALS['composition']} with --charge composition]",
+    )
     charge: Literal["selection", "composition"] = Field(
         "selection",
         description="selection: only the best model is seen, by private selection. composition: every trial's score "
@@ -86,7 +94,7 @@ class TuneRequest(TableRequest):
     holdout: float | None = Field(
         None,
         description="Share of rows kept out of training: one half chooses, the other measures the chosen model. "
-        "[default: 0.2]",
+        f"[default: {HOLDOUT}]",
     )
     dataset: str | None = Field(
         None, description="Charge the search to this data set's budget, or stop if it does not fit; see `veil budget`."
@@ -96,6 +104,11 @@ class TuneRequest(TableRequest):
         description="An SQLite file, or the URL of a PostgreSQL database: postgresql://…",
         json_schema_extra={"envvar": "VEIL_BUDGET"},
     )
+
+    @property
+    def trials_asked(self) -> float:
+        """How many trials were asked for, or the usual number."""
+        return TRIALS[self.charge] if self.trials is None else self.trials
 
     def candidates(self) -> tuple[Candidate, ...]:
         """The candidates asked for, or the usual ones; each once."""
@@ -120,7 +133,7 @@ class TuneRequest(TableRequest):
             "model": one.model or self.model or SUITED.get(one.method, ""),
             "option": dict(one.options),
             "settings": settings,
-            "holdout": self.holdout,
+            "holdout": HOLDOUT if self.holdout is None and self.test is None else self.holdout,
             "dataset": self.dataset,
             "store": self.store,
         }

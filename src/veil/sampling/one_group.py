@@ -22,6 +22,11 @@ class OneGroupSampler:
     `within` is a Poisson or a subset sampler. `groups` gives the group of each stratum (a group may be cut into
     strata by owner); by default each stratum is a group. Which group was chosen is public: `chosen`.
 
+    Args:
+        within: Draws rows of the chosen group.
+        probabilities: λ of each group.
+        groups: Number of the group of each stratum.
+
     >>> from veil.problem.strata import Strata
     >>> within = SubsetSampler(Strata.from_labels(["a", "a", "b", "b"]), counts=(1, 2))
     >>> sampler = OneGroupSampler(within, probabilities=(0.0, 1.0))
@@ -49,7 +54,15 @@ class OneGroupSampler:
         object.__setattr__(self, "probabilities", probabilities)
 
     def chosen(self, seed: Seed, step: int) -> int:
-        """The group that this step draws from (public)."""
+        """The group that this step draws from (public).
+
+        Args:
+            seed: The secret seed of the run.
+            step: Number of the step, from 0.
+
+        Returns:
+            Number of the group.
+        """
         cumulative = np.cumsum(self.probabilities)
         place = seed.generator("sampling/one-group/" + self.within.purpose, step).random() * cumulative[-1]
         index = int(np.searchsorted(cumulative, place, side="right"))
@@ -57,22 +70,55 @@ class OneGroupSampler:
         return min(index, int(np.flatnonzero(self.probabilities)[-1]))
 
     def draw(self, seed: Seed, step: int) -> Rows:
-        """Row ids of the batch, ascending, all of the chosen group."""
+        """Row ids of the batch, ascending, all of the chosen group.
+
+        Args:
+            seed: The secret seed of the run.
+            step: Number of the step, from 0.
+
+        Returns:
+            Row numbers; the same for the same seed and step.
+        """
         strata = self.strata_of(self.chosen(seed, step))
         return self.within.strata.rows_of((self.within.slots(seed, step, index) for index in strata), strata)
 
     def strata_of(self, group: int) -> tuple[int, ...]:
-        """The strata that make up a group."""
+        """The strata that make up a group.
+
+        Args:
+            group: Number of the group.
+
+        Returns:
+            Numbers of its strata.
+        """
         return tuple(index for index, own in enumerate(self.groups) if own == group)
 
     def rate_of(self, stratum: int) -> float:
-        """The chance that a row of this stratum takes part in a step that chose its group."""
+        """The chance that a row of this stratum takes part in a step that chose its group.
+
+        Args:
+            stratum: Number of the stratum.
+
+        Returns:
+            A probability between 0 and 1.
+        """
         return self.within.rate_of(stratum)
 
     def expected_of(self, group: int) -> float:
-        """The public expected batch size of a step that chose this group: its divisor."""
+        """The public expected batch size of a step that chose this group: its divisor.
+
+        Args:
+            group: Number of the group.
+
+        Returns:
+            A number of rows, not always whole.
+        """
         return math.fsum(self.within.expected_of(index) for index in self.strata_of(group))
 
     def expected_batch(self) -> float:
-        """The public expected batch size over the lottery."""
+        """The public expected batch size over the lottery.
+
+        Returns:
+            A number of rows, not always whole.
+        """
         return math.fsum(chance * self.expected_of(group) for group, chance in enumerate(self.probabilities))

@@ -18,11 +18,23 @@ class Sampler(Protocol):
         ...
 
     def draw(self, seed: Seed, step: int) -> Rows:
-        """Row ids of the batch, ascending."""
+        """Row ids of the batch, ascending.
+
+        Args:
+            seed: The secret seed of the run.
+            step: Number of the step, from 0.
+
+        Returns:
+            Row numbers; the same for the same seed and step.
+        """
         ...
 
     def expected_batch(self) -> float:
-        """The public expected batch size: the divisor of a sum over the batch."""
+        """The public expected batch size: the divisor of a sum over the batch.
+
+        Returns:
+            A number of rows, not always whole.
+        """
         ...
 
 

@@ -24,6 +24,10 @@ def _order(seed: Seed, epoch: int, slots: int) -> Rows:
 class ShuffledSampler:
     """Batches of `batch_size` rows from a new random order in every epoch; the last of an epoch may be smaller.
 
+    Args:
+        strata: The rows by stratum.
+        batch_size: Rows of a batch, at least 1.
+
     >>> sampler = ShuffledSampler(Strata.of_size(5), batch_size=2)
     >>> seed = Seed.from_int(0)
     >>> sorted(int(row) for step in range(3) for row in sampler.draw(seed, step))
@@ -47,7 +51,15 @@ class ShuffledSampler:
         return -(-sum(self.strata.sizes) // self.batch_size)
 
     def draw(self, seed: Seed, step: int) -> Rows:
-        """Row ids of the batch, ascending."""
+        """Row ids of the batch, ascending.
+
+        Args:
+            seed: The secret seed of the run.
+            step: Number of the step, from 0.
+
+        Returns:
+            Row numbers; the same for the same seed and step.
+        """
         epoch, batch = divmod(step, self.steps_per_epoch)
         order = _order(seed, epoch, sum(self.strata.sizes))
         slots = order[batch * self.batch_size : (batch + 1) * self.batch_size]
@@ -60,5 +72,9 @@ class ShuffledSampler:
         return np.sort(rows[rows != HOLE])
 
     def expected_batch(self) -> float:
-        """Rows per step, on average over an epoch."""
+        """Rows per step, on average over an epoch.
+
+        Returns:
+            A number of rows, not always whole.
+        """
         return sum(self.strata.sizes) / self.steps_per_epoch

@@ -25,6 +25,11 @@ class SubsetSampler:
 
     Samplers of one run that must be independent in the same step need different `purpose`s.
 
+    Args:
+        strata: The rows by stratum.
+        counts: How many rows of each stratum are drawn.
+        purpose: What the batch is for.
+
     >>> sampler = SubsetSampler(Strata.from_labels(["a", "b", "a", "b"]), counts=(1, 2))
     >>> sampler.draw(Seed.from_int(3), step=0), sampler.rate_of(0)
     (array([1, 2, 3]), 0.5)
@@ -46,23 +51,58 @@ class SubsetSampler:
         object.__setattr__(self, "counts", counts)
 
     def draw(self, seed: Seed, step: int) -> Rows:
-        """Row ids of the batch, ascending."""
+        """Row ids of the batch, ascending.
+
+        Args:
+            seed: The secret seed of the run.
+            step: Number of the step, from 0.
+
+        Returns:
+            Row numbers; the same for the same seed and step.
+        """
         return self.strata.rows_of(self.slots(seed, step, index) for index in range(len(self.strata.members)))
 
     def slots(self, seed: Seed, step: int, stratum: int) -> Rows:
-        """The drawn slots of one stratum, holes included."""
+        """The drawn slots of one stratum, holes included.
+
+        Args:
+            seed: The secret seed of the run.
+            step: Number of the step, from 0.
+            stratum: Number of the stratum.
+
+        Returns:
+            Positions in the stratum, ascending.
+        """
         generator = seed.generator("sampling/subset/" + self.purpose, step, self.strata.names[stratum])
         return subset_slots(generator, self.strata.sizes[stratum], self.counts[stratum])
 
     def rate_of(self, stratum: int) -> float:
-        """The chance that a row of this stratum takes part: its count over its slots (0 for an empty stratum)."""
+        """The chance that a row of this stratum takes part: its count over its slots (0 for an empty stratum).
+
+        Args:
+            stratum: Number of the stratum.
+
+        Returns:
+            A probability between 0 and 1.
+        """
         size = self.strata.sizes[stratum]
         return self.counts[stratum] / size if size else 0.0
 
     def expected_of(self, stratum: int) -> float:
-        """The number of drawn slots of one stratum (public, and always the same)."""
+        """The number of drawn slots of one stratum (public, and always the same).
+
+        Args:
+            stratum: Number of the stratum.
+
+        Returns:
+            A number of rows, not always whole.
+        """
         return float(self.counts[stratum])
 
     def expected_batch(self) -> float:
-        """Σ counts, the divisor of a sum over the batch (public, and always the same)."""
+        """Σ counts, the divisor of a sum over the batch (public, and always the same).
+
+        Returns:
+            A number of rows, not always whole.
+        """
         return float(sum(self.counts))

@@ -19,8 +19,10 @@ from veil.errors import InputError, require
 from veil.tables.text import (
     CENTURY_FROM,
     DAY_AND_MONTH,
+    DecimalSign,
     TextForm,
     bag_of_tokens,
+    plain_number,
     text_codes,
     word_as_read,
     word_hash,
@@ -38,7 +40,8 @@ class Numeric:
     """A number between two bounds. `missing_words` are texts that mean "no value".
 
     A missing value becomes the middle and, with the rule `flag`, sets a column of its own; `refuse` makes it an error.
-    With `lenient`, values that are not numbers count as missing.
+    With `lenient`, values that are not numbers count as missing. `decimal` and `unit` say how texts are read as
+    numbers, each by itself.
     """
 
     name: str
@@ -47,6 +50,8 @@ class Numeric:
     missing: Missing = "flag"
     missing_words: tuple[str, ...] = ()
     lenient: bool = False
+    decimal: DecimalSign = ""
+    unit: str = ""
 
     def width(self) -> int:
         """The value, and whether it is missing."""
@@ -54,8 +59,16 @@ class Numeric:
 
     def encode(self, column: pd.Series) -> Array:
         """[−1, 1] and a mark where the value is missing."""
-        values = numbers(column, self.name, self.missing_words, self.lenient)
-        return _scaled(values, column, self.name, self.low, self.high, self.missing)
+        return _scaled(self.read(column), column, self.name, self.low, self.high, self.missing)
+
+    @property
+    def written(self) -> tuple[DecimalSign, str]:
+        """The sign of fractions and the unit of texts."""
+        return self.decimal, self.unit
+
+    def read(self, column: pd.Series) -> NDArray[np.float64]:
+        """The numbers themselves, NaN where a value is missing."""
+        return numbers(column, self.name, self.missing_words, self.lenient, self.written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +184,12 @@ Column = Numeric | Date | Category | HashedCategory | Text | Codes
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How each column becomes numbers; `from_rows` says whether it was taken from the rows themselves."""
+    """How each column becomes numbers; `from_rows` says whether it was taken from the rows themselves.
+
+    Args:
+        columns: One for each column that the model sees.
+        from_rows: Whether bounds or values were taken from private rows.
+    """
 
     columns: tuple[Column, ...]
     from_rows: bool
@@ -184,7 +202,17 @@ class Encoding:
         )
 
     def encode(self, table: pd.DataFrame) -> Array:
-        """All columns side by side."""
+        """All columns side by side.
+
+        Args:
+            table: Rows that have all encoded columns; others are ignored.
+
+        Returns:
+            One line of numbers for each row.
+
+        Raises:
+            InputError: A column is missing, or a value cannot be read.
+        """
         missing = [column.name for column in self.columns if column.name not in table.columns]
         require(not missing, f'column "{missing[0] if missing else ""}" is missing from the table')
         if len(self.columns) == 1:
@@ -197,15 +225,27 @@ class Encoding:
         return rows
 
     def width(self) -> int:
-        """How many numbers a row becomes."""
+        """How many numbers a row becomes.
+
+        Returns:
+            The length of an encoded row.
+        """
         return sum(column.width() for column in self.columns)
 
     def widths(self) -> tuple[int, ...]:
-        """How many numbers each column becomes."""
+        """How many numbers each column becomes.
+
+        Returns:
+            One number for each column, in their order.
+        """
         return tuple(column.width() for column in self.columns)
 
     def numbers(self) -> list[int]:
-        """The places of numbers and dates, which lie in [−1, 1], in an encoded row."""
+        """The places of numbers and dates, which lie in [−1, 1], in an encoded row.
+
+        Returns:
+            Positions, counted from 0.
+        """
         starts = np.cumsum([0, *self.widths()])
         return [
             int(start)
@@ -245,24 +285,39 @@ def hashed_words(column: pd.Series, name: str, buckets: int) -> NDArray[np.int64
     return np.array([known[word] for word in listed], dtype=np.int64)
 
 
+PLAIN: tuple[DecimalSign, str] = ("", "")
+
+
 def numbers(
-    column: pd.Series, name: str, missing_words: tuple[str, ...] = (), lenient: bool = False
+    column: pd.Series,
+    name: str,
+    missing_words: tuple[str, ...] = (),
+    lenient: bool = False,
+    written: tuple[DecimalSign, str] = PLAIN,
 ) -> NDArray[np.float64]:
     """A column as numbers, NaN where a value is missing; a value that is not a number is an error that names the row.
 
-    With `lenient` such values count as missing instead, so that not even an error tells about a row.
+    With `lenient` such values count as missing instead, so that not even an error tells about a row. `written` are the
+    sign of fractions and the unit of texts.
     """
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         stripped = column.astype("string").str.strip()
         absent = stripped.isna() | stripped.isin(["", *missing_words])
-        read = pd.to_numeric(stripped.mask(absent), errors="coerce")
+        read = pd.to_numeric(_plain_numbers(stripped.mask(absent), written), errors="coerce")
         values = read.to_numpy(dtype=np.float64, na_value=np.nan)
         _refuse(np.isnan(values) & ~absent.to_numpy(dtype=bool) & (not lenient), column, name, "is not a number")
     infinite = np.isinf(values)
     _refuse(infinite & (not lenient), column, name, "is not finite")
     return np.where(infinite, np.nan, values) if lenient else values
+
+
+def _plain_numbers(texts: pd.Series, written: tuple[DecimalSign, str]) -> pd.Series:
+    """Texts as Python writes numbers; most columns are plain, and then truth values alone are looked for."""
+    if written == PLAIN and not texts.str.match("[tTfF]").any():
+        return texts
+    return texts.map(lambda text: plain_number(text, *written), na_action="ignore")
 
 
 def days(column: pd.Series, name: str, lenient: bool = False, day_first: bool | None = None) -> NDArray[np.float64]:
@@ -296,7 +351,9 @@ def day_comes_first(column: pd.Series) -> bool | None:
 
 def _year_first(column: pd.Series, day_first: bool | None) -> pd.Series:
     """Dates that begin with day and month in the order year, month, day: left to itself pandas reads row by row."""
-    listed = column.astype("string")
+    # 20200131 is a date whether or not a gap in the column made it 20200131.0.
+    plain = pd.api.types.is_numeric_dtype(column)
+    listed = (pd.Series(words(column), column.index, dtype=object) if plain else column).astype("string")
     parts = listed.str.extract(DAY_AND_MONTH)
     turn = (parts[1] == ".") if day_first is None else pd.Series(day_first, index=column.index)
     turn = turn.fillna(False).astype(bool)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from veil.errors import require
 from veil.tables.encoding import (
+    PLAIN,
     Category,
     Codes,
     Column,
@@ -28,6 +29,7 @@ from veil.tables.encoding import (
     numbers,
     words,
 )
+from veil.tables.number_forms import Form, are_numbers, number_form
 
 Kind = Literal["numeric", "category", "date", "text", "ignore"]
 MAX_CATEGORIES = 64
@@ -36,6 +38,7 @@ RARE = 10
 DIFFERENT = "different in almost every row"
 CONSTANT = "the same in every row"
 _NUMBERS_SHARE = 0.9
+NESTED = "holds lists or records"
 _ABSENT_WORDS = ("?", "-", "--", "n/a", "na", "none", "null", "nan", "unknown", ".", "missing")
 
 
@@ -54,8 +57,10 @@ def guess_kind(column: pd.Series) -> Kind:
         return "ignore" if _numbered(present) else "numeric"
     if len(present) == 0:
         return "ignore"
+    if is_nested(present):
+        return "ignore"
     listed = present.astype("string").str.strip()
-    if _share(pd.to_numeric(listed, errors="coerce").notna(), ~listed.str.lower().isin(_ABSENT_WORDS)):
+    if _share(are_numbers(listed, form_of(listed)), ~listed.str.lower().isin(_ABSENT_WORDS)):
         return "numeric"
     if _looks_like_dates(listed):
         return "date"
@@ -66,11 +71,23 @@ def guess_kind(column: pd.Series) -> Kind:
     return "text" if (listed.str.count(" ").mean() >= 1.5) else "ignore"
 
 
+def is_nested(present: pd.Series) -> bool:
+    """Whether values are lists, records or other things with parts, as Parquet and JSON have them."""
+    return len(present) > 0 and not pd.api.types.is_scalar(present.iloc[0])
+
+
+def form_of(listed: pd.Series) -> Form:
+    """How the numbers among texts are written; words for "missing" do not count."""
+    return number_form(listed[~listed.str.lower().isin(("", *_ABSENT_WORDS))]) or PLAIN
+
+
 def why_not_learned(column: pd.Series) -> str:
     """In a few words, why a column is not a feature although nobody ignored it."""
     present = column.dropna()
     if len(present) == 0:
         return "empty"
+    if is_nested(present):
+        return NESTED
     if column.nunique(dropna=False) == 1:
         return CONSTANT
     if guess_kind(column) != "ignore":
@@ -95,9 +112,10 @@ def fit_column(column: pd.Series, name: str, kind: Kind, rare: int = RARE) -> Co
         order = day_comes_first(column)
         values = days(column, name, lenient=True, day_first=order)
         return Date(name, *_bounds(values), _gaps(values, rare), day_first=order)
-    absent, complete = _absent_words(column, rare)
-    values = numbers(column, name, absent, lenient=not complete)
-    return Numeric(name, *_bounds(values), _gaps(values, rare), absent, lenient=not complete)
+    form = PLAIN if pd.api.types.is_numeric_dtype(column) else form_of(column.dropna().astype("string").str.strip())
+    absent, complete = _absent_words(column, rare, form)
+    values = numbers(column, name, absent, not complete, form)
+    return Numeric(name, *_bounds(values), _gaps(values, rare), absent, not complete, *form)
 
 
 def fit_encoding(
@@ -187,17 +205,17 @@ def _numbered(present: pd.Series) -> bool:
     """Whether whole numbers count the rows, some of which may be set apart or shuffled: an identifier."""
     if len(present) < 20 or not pd.api.types.is_integer_dtype(present) or not present.is_unique:
         return False
-    # All different, and more than every second number is there: quantities would repeat long before.
-    dense = int(present.max()) - int(present.min()) < 2 * len(present)
+    # All different where so many quantities would repeat: of n draws from a span, n² / (2 · span) pairs are equal.
+    dense = int(present.max()) - int(present.min()) < max(2 * len(present), len(present) ** 2 / 20)
     return present.is_monotonic_increasing or dense
 
 
-def _absent_words(column: pd.Series, rare: int) -> tuple[tuple[str, ...], bool]:
+def _absent_words(column: pd.Series, rare: int, form: Form) -> tuple[tuple[str, ...], bool]:
     """The values of a numeric column that are not numbers, taken as words for "missing"; and whether these are all."""
     if pd.api.types.is_numeric_dtype(column):
         return (), True
     listed = column.dropna().astype("string").str.strip()
-    wrong = listed[pd.to_numeric(listed, errors="coerce").isna() & (listed != "")].value_counts()
+    wrong = listed[~are_numbers(listed, form) & (listed != "")].value_counts()
     kept = [str(word) for word, rows in wrong.items() if rows >= rare or str(word).lower() in _ABSENT_WORDS]
     return tuple(sorted(kept)), len(kept) == len(wrong)
 

@@ -51,6 +51,10 @@ class HistogramRelease:
         """The noise of one count of a column without a weight."""
         return self.kappa * self.distance
 
+    def noise_of(self, name: str) -> float:
+        """The noise of one count of a column."""
+        return self.sigma / self._weight(name)
+
     def event(self) -> Gaussian:
         """The cost, the same for every cell."""
         return Gaussian(self.sigma / self.distance, self.relation, one_sided=True)

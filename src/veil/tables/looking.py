@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 
-from veil.tables.encoding import Date, Encoding, Numeric, Text, day_comes_first
+from veil.tables.encoding import PLAIN, Date, Encoding, Numeric, Text, day_comes_first
+from veil.tables.guessing import is_nested
 from veil.tables.leaking import columns_that_tell
+from veil.tables.number_forms import unclear_numbers
 from veil.tables.reading import RENAMED
 from veil.tables.repeated_people import name_tokens, word_set
 from veil.tables.table import Columns
@@ -30,6 +33,8 @@ Kind = Literal[
     "repeated rows",
     "mostly empty",
     "numeric target",
+    "written numbers",
+    "nested values",
     "tiny group",
     "only in test rows",
     "merged groups",
@@ -83,7 +88,20 @@ def look_at_names(table: pd.DataFrame, columns: Columns, ignore: Collection[str]
 def look_at_rows(table: pd.DataFrame, columns: Columns, encoding: Encoding) -> list[Remark]:
     """What the values of the learned columns tell, from at most 20,000 rows, evenly spaced."""
     rows = table.iloc[:: max(1, len(table) // MOST_ROWS)]
-    return [*_target(rows, columns), *_tells(rows, columns, encoding), *_kinds(rows, encoding), *_repeated(rows)]
+    written = _written(rows, columns, encoding)
+    features = [name for name in map(str, rows.columns) if name not in {*columns.left_out(), *columns.groups}]
+    nested = [name for name in features if is_nested(rows[name].dropna())]
+    if nested:
+        said = f"{_named(tuple(nested))} left out: lists and records are not learned. Give each part its own column."
+        written.append(Remark("nested values", tuple(nested), said))
+    flat = rows.drop(columns=nested)
+    return [
+        *_target(rows, columns),
+        *_tells(flat, columns, encoding),
+        *_kinds(flat, encoding),
+        *written,
+        *_repeated(flat),
+    ]
 
 
 def look_at_groups(sizes: Mapping[str, int], tested: Collection[str] | None = None) -> list[Remark]:
@@ -92,11 +110,10 @@ def look_at_groups(sizes: Mapping[str, int], tested: Collection[str] | None = No
     tiny = {name: rows for name, rows in sizes.items() if 0 < rows < TINY_GROUP}
     if tiny and len(sizes) > 1:
         shown = [f'"{name}" ({rows})' for name, rows in sorted(tiny.items(), key=lambda one: one[1])]
-        said = (
-            f"Too few rows to learn from or to measure: {_some(shown)}. Merge such groups: --merge-groups-below "
-            f"{TINY_GROUP}."
-        )
-        found.append(Remark("tiny group", (), said))
+        merge = f"Merge such groups: --merge-groups-below {TINY_GROUP}."
+        if len(tiny) == len(sizes):
+            merge = "All groups are so small: choose a group column with fewer values."
+        found.append(Remark("tiny group", (), f"Too few rows to learn from or to measure: {_some(shown)}. {merge}"))
     unseen = sorted(set(tested or ()) - set(sizes))
     if unseen:
         shown = [f'"{name}"' for name in unseen]
@@ -130,13 +147,37 @@ def _target(rows: pd.DataFrame, columns: Columns) -> Iterator[Remark]:
             yield Remark("numeric target", (name,), said)
 
 
+def _written(rows: pd.DataFrame, columns: Columns, encoding: Encoding) -> list[Remark]:
+    """Numbers with a unit or a comma: how they are read, or that they are not."""
+    learned = {column.name: column for column in encoding.columns}
+    found, unclear = list[Remark](), list[str]()
+    for name in map(str, rows.columns):
+        column = learned.get(name)
+        if isinstance(column, Numeric) and column.written != PLAIN:
+            form = {",": "a comma before the fraction", ".": "thousands taken together", "": ""}[column.decimal]
+            parts = " and ".join(part for part in (form, "the unit taken off" if column.unit else "") if part)
+            found.append(Remark("written numbers", (name,), f'Column "{name}" is read as numbers, with {parts}.'))
+        elif not isinstance(column, Numeric | Date) and name not in columns.left_out():
+            present = rows[name].dropna()
+            if pd.api.types.is_string_dtype(present) and unclear_numbers(present.astype("string").str.strip()):
+                unclear.append(name)
+    if unclear:
+        said = (
+            f"{_named(tuple(unclear))} not learned as a number, though it looks like one: units differ, or a comma may "
+            "separate thousands or a fraction. Write plain numbers of one unit, or state decimal and unit in --schema."
+        )
+        found.append(Remark("written numbers", tuple(unclear), said))
+    return found
+
+
 def _tells(rows: pd.DataFrame, columns: Columns, encoding: Encoding) -> Iterator[Remark]:
     names = [column.name for column in encoding.columns if not isinstance(column, Text)]
     names = [name for name in names if name in rows.columns and name != columns.target]
-    for name in columns_that_tell(rows, names, columns.target, columns.number):
+    read = {c.name: c.read(rows[c.name]) for c in encoding.columns if isinstance(c, Numeric) and c.name in names}
+    for name in columns_that_tell(rows.assign(**read), names, columns.target, columns.number):
         said = (
             f'Column "{name}" by itself tells the target of nearly every row. If it copies the target or is known only '
-            f"after it, leave it out: --ignore {name}."
+            f"after it, leave it out: --ignore {_typed((name,))}."
         )
         yield Remark("tells the target", (name,), said)
 
@@ -193,7 +234,7 @@ def _are_codes(column: pd.Series, name: str) -> bool:
     tokens = set(name_tokens(name))
     if not tokens & _CODE_WORDS or tokens & _QUANTITIES:
         return False
-    present = pd.to_numeric(column, errors="coerce").dropna()
+    present = pd.to_numeric(column, errors="coerce").dropna()  # of a column with units, none: it holds quantities
     return len(present) > 0 and present.nunique() > 2 and bool((present == present.round()).all())
 
 
@@ -209,7 +250,8 @@ def _named(names: tuple[str, ...]) -> str:
 
 
 def _typed(names: tuple[str, ...]) -> str:
-    return ",".join(names[:MOST_NAMED])
+    """Names as a shell takes them."""
+    return shlex.quote(",".join(names[:MOST_NAMED]))
 
 
 def _some(shown: list[str]) -> str:

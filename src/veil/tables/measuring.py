@@ -52,7 +52,8 @@ LARGER = (
 class HeldOutFigures:
     """Figures on held-out rows, by a noisy release: also where the method itself is not private.
 
-    The rows were held out for `relation`; `allowed` is the smallest ε that one of them allows.
+    The rows were held out for `relation`; `allowed` is the smallest ε that one of them allows. With `scores` the
+    release has counts by probability too.
     """
 
     rows: Problem
@@ -60,6 +61,7 @@ class HeldOutFigures:
     relation: Relation | None
     folder: RunFolder | None = None
     allowed: float = math.inf
+    scores: bool = False
 
     def __call__(self, model: nn.Module, plan: Plan) -> Measured:
         """Measure the model of a plan that has been carried out."""
@@ -84,7 +86,8 @@ class HeldOutFigures:
             open_ledger=opened.open,
         )
         numbers = self.rows.targets.is_floating_point()
-        release, said = (noisy_errors, DISJOINT_ERRORS) if numbers else (noisy_metrics, DISJOINT)
+        said = DISJOINT_ERRORS if numbers else DISJOINT
+        release = noisy_errors if numbers else partial(noisy_metrics, scores=self.scores)
         metrics = release(model, self.rows, allowance, plan.facts.groups)
         if plan.relation is None:
             return Measured(metrics)

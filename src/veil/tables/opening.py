@@ -59,12 +59,13 @@ from veil.tables.preparing import (
     with_budgets,
     with_group_values,
     with_number,
+    words_of,
 )
 from veil.tables.reading import read_table
 from veil.tables.repeated_people import named_like_people, repeated_people
 from veil.tables.schema import Schema
 from veil.tables.splitting import Holdout, Split, image_identities
-from veil.tables.table import Columns, check_trained, labels_of, table_problem
+from veil.tables.table import MOST_NAMES, Columns, check_trained, labels_of, table_problem
 from veil.training.run_folder import PREPROCESSING, RunFolder
 
 Say = Callable[[str], None]
@@ -176,8 +177,8 @@ def parted(
 def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
     """A table that fits into memory, by the public, the private or the plain way of preprocessing."""
     split, method, settings = by.split, by.method, by.settings
-    texts = () if columns.person is None else (columns.person,)
-    table, public = by.tables or (read_table(request.data, texts), read_public(request, columns.person))
+    read_as = words_of(columns, request.private_preprocessing is not None)
+    table, public = by.tables or (read_table(request.data, read_as), read_public(request, columns))
     columns = with_number(request, columns, table)
     check_tables(request, columns, table, public)
     check_person(request, columns, table)
@@ -266,7 +267,7 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
     check_named(head, request)
     check_person(request, columns, head)
     encoding = plain_encoding(request, columns, head)
-    public = read_public(request, columns.person)
+    public = read_public(request, columns)
     holdout = by.split.holdout
     if request.holdout is None and columns.person is None:
         # By the declared number where a row may be missing: its absence must not move others between the parts.
@@ -365,9 +366,12 @@ def _with_one_delta(columns: Columns, training: pd.DataFrame, released: bool, se
     """One δ for preprocessing, training, certificate and budget, fixed before anything is released."""
     if settings.delta is not None:
         return settings
+    if released:
+        return settings.model_copy(update={"delta": DELTA})
     sizes = columns.group_sizes()
-    counted = 1.0 / (2 * (sum(sizes.values()) if sizes else len(training)))
-    return settings.model_copy(update={"delta": DELTA if released else counted})
+    # A table without a row to train on is rejected later, in a sentence.
+    rows = max(1, sum(sizes.values()) if sizes else len(training))
+    return settings.model_copy(update={"delta": 1.0 / (2 * rows)})
 
 
 def _releases_sizes(request: Request, columns: Columns, names: Sequence[str], method: Method) -> bool:
@@ -436,7 +440,9 @@ def _say_columns(say: Say | None, uses: Collection[ColumnUse]) -> None:
     """Report which columns the model does not use, and why."""
     reasons = left_out(uses)
     if say is not None and reasons:
-        say(f"Not used as features: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}.")
+        listed = [f"{name} ({reason})" for name, reason in reasons.items()]
+        more = f" and {len(listed) - MOST_NAMES:,} more" if len(listed) > MOST_NAMES else ""
+        say(f"Not used as features: {', '.join(listed[:MOST_NAMES])}{more}.")
         if DIFFERENT in reasons.values():
             say('The words of a column that is different in almost every row are used with kind = "text" in --schema.')
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from veil.errors import InputError, require
 from veil.metrics.score_counts import Thresholds, thresholds_for
 from veil.problem.groups import CROSSED
-from veil.tables.encoding import Category, HashedCategory, as_read, words
+from veil.tables.encoding import PLAIN, Category, Codes, HashedCategory, Numeric, Text, words
 from veil.tables.predictor import Predictor
-from veil.tables.reading import ARROW, PARQUET, csv_pieces, naming, parquet_files, read_table
+from veil.tables.reading import ARROW, PARQUET, Words, csv_pieces, naming, parquet_files, read_table
 from veil.tables.table import OTHER_GROUPS
 from veil.training.run import SCORES_FILE
 
@@ -34,6 +34,7 @@ class GroupThresholds:
     columns: tuple[str, ...]
     chosen: Thresholds
     missing_group: str = ""
+    source: str = "On the public rows of the run"
 
     def of_rows(self, rows: pd.DataFrame) -> NDArray[np.float64]:
         """The threshold of each row."""
@@ -46,7 +47,7 @@ class GroupThresholds:
 
 
 def thresholds_of(run: Path, aim: str) -> GroupThresholds:
-    """The thresholds that serve an aim best on the public rows that a run was measured on.
+    """The thresholds that serve an aim best on the rows that a run was measured on: public ones, or by noisy counts.
 
     Raises:
         InputError: The run has no such figures, or they cannot carry the aim.
@@ -54,8 +55,8 @@ def thresholds_of(run: Path, aim: str) -> GroupThresholds:
     path = run / SCORES_FILE
     require(
         path.exists(),
-        f"{run} has no figures that carry a threshold, which needs two classes and public rows: what is released of "
-        "held-out rows is counts at one threshold, so train with --test, or give --threshold",
+        f"{run} has no figures that carry a threshold, which takes two classes and counts by probability: train with "
+        "--test (public rows) or --release-scores (held-out rows, with noise), or give --threshold",
     )
     try:
         record, about = (json.loads((run / name).read_text(encoding="utf-8")) for name in (SCORES_FILE, "run.json"))
@@ -63,7 +64,10 @@ def thresholds_of(run: Path, aim: str) -> GroupThresholds:
         missing = str(about["config"].get("missing_group") or "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{run} is not a readable run: scores.json or run.json is damaged") from error
-    return GroupThresholds(columns, thresholds_for(aim, record), missing)
+    chosen = thresholds_for(aim, record)
+    if "noise" not in record:
+        return GroupThresholds(columns, chosen, missing)
+    return GroupThresholds(columns, chosen, missing, "By noisy counts of held-out rows, which the certificate covers")
 
 
 def predict_pieces(
@@ -85,10 +89,9 @@ def predict_pieces(
     require(stated, f"--threshold is {threshold}: it must be between 0 and 1")
     require(not probabilities or bool(predictor.classes), "this model predicts numbers: leave --probabilities out")
     learned, told = [column.name for column in predictor.encoding.columns], list[str]()
-    texts = _as_texts(predictor)
     if isinstance(threshold, GroupThresholds):
         told = list(threshold.columns) if threshold.chosen.by_group else []
-        texts = dict.fromkeys(told) | texts
+    texts = _as_texts(predictor, told)
     needs = dict.fromkeys(keep, "to keep") | dict.fromkeys(told, "with the group, which the threshold needs")
     needs |= dict.fromkeys(learned, "which the model was trained with")
     for piece in pieces_of(data, texts):
@@ -116,13 +119,19 @@ def _predicted(
     return found
 
 
-def _as_texts(predictor: Predictor) -> dict[str, tuple[str, ...] | None]:
-    """Columns of categories with the known ones: how their words are read must not follow from a piece."""
-    kinds = (column for column in predictor.encoding.columns if isinstance(column, Category | HashedCategory))
-    return {column.name: column.values if isinstance(column, Category) else None for column in kinds}
+def _as_texts(predictor: Predictor, told: Sequence[str]) -> Words:
+    """Columns of words and texts, and of numbers in a form of their own: no piece decides how they are read.
+
+    `told` are columns of groups.
+    """
+    learned = predictor.encoding.columns
+    known = {column.name: column.values for column in learned if isinstance(column, Category)}
+    hashed = [column.name for column in learned if isinstance(column, HashedCategory)]
+    texts = [c.name for c in learned if isinstance(c, Text | Codes) or (isinstance(c, Numeric) and c.written != PLAIN)]
+    return Words(tuple(texts), dict.fromkeys([*told, *hashed]) | known)
 
 
-def pieces_of(data: Path, texts: dict[str, tuple[str, ...] | None]) -> Iterator[pd.DataFrame]:
+def pieces_of(data: Path, texts: Words) -> Iterator[pd.DataFrame]:
     """A file or a folder, piece by piece; a file without rows is one empty piece."""
     require(data.exists(), f"file not found: {data}")
     if data.is_dir() or data.suffix in PARQUET:
@@ -130,9 +139,7 @@ def pieces_of(data: Path, texts: dict[str, tuple[str, ...] | None]) -> Iterator[
     elif data.suffix in ARROW:
         yield read_table(data)
     else:
-        for piece in csv_pieces(data, AT_ONCE, list(texts)):
-            present = {name: as_read(piece[name], known) for name, known in texts.items() if name in piece.columns}
-            yield piece.assign(**present)
+        yield from csv_pieces(data, AT_ONCE, texts)
 
 
 def _parquet_pieces(files: Sequence[Path]) -> Iterator[pd.DataFrame]:

@@ -28,7 +28,14 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Numeric, Date, 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model that takes tables: columns become numbers as they did in training."""
+    """A model that takes tables: columns become numbers as they did in training.
+
+    Args:
+        model: The trained model.
+        encoding: How columns become numbers.
+        classes: Names of the classes in their order; empty for a number.
+        target_range: Smallest and largest number to predict.
+    """
 
     model: nn.Module
     encoding: Encoding
@@ -36,20 +43,57 @@ class Predictor:
     target_range: tuple[float, float] | None = None
 
     def predict_proba(self, table: pd.DataFrame) -> NDArray[np.float64]:
-        """The probability of each class, in the order of `classes`."""
+        """The probability of each class, in the order of `classes`.
+
+        Args:
+            table: Rows with the columns that the model was trained on.
+
+        Returns:
+            One line for each row, one column for each class; lines add up to 1.
+
+        Raises:
+            InputError: A column is missing, or the model predicts a number.
+        """
         return self.probabilities_of(self._encoded(table))
 
     def predict(self, table: pd.DataFrame) -> NDArray[np.str_] | NDArray[np.float64]:
-        """The most likely class of each row, or its expected number, which lies within the bounds of the target."""
+        """The most likely class of each row, or its expected number, which lies within the bounds of the target.
+
+        Args:
+            table: Rows with the columns that the model was trained on.
+
+        Returns:
+            One class or number for each row.
+
+        Raises:
+            InputError: A column is missing.
+        """
         return self.predictions_of(self._encoded(table))
 
     def probabilities_of(self, rows: NDArray[Any]) -> NDArray[np.float64]:
-        """The probability of each class, of rows that are encoded already."""
+        """The probability of each class, of rows that are encoded already.
+
+        Args:
+            rows: Rows as `Encoding.encode` makes them.
+
+        Returns:
+            One line for each row, one column for each class; lines add up to 1.
+
+        Raises:
+            InputError: The model predicts a number.
+        """
         require(len(self.classes) > 0, "this model predicts a number: it has no probabilities, use predict")
         return np.asarray(torch.softmax(self._outputs(rows), dim=1).numpy())
 
     def predictions_of(self, rows: NDArray[Any]) -> NDArray[np.str_] | NDArray[np.float64]:
-        """The most likely class, or the expected number, of rows that are encoded already."""
+        """The most likely class, or the expected number, of rows that are encoded already.
+
+        Args:
+            rows: Rows as `Encoding.encode` makes them.
+
+        Returns:
+            One class or number for each row.
+        """
         if self.classes:
             return np.asarray(np.array(self.classes)[self.probabilities_of(rows).argmax(axis=1)])
         low, high = self.target_range or (-1.0, 1.0)

@@ -24,9 +24,10 @@ from veil.problem import PublicFacts, cross
 from veil.problem.budgets import Levels, quantise, read_budgets
 from veil.problem.people import name_hashes, names_of
 from veil.request import Request
-from veil.tables.encoding import Codes, Encoding, Numeric, day_comes_first, numbers
-from veil.tables.guessing import RARE, fit_encoding, guess_kind
-from veil.tables.reading import read_table
+from veil.tables.encoding import PLAIN, Codes, Encoding, Numeric, day_comes_first, numbers
+from veil.tables.guessing import RARE, Kind, fit_encoding, form_of, guess_kind
+from veil.tables.number_forms import Form
+from veil.tables.reading import Words, read_table
 from veil.tables.schema import PRIVATE_NOTE, Schema, SchemaColumn, read_schema
 from veil.tables.splitting import Holdout, identities_for
 from veil.tables.table import (
@@ -83,19 +84,26 @@ def with_number(request: Request, columns: Columns, table: pd.DataFrame) -> Colu
         require(request.target_bounds is None, "--target-bounds is for numbers: leave it out, or --task classification")
         return columns
     require_columns(table, (name,))
-    asked = request.task == "regression" or stated is not None
-    if not asked and (columns.known(name) is not None or not _is_quantity(table[name])):
+    asked, form = request.task == "regression" or stated is not None, _target_form(columns, table[name])
+    if not asked and (columns.known(name) is not None or not _is_quantity(table[name], form)):
         return columns
     if stated is None:
         require(
             request.private_preprocessing is None,
             "the bounds of the target are not released by --private-preprocessing: give --target-bounds LOW,HIGH",
         )
-        values = numbers(table[name], name)
+        values = numbers(table[name], name, written=form)
         require(bool(np.isfinite(values).any()), f'target "{name}" has no number in it')
         stated = (float(np.nanmin(values)), float(np.nanmax(values)))
         require(stated[0] < stated[1], "the target has a single value: there is nothing to learn")
-    return replace(columns, number=Numeric(name, *stated, missing="refuse"))
+    return replace(columns, number=Numeric(name, *stated, "refuse", (), False, *form))
+
+
+def _target_form(columns: Columns, column: pd.Series) -> Form:
+    """How the numbers of a target are written: as the schema says, else as its rows do."""
+    if columns.schema is not None:
+        return next((facts.written for facts in columns.schema.columns if facts.name == columns.target), PLAIN)
+    return PLAIN if pd.api.types.is_numeric_dtype(column) else form_of(column.dropna().astype("string").str.strip())
 
 
 def stated_bounds(request: Request, columns: Columns) -> tuple[float, float] | None:
@@ -108,10 +116,11 @@ def stated_bounds(request: Request, columns: Columns) -> tuple[float, float] | N
     return given[0], given[1]
 
 
-def _is_quantity(column: pd.Series) -> bool:
+def _is_quantity(column: pd.Series, form: Form) -> bool:
     """Whether a target looks like a number rather than a code of a class."""
     kinds = pd.api.types
-    return kinds.is_numeric_dtype(column) and not kinds.is_bool_dtype(column) and column.nunique() > MOST_CODES
+    numeric = kinds.is_numeric_dtype(column) and not kinds.is_bool_dtype(column)
+    return (numeric or form != PLAIN) and column.nunique() > MOST_CODES
 
 
 def check_tables(request: Request, columns: Columns, table: pd.DataFrame, public: pd.DataFrame | None) -> None:
@@ -124,21 +133,34 @@ def check_tables(request: Request, columns: Columns, table: pd.DataFrame, public
             check_columns(public, columns)
 
 
-def read_public(request: Request, person: str | None = None) -> pd.DataFrame | None:
+def words_of(columns: Columns, private: bool) -> Words:
+    """How words are read: each by itself where what a row becomes must owe nothing to the others.
+
+    That is so with a schema and with `private` preprocessing; people are always known by their names as they stand.
+    """
+    stated = columns.schema.columns if columns.schema is not None else ()
+    as_they_stand = {facts.name for facts in stated if facts.written != PLAIN or facts.kind == "text"}
+    if columns.person is not None:
+        as_they_stand.add(columns.person)
+    known = {facts.name: facts.values for facts in stated if facts.values}
+    return Words(tuple(sorted(as_they_stand)), known, all_alone=private or columns.schema is not None)
+
+
+def read_public(request: Request, columns: Columns) -> pd.DataFrame | None:
     """The test table, if there is one: its rows are public, so it cannot be the training table."""
     if request.test is None:
         return None
     require(request.holdout is None, "give either --test or --holdout, not both")
-    return read_apart(request.test, request.data, person)
+    return read_apart(request.test, request.data, words_of(columns, request.private_preprocessing is not None))
 
 
-def read_apart(test: Path, training: Path, person: str | None = None) -> pd.DataFrame:
+def read_apart(test: Path, training: Path, words: Words | None = None) -> pd.DataFrame:
     """A table of public rows, which is not the training table."""
     require(
         test.resolve() != training.resolve(),
         "--test names the training table itself, whose rows are private: give a table of public rows",
     )
-    return read_table(test, () if person is None else (person,))
+    return read_table(test, words)
 
 
 def with_budgets(request: Request, rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, float] | None]:
@@ -253,8 +275,18 @@ def open_schema(request: Request, columns: Columns, table: pd.DataFrame) -> Sche
             found.append(SchemaColumn(name, "group"))
         else:
             kind = "category" if name in request.category else guess_kind(table[name])
-            found.append(SchemaColumn(name, kind, day_first=day_comes_first(table[name]) if kind == "date" else None))
+            found.append(SchemaColumn(name, kind, **_read_as(table[name], kind)))
     return Schema(tuple(found))
+
+
+def _read_as(column: pd.Series, kind: Kind) -> dict[str, Any]:
+    """How the dates or numbers of a column are written."""
+    if kind == "date":
+        return {"day_first": day_comes_first(column)}
+    if kind != "numeric" or pd.api.types.is_numeric_dtype(column):
+        return {}
+    decimal, unit = form_of(column.dropna().astype("string").str.strip())
+    return {"decimal": decimal, "unit": unit}
 
 
 def with_group_values(schema: Schema, columns: Columns, table: pd.DataFrame) -> Schema:

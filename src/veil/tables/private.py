@@ -49,7 +49,7 @@ from veil.noise import GaussianNoise
 from veil.plans import Earlier, Plan, Settings
 from veil.problem import Cell, PublicFacts
 from veil.releases import Allowance
-from veil.tables.encoding import Column, Date, Encoding, HashedCategory, Numeric, days, hashed_words, numbers
+from veil.tables.encoding import Column, Date, Encoding, HashedCategory, days, hashed_words
 from veil.tables.histograms import Floats, HistogramRelease, filled_range, octave_bins, octave_edges, step_bins
 from veil.tables.schema import Schema, SchemaColumn
 
@@ -58,8 +58,8 @@ HASH_VALUES = 1024
 STEPS = 64
 KINDS_PUBLIC = (
     "Which columns the table has, the kind of each (number, date, category, text) and how it is read (whether dates "
-    "begin with the day), the classes of the target and the names of the groups are public knowledge and stay as they "
-    "are."
+    "begin with the day, the sign of fractions, units), the classes of the target and the names of the groups are "
+    "public knowledge and stay as they are."
 )
 
 
@@ -165,10 +165,13 @@ def find_encoding(
     if group_of is not None:
         bins[_GROUP_KEY] = (pd.Index(list(groups)).get_indexer(pd.Index(list(group_of))).astype(np.int64), len(groups))
     counts = first.make(bins, noise) if bins else {}
+    most = math.inf
+    if group_of is not None:  # so many rows there are at most, as far as the noise of their number lets one see
+        most = float(counts[_GROUP_KEY].sum()) + 2 * first.noise_of(_GROUP_KEY) * math.sqrt(len(groups))
     sizes = None if group_of is None else _sizes(counts.pop(_GROUP_KEY), groups)
     known = rows if sizes is None else sum(sizes.values())
     coarse = {name: _octaves(count, limit, octaves) for name, count in counts.items()}
-    if asked.ranged and not any(coarse.values()):
+    if asked.ranged and (not any(coarse.values()) or most < _NEARLY * limit):
         _require_enough(limit, 0 if known is None else known, share, allowance.epsilon, len(asked.ranged), spent=True)
     spans = {name: span for name, span in coarse.items() if span is not None}
     wide = {name: float(count[count > limit].sum()) for name, count in counts.items()}
@@ -265,13 +268,13 @@ def _values(table: pd.DataFrame, facts: SchemaColumn) -> np.ndarray[Any, np.dtyp
     column = table[facts.name]
     if facts.kind == "date":
         return days(column, facts.name, lenient=True, day_first=facts.day_first)
-    return numbers(column, facts.name, facts.missing_words, lenient=True)
+    return facts.numeric(0.0, 1.0, lenient=True).read(column)
 
 
 def _ranged(facts: SchemaColumn, low: float, high: float) -> Column:
     if facts.kind == "date":
         return Date(facts.name, low, high, facts.missing, lenient=True, day_first=facts.day_first)
-    return Numeric(facts.name, low, high, facts.missing, facts.missing_words, lenient=True)
+    return facts.numeric(low, high, lenient=True)
 
 
 def _sizes(counts: np.ndarray[Any, np.dtype[np.float64]], groups: Sequence[str]) -> dict[str, int]:

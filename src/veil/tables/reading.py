@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 import pandas as pd
 
 from veil.errors import InputError, require
+from veil.tables.encoding import as_read
+from veil.tables.text import renamed
 
 PARQUET = {".parquet", ".pq"}
 ARROW = {".arrow", ".feather", ".ipc"}
@@ -22,14 +25,30 @@ _COMPRESSED = {".gz", ".bz2", ".xz", ".zip", ".zst"}
 _VALUE = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?%?|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*", re.IGNORECASE)
 
 
-def read_table(path: Path, texts: Sequence[str] = ()) -> pd.DataFrame:
-    """A CSV, Parquet or Arrow file, or a folder of Parquet files, as a table.
+@dataclass(frozen=True)
+class Words:
+    """Columns of a CSV file that are read as texts: what pandas makes of a word follows from all others.
 
-    `texts` are columns of names that are read as they stand: what pandas makes of a name would follow from all others.
+    Those `as_they_stand` stay so. Of the others, a word that is among the `known` ones of its column stays; None where
+    nobody knows any. With `all_alone` a word of any column means the same whatever stands in other rows: 01 and 1.0
+    are 1 among words too.
+    """
+
+    as_they_stand: tuple[str, ...] = ()
+    known: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
+    all_alone: bool = False
+
+    def names(self) -> set[str]:
+        """All these columns."""
+        return {*self.as_they_stand, *self.known}
+
+
+def read_table(path: Path, words: Words | None = None) -> pd.DataFrame:
+    """A CSV, Parquet or Arrow file, or a folder of Parquet files, as a table.
 
     Args:
         path: CSV, TSV, Parquet, Arrow or Feather; or a folder of Parquet files.
-        texts: Columns that are names, not numbers.
+        words: Columns that are read as texts.
 
     Returns:
         The table.
@@ -50,7 +69,7 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pd.DataFrame:
         elif path.suffix in ARROW:
             table = _read_arrow(path)
         else:
-            table = _read_csv(path, texts)
+            table = _read_csv(path, words or Words())
     # Rows are named by their place: an index that came with a file may hold what belongs to a person.
     return _checked(table.reset_index(drop=True), str(path))
 
@@ -109,9 +128,9 @@ def as_table(data: Any, names: list[str] | None = None, *, empty: bool = False) 
     return _checked(pd.DataFrame(rows, columns=names or [f"x{i}" for i in range(rows.shape[1])]), "the table", empty)
 
 
-def _read_csv(path: Path, texts: Sequence[str] = ()) -> pd.DataFrame:
+def _read_csv(path: Path, words: Words) -> pd.DataFrame:
     """A heading and rows that are no longer than it: else the first values would silently become names of rows."""
-    form: dict[str, Any] = {"skipinitialspace": True, "sep": _separator(path), "low_memory": False, "index_col": False}
+    form = _form_of_csv(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
@@ -121,28 +140,62 @@ def _read_csv(path: Path, texts: Sequence[str] = ()) -> pd.DataFrame:
             require(not names or not names[0].lstrip().startswith(("{", "[")), _OTHER_FORMAT.format(path))
             twice = len(set(names)) < len(names)
             require(not twice or not looks_like_row(names), f"{path}: {ROW_AS_NAMES}")
-            table = pd.read_csv(path, **form, dtype={name: str for name in names if name in texts})
+            table = pd.read_csv(path, **form, dtype={name: str for name in names if name in words.names()})
             if twice:  # pandas has called the second "age" "age.1"
                 below = table.set_axis([*map(str, heading.iloc[0])], axis=1)
                 require(not _stands_below(below), f"{path}: {ROW_AS_NAMES}")
                 table.attrs[RENAMED] = _new_names(map(str, heading.iloc[0]), table)
-            return with_decimal_points(table, texts)
+            return _each_by_itself(table, words)
         except pd.errors.ParserWarning as error:
             raise InputError(f"{path} has rows with more values than its first line has names: correct them") from error
 
 
-def csv_pieces(path: Path, rows: int, texts: Sequence[str]) -> Iterator[pd.DataFrame]:
-    """A CSV file, so many rows at a time; the columns named in `texts` are read as texts in every piece.
+def csv_pieces(path: Path, rows: int, words: Words) -> Iterator[pd.DataFrame]:
+    """A CSV file, so many rows at a time; `words` are read as texts in every piece.
 
     A file with a heading alone is one piece without rows.
     """
     with naming(path):
-        form: dict[str, Any] = {"skipinitialspace": True, "sep": _separator(path), "index_col": False}
+        form = _form_of_csv(path)
         heading = pd.read_csv(path, **form, header=None, nrows=1, dtype=str, keep_default_na=False)
-        kinds = {name: "str" for name in map(str, heading.iloc[0]) if name in texts}
-        with pd.read_csv(path, **form, chunksize=rows, low_memory=False, dtype=kinds) as pieces:
+        kinds = {name: "str" for name in map(str, heading.iloc[0]) if name in words.names()}
+        with pd.read_csv(path, **form, chunksize=rows, dtype=kinds) as pieces:
             for piece in pieces:
-                yield with_decimal_points(piece)
+                yield _each_by_itself(piece, words)
+
+
+def _form_of_csv(path: Path) -> dict[str, Any]:
+    encoding = encoding_of_text(path)
+    separator = _separator(path, encoding)
+    form = {"skipinitialspace": True, "sep": separator, "low_memory": False, "index_col": False}
+    return form | {"encoding": encoding}
+
+
+# Marks at the beginning of a file that say how its text is encoded; the longer one first, it begins like the other.
+_MARKS = {b"\xff\xfe\x00\x00": "utf-32", b"\x00\x00\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+
+
+def encoding_of_text(path: Path) -> str:
+    """The encoding that a file says it has, by the mark at its beginning; UTF-8 otherwise."""
+    if path.suffix in _COMPRESSED:
+        return "utf-8"
+    with path.open("rb") as file:
+        start = file.read(4)
+    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8-sig")
+
+
+def _each_by_itself(table: pd.DataFrame, words: Words) -> pd.DataFrame:
+    """Words of a column as they would be without the other rows."""
+    changed = {}
+    for name in table.columns:
+        stays = name in words.as_they_stand or not (words.all_alone or name in words.known)
+        if stays or not pd.api.types.is_string_dtype(table[name].dtype):
+            continue
+        column = table[name]
+        read = as_read(column, words.known.get(str(name)))
+        if not read.equals(column.astype(object).where(column.notna(), None)):
+            changed[name] = read.astype(column.dtype)
+    return table.assign(**changed) if changed else table
 
 
 ROW_AS_NAMES = "its first line looks like a row, not like names of columns: put a line with names first"
@@ -166,28 +219,11 @@ def _stands_below(table: pd.DataFrame) -> bool:
     return any(str(name) in set(head.iloc[:, place].astype(str)) for place, name in enumerate(head.columns))
 
 
-def with_decimal_points(table: pd.DataFrame, texts: Sequence[str] = ()) -> pd.DataFrame:
-    """Columns of numbers with a decimal comma as numbers. A comma that may part thousands is left as it is.
-
-    >>> with_decimal_points(pd.DataFrame({"a": ["170,5", "99"], "b": ["1,234", "12,345"]})).to_dict("list")
-    {'a': [170.5, 99.0], 'b': ['1,234', '12,345']}
-    """
-    changed = {}
-    for name in table.columns:
-        present = table[name].dropna()
-        if len(present) == 0 or name in texts or not pd.api.types.is_string_dtype(present):
-            continue
-        listed = present.str.strip()
-        if listed.str.fullmatch(r"[+-]?\d+(,\d+)?").all() and listed.str.contains(r",(?!\d{3}$)").any():
-            changed[name] = pd.to_numeric(table[name].str.strip().str.replace(",", "."))
-    return table.assign(**changed)
-
-
-def _separator(path: Path) -> str:
+def _separator(path: Path, encoding: str) -> str:
     """What the first line uses most of: a comma, a semicolon, a tabulator or a bar."""
     if path.suffix not in {".csv", ".tsv", ".txt"}:
         return ","
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open(encoding=encoding) as file:
         heading = re.sub(r'"[^"]*"', "", file.readline())
     return max(",;\t|", key=heading.count)
 
@@ -218,7 +254,9 @@ def naming(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except UnicodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: save it as UTF-8") from error
+        raise InputError(
+            f"{path} is not UTF-8 text: save it as UTF-8 (a file of an older Excel: iconv -f WINDOWS-1252 -t UTF-8)"
+        ) from error
     except pd.errors.EmptyDataError as error:
         raise InputError(f"{path} is not a readable table: it is empty") from error
     except (OSError, ValueError, LookupError, TypeError, NotImplementedError, ArithmeticError, MemoryError) as error:
@@ -257,16 +295,9 @@ def _checked(table: pd.DataFrame, what: str, empty: bool = False) -> pd.DataFram
     if table.columns.is_unique:
         return table
     given = list(table.columns)
-    known, listed = set(given), list[str]()
-    for name in given:
-        place, new = 0, name
-        while new in listed or (place and new in known):
-            place += 1
-            new = f"{name}.{place}"
-        listed.append(new)
-    renamed = table.set_axis(listed, axis=1)
-    renamed.attrs[RENAMED] = _new_names(given, renamed)
-    return renamed
+    found = table.set_axis(renamed(given), axis=1)
+    found.attrs[RENAMED] = _new_names(given, found)
+    return found
 
 
 RENAMED = "renamed columns"

@@ -6,6 +6,8 @@
     high = 90
     missing = "flag"          # flag (a column of its own), middle, or refuse
     missing_words = ["?"]
+    decimal = ","             # 170,5 and 1.234,5; "." reads 1,234.5; without it numbers are plain: 170.5
+    unit = "kg"               # 75,3 kg
 
     [columns.sex]
     kind = "group"
@@ -32,7 +34,7 @@ from veil.errors import InputError, require
 from veil.foundation.toml import read_toml, to_toml
 from veil.tables.encoding import MISSING_RULES, Category, Codes, Column, Date, Encoding, Missing, Numeric, Text
 from veil.tables.guessing import fit_column, guess_kind
-from veil.tables.text import TextForm
+from veil.tables.text import DecimalSign, TextForm
 
 KINDS = ("numeric", "date", "category", "text", "target", "group", "owner", "person", "ignore")
 PRIVATE_NOTE = "READ FROM PRIVATE ROWS"
@@ -43,7 +45,25 @@ _MOST = 2**16
 
 @dataclass(frozen=True, slots=True)
 class SchemaColumn:
-    """One column: its kind, and the bounds or values that everybody may know."""
+    """One column: its kind, and the bounds or values that everybody may know.
+
+    Args:
+        name: Name of the column.
+        kind: "numeric", "category", "date", "text", "target", "group", "owner", "person" or "ignore".
+        low: Lower bound, a number or a date.
+        high: Upper bound.
+        values: All values of a category.
+        missing: For a missing number: "flag" adds an input that says so, "middle" takes the middle of the bounds,
+            "refuse" is an error.
+        missing_words: Words that mean a missing number.
+        form: How a text is cut: "tokens" or "characters".
+        buckets: Size of the table that words are hashed into.
+        length: Number of places of a text, for sequence models.
+        feature: Whether a group column is an input too.
+        day_first: Whether dates have the day before the month; None lets the reader decide.
+        decimal: Sign of fractions, "." or ","; empty for plain numbers.
+        unit: What stands behind a number, such as "kg".
+    """
 
     name: str
     kind: str
@@ -57,6 +77,8 @@ class SchemaColumn:
     length: int = 32
     feature: bool = True
     day_first: bool | None = None
+    decimal: DecimalSign = ""
+    unit: str = ""
 
     def __post_init__(self) -> None:
         here = f'schema, column "{self.name}": '
@@ -73,10 +95,19 @@ class SchemaColumn:
             require(whole and 0 < size <= _MOST, f"{here}buckets and length must be whole numbers from 1 to {_MOST:,}")
         require(isinstance(self.feature, bool), f"{here}feature must be true or false")
         require(self.day_first is None or isinstance(self.day_first, bool), f"{here}day_first must be true or false")
+        require(self.decimal in get_args(DecimalSign), f'{here}decimal must be "." or ","')
+        require(isinstance(self.unit, str), f"{here}unit must be a text")
         require(self.values is None or len(set(self.values)) == len(self.values), f"{here}a value is listed twice")
 
     def bounds(self) -> tuple[float, float]:
-        """Both bounds as numbers: days since 1970 for a date."""
+        """Both bounds as numbers: days since 1970 for a date.
+
+        Returns:
+            The lower and the upper bound.
+
+        Raises:
+            InputError: A bound is not a number, or not a date.
+        """
         found = []
         for side in (self.low, self.high):
             try:
@@ -90,7 +121,14 @@ class SchemaColumn:
         return found[0], found[1]
 
     def column(self) -> Column | None:
-        """How it becomes numbers; None where it does not, or where bounds or values are not stated."""
+        """How it becomes numbers; None where it does not, or where bounds or values are not stated.
+
+        Returns:
+            The encoding of the column, or None.
+
+        Raises:
+            InputError: A bound is not a number, or not a date.
+        """
         if self.kind == "text":
             return Text(self.name, self.form, self.buckets)
         if self.kind == "category" or (self.kind == "group" and self.feature):
@@ -99,7 +137,25 @@ class SchemaColumn:
             return None
         if self.kind == "date":
             return Date(self.name, *self.bounds(), missing=self.missing, day_first=self.day_first)
-        return Numeric(self.name, *self.bounds(), missing=self.missing, missing_words=self.missing_words)
+        return self.numeric(*self.bounds())
+
+    @property
+    def written(self) -> tuple[DecimalSign, str]:
+        """The sign of fractions and the unit of its numbers."""
+        return self.decimal, self.unit
+
+    def numeric(self, low: float, high: float, lenient: bool = False) -> Numeric:
+        """A number between bounds, read as the schema says.
+
+        Args:
+            low: Lower bound.
+            high: Upper bound.
+            lenient: Whether a value that is not a number counts as missing.
+
+        Returns:
+            The encoding of the column.
+        """
+        return Numeric(self.name, low, high, self.missing, self.missing_words, lenient, self.decimal, self.unit)
 
     @property
     def open(self) -> bool:
@@ -113,6 +169,11 @@ class Schema:
     """All columns of a table, and declared group sizes where they are public.
 
     `from_rows` says that it is a draft with something in it that was taken from private rows.
+
+    Args:
+        columns: One for each column.
+        group_sizes: Public number of rows of each group.
+        from_rows: Whether something was taken from private rows.
     """
 
     columns: tuple[SchemaColumn, ...]
@@ -125,20 +186,49 @@ class Schema:
         require(len(self.names("person")) <= 1, "the schema names more than one column of people")
 
     def names(self, kind: str) -> list[str]:
-        """The columns of one kind, in their order."""
+        """The columns of one kind, in their order.
+
+        Args:
+            kind: "numeric", "category", "date", "text", "target", "group", "owner", "person" or "ignore".
+
+        Returns:
+            Names of columns.
+        """
         return [column.name for column in self.columns if column.kind == kind]
 
     def values_of(self, name: str) -> tuple[str, ...] | None:
-        """The values that a column may have, where they are stated."""
+        """The values that a column may have, where they are stated.
+
+        Args:
+            name: Name of a column.
+
+        Returns:
+            The values, or None.
+        """
         return next((column.values for column in self.columns if column.name == name), None)
 
     def target_bounds(self) -> tuple[float, float] | None:
-        """The smallest and the largest number that the target may be, where they are stated."""
+        """The smallest and the largest number that the target may be, where they are stated.
+
+        Returns:
+            The two bounds, or None.
+        """
         stated = (column for column in self.columns if column.kind == "target" and column.low is not None)
         return next((column.bounds() for column in stated), None)
 
     def encoding(self, sequence: bool = False) -> Encoding:
-        """How features become numbers, from what the schema says alone."""
+        """How features become numbers, from what the schema says alone.
+
+        Args:
+            sequence: Whether the one text column becomes a sequence of codes, for sequence models.
+
+        Returns:
+            The encoding.
+
+        Raises:
+            InputError: A column states neither bounds nor values, there are no features, or a sequence model has not
+                exactly one text column.
+        """
         if sequence:
             texts = [c for c in self.columns if c.kind == "text"]
             require(len(texts) == 1, f"a sequence model needs one text column, the schema has {len(texts)}")
@@ -156,7 +246,18 @@ class Schema:
     def with_roles(
         self, target: str | None, groups: list[str], owner: str | None, ignore: set[str], person: str | None = None
     ) -> Schema:
-        """The schema in which columns named elsewhere (on the command line) have these roles."""
+        """The schema in which columns named elsewhere (on the command line) have these roles.
+
+        Args:
+            target: The target column, or None to keep that of the schema.
+            groups: The group columns.
+            owner: The owner column, or None.
+            ignore: Columns that are left out.
+            person: The person column, or None.
+
+        Returns:
+            A new schema.
+        """
         known = {column.name: column for column in self.columns}
         one_each = {"person": person, "owner": owner, "target": target}
         roles = dict.fromkeys(ignore, "ignore") | dict.fromkeys(groups, "group")
@@ -171,7 +272,15 @@ class Schema:
         return Schema(tuple(changed.values()), self.group_sizes, self.from_rows)
 
     def to_toml(self, private_note: str | None = None) -> str:
-        """As a file; a draft marks what was taken from private rows (`private_note` marks in any schema)."""
+        """As a file; a draft marks what was taken from private rows (`private_note` marks in any schema).
+
+        Args:
+            private_note: The comment behind each value that was read from private rows. By default, drafts alone have
+                one.
+
+        Returns:
+            The text of a schema file; `read_schema` reads it.
+        """
         note = private_note or (PRIVATE_NOTE if self.from_rows else None)
         defaults = {field.name: field.default for field in fields(SchemaColumn)}
         columns = {}
@@ -267,9 +376,8 @@ def _drafted(name: str, column: Column | None) -> SchemaColumn:
         return SchemaColumn(name, "date", low, high, missing=column.missing, day_first=column.day_first)
     if isinstance(column, Numeric):
         above = column.high if column.high > column.low else column.low + 1.0
-        return SchemaColumn(
-            name, "numeric", column.low, above, missing=column.missing, missing_words=column.missing_words
-        )
+        drafted = SchemaColumn(name, "numeric", column.low, above, decimal=column.decimal, unit=column.unit)
+        return replace(drafted, missing=column.missing, missing_words=column.missing_words)
     return SchemaColumn(name, "ignore")
 
 

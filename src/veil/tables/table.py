@@ -79,7 +79,18 @@ _WAYS_OUT = {"group": "fill it in, remove the row, or name a group for such rows
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column is what."""
+    """Which column is what.
+
+    Args:
+        target: The column to predict.
+        groups: The group columns, which are crossed.
+        owner: The column of owners, or None.
+        schema: What is public about the columns, or None.
+        person: The column of people, or None.
+        number: The target as a number within its bounds.
+        kept: The groups that are not merged.
+        missing_group: Group of rows that have none.
+    """
 
     target: str
     groups: tuple[str, ...]
@@ -94,15 +105,30 @@ class Columns:
     """The label of rows without one in a group column; None where that is an error."""
 
     def left_out(self) -> set[str]:
-        """Columns that the model does not see when there is no schema: the target, the owner and the person."""
+        """Columns that the model does not see when there is no schema: the target, the owner and the person.
+
+        Returns:
+            Names of columns.
+        """
         return {self.target, *(name for name in (self.owner, self.person) if name is not None)}
 
     def known(self, name: str) -> Sequence[str] | None:
-        """The values that the schema gives a column."""
+        """The values that the schema gives a column.
+
+        Args:
+            name: Name of a column.
+
+        Returns:
+            The values, or None if there is no schema or it states none.
+        """
         return None if self.schema is None else self.schema.values_of(name)
 
     def group_sizes(self) -> Mapping[str, int] | None:
-        """The sizes that the schema declares, of merged groups together; None where it declares none."""
+        """The sizes that the schema declares, of merged groups together; None where it declares none.
+
+        Returns:
+            Rows by name of the group, or None.
+        """
         declared = None if self.schema is None else self.schema.group_sizes
         if not declared or self.kept is None:
             return declared or None

@@ -26,6 +26,7 @@ from veil.tables.predictor import preprocessing_record
 from veil.tables.preparing import columns_of, holdout_of, model_options
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
 from veil.tables.table import Columns
+from veil.tables.without_privacy import WithoutPrivacy
 from veil.training import Callback, Run
 from veil.training.duration import duration_in_words, estimated_seconds
 from veil.training.fitting import Job, Measure, execute
@@ -148,6 +149,7 @@ def _split(request: Request, method: Method, seed: Seed) -> Split:
 
 def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Mapping[str, Any]) -> Run:
     """Plan, charge, execute."""
+    _check_scores(opened)
     plan = planned(opened.method, opened.problem.public, opened.settings)
     _remark(by.say, plan)
     if by.charge is not None:
@@ -155,10 +157,20 @@ def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: M
     job = _job(opened, by, callbacks, config)
     seconds = None if by.say is None else estimated_seconds(job.model, job.problem, plan)
     if by.say is not None and seconds is not None and seconds >= WORTH_SAYING:
-        by.say(f"Training takes about {duration_in_words(seconds)}.")
+        by.say(f"Training takes {duration_in_words(seconds)}.")
     if opened.encoding is not None:
         job = replace(job, preprocessing=preprocessing_of(opened.request, plan.facts, opened.encoding))
     return execute(job, plan, by.folder)
+
+
+def _check_scores(opened: Opened) -> None:
+    """Reject a release of counts by probability that cannot be made, before anything is spent."""
+    two = len(opened.problem.public.classes) == 2 and opened.held_out is not None
+    require(
+        two or not opened.request.release_scores,
+        "--release-scores is for two classes and held-out rows: leave it out (with --test, --threshold-for needs no "
+        "release)",
+    )
 
 
 def preprocessing_of(request: Request, facts: PublicFacts, encoding: Encoding) -> dict[str, Any]:
@@ -173,11 +185,15 @@ def _job(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Map
         held = held_out_identity(opened.held_out, opened.allowed, folder.seed)
         folder.hold_to("held-out rows", held, before=LEDGER)
     if opened.held_out is not None:
-        measures.append(HeldOutFigures(opened.held_out, split.seed, split.relation, folder, opened.allowed))
+        scores = opened.request.release_scores
+        measures.append(HeldOutFigures(opened.held_out, split.seed, split.relation, folder, opened.allowed, scores))
     if opened.request.show_private:
         measures.append(ExactFigures(opened.problem))
     if opened.encoding is not None:
         measures.append(Learned(opened.encoding))
+        if opened.test is not None or opened.request.show_private:
+            rows, public = (opened.problem, False) if opened.test is None else (opened.test, True)
+            measures.append(WithoutPrivacy(rows, public))
     if split.holdout.share > 0:
         config = {**config, HOLDOUT_KEY: split.holdout.key.secret.hex()}
     return Job(

@@ -27,15 +27,51 @@ _TOKEN = re.compile(r"\w+", re.UNICODE)
 # Day and month, their sign, the year, and the rest.
 DAY_AND_MONTH = r"^\s*(\d{1,2})([./-])(\d{1,2})[./-](\d{4}|\d{2})(?!\d)(.*)$"
 CENTURY_FROM = 70  # two digits of a year: 70 to 99 are in the last century, whatever today's date is
+# The sign of fractions of a column of numbers; empty where they are plain, as Python reads them.
+DecimalSign = Literal["", ".", ","]
+_SPACES = "'\u2019 \u00a0\u202f"
+_WRITTEN = {
+    sign: re.compile(rf"([+-]?)(\d{{1,3}}(?:[{other}{_SPACES}]\d{{3}})+|\d+)(?:[{sign}](\d*))?")
+    for sign, other in ((".", ","), (",", "."))
+}
+_WHOLE = 2**53
+
+
+def plain_number(text: str, decimal: DecimalSign = "", unit: str = "") -> str:
+    """A number of a table in Python's form: without its unit, thousands together, a point before the fraction.
+
+    What does not fit stays as it is, except that a point is no sign of fractions where a comma is.
+
+    >>> plain_number("$54,000", ".", "$"), plain_number("1.234,5 kg", ",", "kg"), plain_number("true")
+    ('54000', '1234.5', '1')
+    """
+    found = text.strip()
+    if unit:
+        sign = found[:1] if found[:1] in ("+", "-") else ""
+        bare = found[len(sign) :].strip()
+        if bare.startswith(unit):
+            found = sign + bare[len(unit) :].strip()
+        elif bare.endswith(unit):
+            found = sign + bare[: -len(unit)].strip()
+    if decimal:
+        parts = _WRITTEN[decimal].fullmatch(found)
+        if parts is None:
+            return "none" if decimal == "," and "." in found else found
+        digits = "".join(character for character in parts[2] if character.isdigit())
+        return f"{parts[1]}{digits}.{parts[3]}" if parts[3] else f"{parts[1]}{digits}"
+    return {"true": "1", "false": "0"}.get(found.lower(), found)
 
 
 def word_of(value: Any) -> str:
-    """A value as a word: whole numbers look the same whatever their type.
+    """A value as a word: whole numbers look the same whatever their type, also beyond what a fraction holds.
 
-    >>> word_of(5.0), word_of(5), word_of(True)
-    ('5', '5', 'True')
+    >>> word_of(5.0), word_of(5), word_of(True), word_of(2**53 + 1) == word_of(float(2**53 + 1))
+    ('5', '5', 'True', True)
     """
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return str(int(float(value))) if whole and _WHOLE < abs(int(value)) < 2**1000 else str(value)
 
 
 def word_as_read(text: str, known: frozenset[str] | None) -> str:
@@ -52,6 +88,24 @@ def word_as_read(text: str, known: frozenset[str] | None) -> str:
         return word_of(float(text))
     except ValueError:
         return text
+
+
+def renamed(names: Sequence[str]) -> list[str]:
+    """Names of columns as pandas makes them: the second "age" is "age.1".
+
+    >>> renamed(["age", "town", "age"])
+    ['age', 'town', 'age.1']
+    """
+    given, taken, places = set(names), set[str](), dict[str, int]()
+    found = list[str]()
+    for name in names:
+        new = name
+        while new in taken or (new != name and new in given):
+            places[name] = places.get(name, 0) + 1
+            new = f"{name}.{places[name]}"
+        taken.add(new)
+        found.append(new)
+    return found
 
 
 def word_hash(name: str, word: str, buckets: int) -> int:

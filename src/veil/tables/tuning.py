@@ -278,10 +278,10 @@ def _some(rows: Problem, which: NDArray[np.int64]) -> Problem:
 
 
 def _planned(request: TuneRequest, parts: Parts) -> Search:
-    whole = request.charge == "composition"
+    whole, asked = request.charge == "composition", request.trials_asked
     require(
-        not whole or (request.trials == int(request.trials) and request.trials >= 2),
-        f"trials is {request.trials:g}: with --charge composition it must be a whole number from 2",
+        not whole or (asked == int(asked) and asked >= 2),
+        f"trials is {asked:g}: with --charge composition it must be a whole number from 2",
     )
     require(
         whole or request.sampler == "random",
@@ -292,7 +292,7 @@ def _planned(request: TuneRequest, parts: Parts) -> Search:
         model = parts.model(request.of_run(candidate), Seed.from_int(0))
         return sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
 
-    trials = int(request.trials) if whole else NumberOfTrials.expecting(request.trials)
+    trials = int(asked) if whole else NumberOfTrials.expecting(asked)
     search = plan_search(request.candidates(), parts.opened.problem.public, request.settings, trials, parameters)
     require(
         parts.public or search.relation is parts.split.relation,

@@ -173,7 +173,10 @@ class Digester:
         parts = []
         for position in range(frame.shape[1]):
             column = frame.iloc[:, position]
-            hashes = pd.util.hash_pandas_object(column, index=False, hash_key=key).to_numpy()
+            try:
+                hashes = pd.util.hash_pandas_object(column, index=False, hash_key=key).to_numpy()
+            except TypeError:  # lists and records, which pandas cannot hash
+                hashes = column.to_numpy(dtype=object)
             parts.append(self._joined(str(frame.columns[position]), str(column.dtype).encode(), self._array(hashes)))
         return self._joined("table", *parts)
 

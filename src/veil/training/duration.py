@@ -55,13 +55,13 @@ def duration_in_words(seconds: float) -> str:
     """A duration as people say it.
 
     >>> duration_in_words(0.4), duration_in_words(48), duration_in_words(500), duration_in_words(9000)
-    ('a few seconds', '50 seconds', '8 minutes', '2.5 hours')
+    ('a few seconds', 'about 50 seconds', 'about 8 minutes', 'about 2.5 hours')
     """
     if seconds < 5:
         return "a few seconds"
     if seconds < 90:
-        return f"{5 * math.ceil(seconds / 5)} seconds"
-    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.2g} hours"
+        return f"about {5 * math.ceil(seconds / 5)} seconds"
+    return f"about {round(seconds / 60)} minutes" if seconds < 5400 else f"about {seconds / 3600:.2g} hours"
 
 
 def _timed(work: Callable[[], object]) -> float:

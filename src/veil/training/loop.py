@@ -22,13 +22,13 @@ from veil.gradients import GradientEngine
 from veil.gradients.generators import set_seed
 from veil.models.applying import batches
 from veil.models.calling import device_of
-from veil.noise import GaussianNoise
+from veil.noise import NoiseAhead
 from veil.plans import LossFunction, Plan
 from veil.plans.controllers import State
 from veil.plans.controllers import gate as gates
 from veil.problem import Problem
 from veil.releases import GradientRelease, Released
-from veil.sampling import Sampler
+from veil.sampling import RowsAhead, Sampler
 from veil.sampling.draws import Draw
 from veil.training.callbacks import Callback, StopTraining
 from veil.training.checkpoints import Checkpointer, Progress
@@ -66,7 +66,7 @@ class Loop:
         loss = transformed(self.loss, plan.transform)
         micro = plan.settings.micro_batch
         self.engine = GradientEngine(model, self.side_effects.undone_before(loss) if micro else loss, micro_batch=micro)
-        self.noise = GaussianNoise(self.seed, secure=plan.settings.secure_noise)
+        self.noise = NoiseAhead(self.seed, secure=plan.settings.secure_noise)
         self.optimizer = Optimizer(model, plan)
         self.reservations = Reservations(plan, ledger)
         self.reporter = Reporter(
@@ -77,6 +77,7 @@ class Loop:
         self.problem = self.problem.on(self._device)
         self._strata = self.problem.strata()
         self._drawn: tuple[Draw, Sampler] | None = None
+        self._rows = RowsAhead(self.seed)
         self._state: State = plan.controller.start()
         self._next = self.first
 
@@ -86,7 +87,7 @@ class Loop:
             for step in range(self.first, self.plan.steps):
                 release, sampler = self.prepare(step)  # reserve
                 with self.side_effects.undone(), self.optimizer.look_ahead():
-                    rows = sampler.draw(self.seed, step)  # sample
+                    rows = self._rows.draw(sampler, step)  # sample
                     bounded = self.processes.bounded_sum(release, self.engine, self.problem, rows)  # gradients, bound
                     released = release.complete(bounded, self.problem, rows, sampler, self.seed, step, self.noise)
                 self.side_effects.carry_on()

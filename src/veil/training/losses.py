@@ -33,6 +33,8 @@ Comparison = Callable[[Any, Tensor], Tensor]
 Form = Callable[[Any], LossFunction]
 OWN = "model"
 _FEW = 3
+# What a function raises that is given something else than it takes; anything else may come of the synthetic rows.
+_STRUCTURE = (TypeError, AttributeError, KeyError)
 _JOINED = "the loss gives one number for a whole batch"
 
 
@@ -146,10 +148,16 @@ def form_of(loss: Any, model: nn.Module, problem: Problem) -> Form:
         with untouched(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
             loss(model, batch)
             return as_it_is
-    except Exception:  # it does not take a model, or not these rows
-        pass
+    except Exception as error:  # it does not take a model, or not these rows
+        refused = error
     output = _output(model, batch[0])
-    return as_it_is if output is None else _form_of_outputs(loss, output, batch[1])
+    form = None if output is None else _form_of_outputs(loss, output, batch[1])
+    if form is not None or output is None or not isinstance(refused, _STRUCTURE):
+        return form or as_it_is
+    raise InputError(
+        f"the loss takes neither outputs and targets ({_error_of(loss, output, batch[1])}) nor model and batch "
+        f"({_sentence(refused)}): give a loss of one of these forms, with one value per row"
+    )
 
 
 def check_loss(loss: LossFunction, model: nn.Module, problem: Problem) -> None:
@@ -197,8 +205,23 @@ def as_it_is(loss: LossFunction) -> LossFunction:
     return loss
 
 
-def _form_of_outputs(loss: Comparison, output: Any, targets: Tensor) -> Form:
-    """How a loss of outputs and targets becomes that of each row; as it is, if it does not take them."""
+def _error_of(loss: Comparison, output: Any, targets: Tensor) -> str:
+    """What a loss says to outputs and targets that it does not take."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            loss(output, targets)
+    except Exception as error:  # whatever a user's own loss raises
+        return _sentence(error)
+    return "it returns no tensor"
+
+
+def _sentence(error: Exception) -> str:
+    said = str(error).strip().splitlines()
+    return ": ".join([type(error).__name__, *said[:1]])
+
+
+def _form_of_outputs(loss: Comparison, output: Any, targets: Tensor) -> Form | None:
+    """How a loss of outputs and targets becomes that of each row; None if it does not take them."""
     found = _tried(loss, scores_or_none(output), targets)
     if found is not None and found.ndim:
         return Compared
@@ -209,7 +232,7 @@ def _form_of_outputs(loss: Comparison, output: Any, targets: Tensor) -> Form:
     found = None if isinstance(output, Tensor) else _tried(loss, output, targets)
     if found is not None and not found.ndim:
         raise InputError(f"{_JOINED}: return one value per row")
-    return as_it_is if found is None else partial(Compared, whole=True)
+    return None if found is None else partial(Compared, whole=True)
 
 
 def _tried(compare: Comparison, outputs: Any, targets: Tensor) -> Tensor | None:

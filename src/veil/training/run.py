@@ -40,6 +40,24 @@ class Run:
     digest of who is who in the rows, which only this process can compare; `held_out` has the ledgers of rows that took
     no part in training.
     `preprocessing` is how a model of tables turns columns into numbers. The certificate names the model by its hashes.
+
+    Args:
+        model: The trained model.
+        plan: Every public constant of the run.
+        history: One line per step: released and public values.
+        metrics: Figures by group, or None if nothing was measured.
+        certificate: What is promised, to whom, and under which assumptions.
+        findings: What callbacks found.
+        seconds: How long training took.
+        stopped: Why the run ended early, or None.
+        config: What was asked for on the command line.
+        folder: Where the run is stored, or None.
+        effects: What an additive model learned.
+        columns: What became of each column of a table.
+        remarks: Sentences for the report.
+        who: Digest of who is who in the rows.
+        held_out: Ledgers of rows that took no part in training.
+        preprocessing: How columns become numbers.
     """
 
     model: nn.Module
@@ -67,7 +85,11 @@ class Run:
         self.certificate = replace(self.certificate, model=hashes)
 
     def summary(self) -> dict[str, Any]:
-        """What `veil train --json` prints."""
+        """What `veil train --json` prints.
+
+        Returns:
+            `run`, `method`, `metrics`, `privacy`, `seconds` and `stopped`.
+        """
         certificate = self.certificate
         return {
             "run": str(self.folder) if self.folder else None,
@@ -89,7 +111,11 @@ class Run:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Everything that a report shows, as JSON values: public, released, or declared public."""
+        """Everything that a report shows, as JSON values: public, released, or declared public.
+
+        Returns:
+            What `summary` returns, and plan, certificate, history and settings.
+        """
         plan, facts = self.plan, self.plan.facts
         own = {"name": plan.method, "family": "your own", "private": plan.private, "relation": None, "summary": ""}
         about = next((row for row in methods.table() if row["name"] == plan.method), own)
@@ -126,7 +152,14 @@ class Run:
         return {name: record[name] for name in ("dataset", "run", "charged", "limits") if name in record}
 
     def report(self, path: Path | str) -> Path:
-        """Write the HTML page (with the audits of the run's folder, if it has any) and return its path."""
+        """Write the HTML report, with the audits of the run's folder if it has any.
+
+        Args:
+            path: The file to write.
+
+        Returns:
+            Its path.
+        """
         from veil.report import read_audits, write_report
 
         return write_report([self.as_json()], Path(path), audits=read_audits([self.folder] if self.folder else []))
@@ -137,7 +170,17 @@ class Run:
         return render_summary(self.as_json())
 
     def save(self, folder: Path | str) -> Path:
-        """Write model, certificate, history, metrics, configuration, report and model card into a folder."""
+        """Write model, certificate, history, metrics, configuration, report and model card into a folder.
+
+        Args:
+            folder: The folder; it is made where it does not exist.
+
+        Returns:
+            The folder.
+
+        Raises:
+            InputError: The weights of the model were changed after the run.
+        """
         from veil.report import read_audits, write_card
 
         require(
@@ -160,7 +203,7 @@ class Run:
         if self.effects is not None:
             _write_json(folder / "effects.json", dict(self.effects))
         outcomes = None if self.metrics is None else self.metrics.outcomes
-        counts = None if outcomes is None else score_counts(outcomes)
+        counts = getattr(self.metrics, "scores", None) if outcomes is None else score_counts(outcomes)
         if counts is not None:
             _write_json(folder / SCORES_FILE, counts)
         _write_json(folder / "run.json", self._record())
@@ -176,7 +219,11 @@ class Run:
         return {**record, "history": thin(record["history"], MOST_POINTS)}
 
     def configuration(self) -> dict[str, Any]:
-        """What started the run, for `config.toml`; a seed is kept only where a person gave it."""
+        """What started the run, for `config.toml`; a seed is kept only where a person gave it.
+
+        Returns:
+            Method, command-line options and settings.
+        """
         settings = self.plan.settings.model_dump(exclude_none=True)
         return {"method": self.plan.method, **dict(self.config), "settings": settings}
 

@@ -18,6 +18,7 @@ import numpy as np
 from veil.accounting import AccountingError, Choice, Gaussian, Pld, Relation, Repeated, Selection, TokenBucket
 from veil.accounting.calibration import noise_multiplier
 from veil.accounting.ledger import Account, Terms
+from veil.accounting.pld.profiles import supported
 from veil.accounting.pld.selection import selection_shift
 from veil.accounting.rdp.closed import negative_binomial_mean
 from veil.errors import InputError, require
@@ -71,6 +72,16 @@ class NumberOfTrials:
         counts = np.arange(1, most)
         steps = math.log1p(-self.gamma) + np.log((counts + self.shape) / (counts + 1))
         found: np.ndarray = np.exp(first + np.concatenate([[0.0], np.cumsum(steps)]))
+        return found
+
+    def chance_of_all_below(self, each: np.ndarray) -> np.ndarray:
+        """The chance that all trials are below something that each is below with this chance: E[each^K]."""
+        rest = 1.0 - (1.0 - self.gamma) * np.asarray(each, dtype=np.float64)
+        found: np.ndarray = (
+            np.log(rest) / math.log(self.gamma)
+            if self.shape == 0
+            else (rest**-self.shape - 1.0) / (self.gamma**-self.shape - 1.0)
+        )
         return found
 
     def quantile(self, chance: float) -> int:
@@ -235,6 +246,8 @@ def _able(
             left_out[candidate.label] = str(error)
             continue
         reason = _reason(plan, plans, parameters(candidate) if parameters and plan.solver is None else 0)
+        if not reason and isinstance(search.trials, int) and not _added_up(plan):
+            reason = "its batches are drawn, whose costs --charge composition cannot add up over trials: use selection"
         if reason:
             left_out[candidate.label] = reason
         else:
@@ -261,6 +274,12 @@ def _reason(plan: Plan, others: Sequence[Plan], parameters: int) -> str:
         if share > HOPELESS:
             return f"its noise over all steps is {share:.2g} of the longest possible update"
     return ""
+
+
+def _added_up(plan: Plan) -> bool:
+    """Whether the accountant knows the cost of several runs of this plan or of another one."""
+    rules = [rule for rule in plan.rules or () if isinstance(rule, TokenBucket)]
+    return all(supported(Choice((rule.tokens,))) for rule in dict.fromkeys(rules))
 
 
 def _alike(plan: Plan, other: Plan) -> bool:

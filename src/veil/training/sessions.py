@@ -72,6 +72,9 @@ class Session:
 
     With `micro_batch`, batches come in parts of at most so many rows, which limits memory. `step` is called for each
     part and updates the weights after the last one of a batch; then `updated` is True.
+
+    Args:
+        preparation: What `veil.session` made; use that function.
     """
 
     updated: bool = False
@@ -180,6 +183,14 @@ class Session:
         Losses given as a tensor must come from one pass of the model over this batch, each from its own row, in the
         batch's order: no mixup, no weights by what other rows are. Where the model has layers that only the generic
         path serves, give a function `loss(model, batch)`; it is tried on synthetic rows first.
+
+        Args:
+            losses: One loss for each row of the batch as a tensor, or a function `loss(model, batch)` that returns
+                them.
+
+        Raises:
+            InputError: No batch is waiting for a step, or the losses mix rows.
+            GradientError: The gradients of single rows cannot be computed. The session is closed.
         """
         try:
             self._step(losses)
@@ -261,6 +272,9 @@ class Session:
         """The run with its certificate.
 
         A session that ended early keeps the guarantee of the whole plan; with `public_steps`, that of the steps made.
+
+        Returns:
+            The run: trained model, certificate, metrics and history.
         """
         self._undo_writes()
         if self._done < self._loop.plan.steps and self._loop.stopped is None:

@@ -21,7 +21,7 @@ def suggester(labels: Sequence[str], seed: Seed) -> tuple[Callable[[], int], Cal
     try:
         import optuna
     except ImportError as error:
-        raise InputError("the sampler optuna needs the package optuna: pip install 'veil[tune]'") from error
+        raise InputError("the sampler optuna needs the package optuna: pip install 'veil-dp[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     start = int(seed.generator("sampler", 0).integers(2**31))
     sampler = optuna.samplers.TPESampler(seed=start, n_startup_trials=min(5, 1 + len(labels) // 2))

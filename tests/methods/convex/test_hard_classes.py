@@ -9,8 +9,10 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import veil
+from veil.methods.convex.steered_descent import SteeredDescent
 from veil.methods.convex.steering import Steering, Units
-from veil.problem import Problem
+from veil.plans import Settings
+from veil.problem import Cell, Problem, PublicFacts
 
 CLASSES, RARE, LIKE = 10, 8, (3, 5, 9)
 
@@ -56,3 +58,15 @@ def test_weights_follow_errors_faster_where_few_rows_are_wrong() -> None:
     )
     assert float(many[0]) == torch.tensor(0.05).item(), "half the difference, as it is"
     assert 1.8 < float(few[0]) / float(many[0]) < 2.3
+
+
+def test_errors_are_released_more_often_where_the_groups_are_classes() -> None:
+    def releases(groups: tuple[str, ...]) -> int:
+        cells = tuple(Cell(group, 0, 9_000) for group in range(len(groups)))
+        facts = PublicFacts(groups, ("all",), cells, (4,), classes=("a", "b", "c"))
+        plan = veil.method("auto").plan(facts, Settings.checked(epsilon=1.0, steps=12))
+        assert isinstance(plan.solver, SteeredDescent)
+        return len(plan.solver.steering.releases(12))
+
+    assert releases(("c", "a", "b")) == 3
+    assert releases(("f", "m", "x")) == 2

@@ -228,13 +228,31 @@ class Pld:
         return False
 
     def supports(self, event: Event) -> bool:
-        """Whether the event has a dominating pair here; a `Selection` has a profile, if it is all there is."""
+        """Whether the event has a dominating pair here; a `Selection` has a profile, if it is all there is.
+
+        Args:
+            event: One release.
+
+        Returns:
+            True if `epsilon` and `delta` accept it.
+        """
         if isinstance(event, Selection):
             return all(self.supports(item.event) for run in runs_of(event) for item in run)
         return supported(event) if self.rows == 1 else supports_rows(event)
 
     def epsilon(self, events: Iterable[Event | Repeated], delta: float) -> float:
-        """The smallest ε ≥ 0 it can prove at this δ, over both directions; inf when it can prove none."""
+        """The smallest ε ≥ 0 it can prove at this δ, over both directions; inf when it can prove none.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            delta: δ of the statement, between 0 and 1.
+
+        Returns:
+            ε ≥ 0, an upper bound on the true one; 0 for no events.
+
+        Raises:
+            AccountingError: δ is out of range, an event is not supported, or the events have different relations.
+        """
         _check_delta(delta)
         return _composed_epsilon(self, tuple(events), delta)
 
@@ -260,6 +278,17 @@ class Pld:
         For a batch without replacement the pair itself is an upper bound on what the release costs; for a noisy max a
         pair that can occur is taken, which may lie further below. A selection costs at least what one run does: its
         runs may be told apart by nothing but chance.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            delta: δ of the statement, between 0 and 1.
+            gap: How far below the true ε the bound may lie.
+
+        Returns:
+            ε ≥ 0, a lower bound.
+
+        Raises:
+            AccountingError: δ is out of range, an event is not supported, or the events have different relations.
         """
         _check_delta(delta)
         items = tuple(events)
@@ -271,7 +300,18 @@ class Pld:
         return max(_lower_epsilon(side, delta, gap) for side in _directions(parts))
 
     def delta(self, events: Iterable[Event | Repeated], epsilon: float) -> float:
-        """The smallest δ in [0, 1] it can prove at this ε ≥ 0."""
+        """The smallest δ in [0, 1] it can prove at this ε ≥ 0.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            epsilon: ε of the statement, at least 0; `math.inf` gives 0.
+
+        Returns:
+            δ between 0 and 1, an upper bound on the true one.
+
+        Raises:
+            AccountingError: ε is negative, an event is not supported, or the events have different relations.
+        """
         if not epsilon >= 0:
             raise AccountingError(f"epsilon is {epsilon}: it must be at least 0")
         if math.isinf(epsilon):
@@ -281,7 +321,18 @@ class Pld:
         return min(found, Rdp().delta(items, epsilon)) if self.rows == 1 and _has_noisy_max(items) else found
 
     def profile(self, events: Iterable[Event | Repeated], epsilons: ArrayLike) -> FloatArray:
-        """δ(ε) at each ε, which may be negative: the larger of both directions, never below the truth."""
+        """δ(ε) at each ε, which may be negative: the larger of both directions, never below the truth.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            epsilons: Finite numbers, in any order and shape.
+
+        Returns:
+            δ for each ε, in the same shape.
+
+        Raises:
+            AccountingError: An ε is not finite, an event is not supported, or the events have different relations.
+        """
         asked = np.asarray(epsilons, dtype=np.float64)
         if not np.all(np.isfinite(asked)):
             raise AccountingError("every epsilon must be a finite number")
@@ -321,6 +372,15 @@ class Pld:
     def total_variation(self, events: Iterable[Event | Repeated]) -> float:
         """δ(0): how well any test on the releases can tell two neighbours apart.
 
+        Args:
+            events: What was released, all under one neighbouring relation.
+
+        Returns:
+            A number between 0 and 1: the largest advantage of any attacker over guessing.
+
+        Raises:
+            AccountingError: An event is not supported, or the events have different relations.
+
         >>> from veil.accounting.events import Gaussian
         >>> round(Pld().total_variation([Gaussian(1.0)]), 4)
         0.3829
@@ -331,6 +391,16 @@ class Pld:
         """The least false negative rate of any test at each false positive rate; never above the truth.
 
         f(α) = sup over ε of 1 − δ(ε) − e^ε·α; fewer ε only lower it, so a finite set of them is sound.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            fprs: False positive rates between 0 and 1.
+
+        Returns:
+            A false negative rate for each, in the same shape.
+
+        Raises:
+            AccountingError: A rate is out of range, or an event is not supported.
         """
         rates = np.asarray(fprs, dtype=np.float64)
         if not np.all((rates >= 0) & (rates <= 1)):

@@ -72,15 +72,17 @@ _FIVE = np.polynomial.legendre.leggauss(5)
 EIGHT = np.polynomial.legendre.leggauss(8)
 
 
-def gaussian_terms(log_a: FloatArray, mu: float) -> tuple[FloatArray, FloatArray]:
+def gaussian_terms(log_a: FloatArray, mu: float | FloatArray) -> tuple[FloatArray, FloatArray]:
     """H_a(N(μ, 1)‖N(0, 1)) for a ≥ 1, and its error if log a is off by a few units in the last place.
+
+    `mu` is a number, or a column of numbers that are all on one side of `CLOSE`.
 
     With z = ln a/μ − μ/2 and the Mills ratio m it is φ(z)·(m(z) − m(z + μ)), so nothing overflows; for small μ the
     difference is the integral of 1 − t·m(t), whose five-point Gauss rule errs by less than rounding (z ≥ −μ/2).
     """
     near = log_a / mu - mu / 2
     far = log_a / mu + mu / 2
-    if mu >= CLOSE:
+    if np.min(mu) >= CLOSE:
         first = special.ndtr(-near)
         second = 0.5 * np.exp(-0.5 * np.square(near)) * special.erfcx(far / math.sqrt(2))
         error = UNIT * (8 + 4 * far * (1 + np.abs(near))) * (first + second)
@@ -102,42 +104,53 @@ def gaussian_pair(mu: float) -> Pair:
     return Pair(profile, profile)
 
 
-def amplified(epsilon: FloatArray, rate: float) -> FloatArray:
+def amplified(epsilon: FloatArray, rate: float | FloatArray) -> FloatArray:
     """ln(1 + (e^ε − 1)/γ), small or large."""
     with np.errstate(over="ignore"):
         small = np.log1p(np.expm1(epsilon) / rate)
-    large = epsilon - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-epsilon))
+    large = epsilon - _of_each(math.log, rate) + np.log1p(-(1 - rate) * np.exp(-epsilon))
     return np.where(epsilon < 1.0, small, large)
 
 
-def _sampled_up(rate: float, mu: float) -> Profile:
+def _of_each(function: Callable[[float], float], numbers: float | FloatArray) -> float | FloatArray:
+    """A function of a number, or of each in a column: numpy's own may differ in the last digit between the two."""
+    if isinstance(numbers, float):
+        return function(numbers)
+    return np.array([[function(number)] for number in numbers[:, 0].tolist()])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SampledUp:
     """γ·H_{1+(e^ε−1)/γ} of two Gaussians at distance μ: the mixture (1−γ)Q + γP against Q."""
 
-    def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
-        value, error = gaussian_terms(amplified(epsilon, rate), mu)
-        return rate * value, rate * error
+    rate: float | FloatArray
+    mu: float | FloatArray
 
-    return profile
+    def __call__(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        value, error = gaussian_terms(amplified(epsilon, self.rate), self.mu)
+        return self.rate * value, self.rate * error
 
 
-def _sampled_down(rate: float, mu: float) -> Profile:
+@dataclass(frozen=True, slots=True, eq=False)
+class _SampledDown:
     """N(0, 1) against the mixture: b·H_{aq/b} with b = 1 − a(1 − q); nothing is lost beyond ε = −ln(1−q)."""
-    edge = -math.log1p(-rate)
 
-    def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+    rate: float | FloatArray
+    mu: float | FloatArray
+
+    def __call__(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        edge = -_of_each(math.log1p, -self.rate)
         inside = epsilon < edge
         weight = np.where(inside, -np.expm1(np.minimum(epsilon - edge, 0.0)), 1.0)
         log_a = np.log1p(np.expm1(np.minimum(epsilon, edge)) / weight)
-        value, error = gaussian_terms(log_a, mu)
+        value, error = gaussian_terms(log_a, self.mu)
         # the weight is off by a few units of the edge, which matters where it is about to vanish
         return np.where(inside, weight * value, 0.0), np.where(inside, 4 * (weight + edge) * error, 0.0)
-
-    return profile
 
 
 def poisson_pair(rate: float, noise: float) -> Pair:
     """Poisson sampling when one row is added or removed."""
-    return Pair(_sampled_up(rate, 1 / noise), _sampled_down(rate, 1 / noise))
+    return Pair(_SampledUp(rate, 1 / noise), _SampledDown(rate, 1 / noise))
 
 
 def poisson_replace_pair(rate: float, noise: float) -> Pair:
@@ -179,7 +192,7 @@ def _strips(z: FloatArray, width: float, epsilon: FloatArray) -> FloatArray:
 
 def subset_pair(rate: float, mu: float) -> Pair:
     """A batch without replacement when one row is replaced."""
-    profile = _sampled_up(rate, mu)
+    profile = _SampledUp(rate, mu)
     return Pair(profile, profile)
 
 
@@ -232,15 +245,32 @@ def envelope_pair(pairs: Sequence[Pair]) -> Pair:
     """The pair that dominates all of these: the largest value, and the largest error, at each ε."""
 
     def largest(profiles: list[Profile]) -> Profile:
+        together = _together(profiles)
+
         def profile(epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
-            found = [one(epsilon) for one in profiles]
-            values, errors = (np.max([each[side] for each in found], axis=0) for side in (0, 1))
+            found = [one(epsilon) for one in together]
+            values, errors = (np.max(np.vstack([each[side] for each in found]), axis=0) for side in (0, 1))
             return values, errors
 
         return profile
 
     up = largest([pair.up for pair in pairs])
     return Pair(up, up if all(pair.symmetric for pair in pairs) else largest([pair.down for pair in pairs]))
+
+
+def _together(profiles: Sequence[Profile]) -> list[Profile]:
+    """The same profiles with those of one form as one, which gives a line of values for each of them."""
+    alike: dict[tuple[type, bool], list[Profile]] = {}
+    others: list[Profile] = []
+    for one in profiles:
+        if isinstance(one, _SampledUp | _SampledDown):
+            alike.setdefault((type(one), bool(one.mu >= CLOSE)), []).append(one)
+        else:
+            others.append(one)
+    for (form, _), members in alike.items():
+        rates, distances = (np.array([[getattr(one, name)] for one in members]) for name in ("rate", "mu"))
+        others.append(form(rates, distances))
+    return others
 
 
 def gaussian_distance(event: Event) -> float | None:

@@ -180,19 +180,58 @@ class Rdp:
         check_orders(self.orders)
 
     def supports(self, event: Event) -> bool:
-        """Every kind of event has a proved Rényi cost."""
+        """Every kind of event has a proved Rényi cost.
+
+        Args:
+            event: One release.
+
+        Returns:
+            True for every event of this package.
+        """
         return isinstance(event, get_args(Event))
 
     def curve(self, events: Iterable[Event | Repeated]) -> Floats:
-        """The Rényi cost of all events together at each of `self.orders`."""
+        """The Rényi cost of all events together at each of `self.orders`.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+
+        Returns:
+            One cost for each order; infinite where an order proves nothing.
+
+        Raises:
+            AccountingError: The events have different relations.
+        """
         return _compose(self._items(events), self.orders)
 
     def epsilon(self, events: Iterable[Event | Repeated], delta: float) -> float:
-        """The smallest ε ≥ 0 that some order proves at this δ."""
+        """The smallest ε ≥ 0 that some order proves at this δ.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            delta: δ of the statement, strictly between 0 and 1.
+
+        Returns:
+            ε ≥ 0, an upper bound on the true one; 0 for no events.
+
+        Raises:
+            AccountingError: δ is out of range, or the events have different relations.
+        """
         return self.best(events, delta).value
 
     def best(self, events: Iterable[Event | Repeated], delta: float) -> Best:
-        """The smallest ε at this δ and the order that proves it."""
+        """The smallest ε at this δ and the order that proves it.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            delta: δ of the statement, strictly between 0 and 1.
+
+        Returns:
+            ε as `value`, and its `order`.
+
+        Raises:
+            AccountingError: δ is out of range, or the events have different relations.
+        """
         check_delta(delta)
         items = self._items(events)
         if not items:
@@ -209,7 +248,18 @@ class Rdp:
         return Best(max(best.value, 0.0), best.order)
 
     def delta(self, events: Iterable[Event | Repeated], epsilon: float) -> float:
-        """The smallest δ that some order proves at this ε."""
+        """The smallest δ that some order proves at this ε.
+
+        Args:
+            events: What was released, all under one neighbouring relation.
+            epsilon: ε of the statement, at least 0.
+
+        Returns:
+            δ between 0 and 1, an upper bound on the true one.
+
+        Raises:
+            AccountingError: ε is negative, or the events have different relations.
+        """
         check_epsilon(epsilon)
         items = self._items(events)
         if not items:

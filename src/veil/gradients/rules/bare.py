@@ -1,8 +1,7 @@
-"""Bare parameters: used by addition, multiplication, expansion, or as a matrix, directly or through a view.
+"""Bare parameters: used by addition, multiplication, expansion, or as a matrix.
 
 A parameter that broadcasts against rows is expanded along the row's axis first; the gradient of that expansion is
-the gradient per row. What is computed from a parameter alone (a slice, a transpose, its exponential) stands for it in
-every rule.
+the gradient per row.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from veil.gradients.contributions import Outer, Rowwise
@@ -19,19 +17,6 @@ from veil.gradients.layouts import Layout
 from veil.gradients.recording import Parts, Recorder, Rows, rule
 
 _ELEMENTWISE = ("add", "sub", "mul", "div", "true_divide", "subtract", "multiply", "divide", "maximum", "minimum")
-_VIEWS = (
-    "unsqueeze",
-    "squeeze",
-    "view",
-    "reshape",
-    "transpose",
-    "permute",
-    "flatten",
-    "narrow",
-    "select",
-    "contiguous",
-)
-_FUNCTIONS = ("exp", "sigmoid", "tanh", "relu", "neg", "sqrt", "rsqrt", "abs", "square", "log", "softmax", "clone")
 
 
 def _elementwise(function: Any, recorder: Recorder, *args: Any, **options: Any) -> Any:
@@ -43,7 +28,7 @@ def _elementwise(function: Any, recorder: Recorder, *args: Any, **options: Any) 
         return NotImplemented
     parameter, other = (left, right) if first else (right, left)
     if not isinstance(other, Tensor):
-        return recorder.derive(parameter, function(*args, **options))
+        return NotImplemented
     shape: torch.Size = torch.broadcast_shapes(left.shape, right.shape)  # type: ignore[no-untyped-call]
     expanded = _expanded(recorder, parameter, shape)
     if expanded is None:
@@ -107,16 +92,9 @@ def _expansion(function: Any, recorder: Recorder, parameter: Any = None, *sizes:
         return NotImplemented
     axes = [axis for axis, (have, size) in enumerate(pairs) if have == 1 and size % recorder.rows == 0]
     if recorder.rows > 1 and not axes:
-        return recorder.derive(parameter, function(parameter, *sizes, **options))
+        return NotImplemented
     leaf = expanded.detach().requires_grad_()
     return _recorded(recorder, parameter, leaf, aligned, max(axes, default=0) + 1)
-
-
-def _view(function: Any, recorder: Recorder, parameter: Any = None, *rest: Any, **options: Any) -> Any:
-    if not isinstance(parameter, Tensor) or not recorder.trains(parameter):
-        return NotImplemented
-    result = function(parameter, *rest, **options)
-    return recorder.derive(parameter, result) if isinstance(result, Tensor) and result is not parameter else result
 
 
 def _product(function: Any, recorder: Recorder, left: Any = None, right: Any = None, **options: Any) -> Any:
@@ -129,6 +107,7 @@ def _product(function: Any, recorder: Recorder, left: Any = None, right: Any = N
         or not recorder.trains(right)
         or right.ndim != 2
         or left.ndim < 2
+        or recorder.computes_weight("product", left)
     ):
         return NotImplemented
     (plain,) = recorder.opened(left, right)
@@ -150,8 +129,5 @@ for _function in _named(*_ELEMENTWISE):
     rule(_function)(partial(_elementwise, _function))
 for _function in (Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to, Tensor.broadcast_to):
     rule(_function)(partial(_expansion, _function))
-_properties = [getattr(Tensor, name).__get__ for name in ("T", "mT")]
-for _function in [*_named(*_VIEWS, *_FUNCTIONS, "t"), F.softplus, F.relu, F.softmax, Tensor.__getitem__, *_properties]:
-    rule(_function)(partial(_view, _function))
 for _function in _named("matmul", "mm"):
     rule(_function)(partial(_product, _function))

@@ -17,7 +17,7 @@ def linear(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | Non
     """The gradient of W is Σ_t g_t ⊗ x_t; that of b is Σ_t g_t."""
     # torch takes a vector as weight too, and broadcasts a bias of any other shape.
     usual = weight.ndim == 2 and (bias is None or bias.shape == weight.shape[:1])
-    if not usual or not recorder.trains(weight, bias):
+    if not usual or not recorder.trains(weight, bias) or recorder.computes_weight("linear", input):
         return NotImplemented
     plain_weight, plain_bias = recorder.opened(input, weight, bias)
     assert plain_weight is not None

@@ -137,7 +137,7 @@ def batch_norm(
 ) -> Any:
     """By fixed statistics, γ and β have one value per channel. By those of the batch only weights are normalised."""
     if training or running_mean is None or running_var is None:
-        if recorder.is_view(input) and running_mean is None and running_var is None:
+        if recorder.holds_no_row(input) and running_mean is None and running_var is None:
             return NotImplemented  # a weight that is standardised: it holds no row
         raise GradientError(
             "BatchNorm mixes the rows of a batch, so no row can be bounded: freeze its statistics with .eval(), or "

@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,17 @@ import onnxruntime
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True  # veil verify accepts nothing beside the model that it cannot compare
-from veil.tables.text import CENTURY_FROM, DAY_AND_MONTH, bag_of_tokens, text_codes, word_as_read, word_hash, word_of
+from veil.tables.text import (
+    CENTURY_FROM,
+    DAY_AND_MONTH,
+    bag_of_tokens,
+    plain_number,
+    renamed,
+    text_codes,
+    word_as_read,
+    word_hash,
+    word_of,
+)
 
 Row = Mapping[str, Any]
 # What pandas reads as "no value" in a CSV file.
@@ -114,6 +125,7 @@ def number(value: Any, column: dict[str, Any]) -> float:
         if text in ("", *column["missing_words"]):
             return math.nan
         try:
+            text = plain_number(text, column.get("decimal", ""), column.get("unit", ""))
             found = math.inf if "_" in text else float(text)
         except ValueError:
             found = math.inf
@@ -172,16 +184,26 @@ class _ForTables:
 def main(path: str) -> None:
     """A CSV file in, a CSV file out."""
     scorer, writer = Scorer(Path(__file__).with_name("model.onnx")), csv.writer(sys.stdout, lineterminator="\n")
-    with open(path, encoding="utf-8-sig", newline="") as file:
+    with open(path, encoding=_encoding(path), newline="") as file:
         separator = max(",;\t|", key=re.sub(r'"[^"]*"', "", file.readline()).count)
         file.seek(0)
+        lines = csv.reader(file, delimiter=separator, skipinitialspace=True)
+        names = renamed(next(lines, []))
         piece, heading = list[Row](), True
-        for row in csv.DictReader(file, delimiter=separator, skipinitialspace=True):
-            piece.append(row)
+        for line in lines:
+            if not line:
+                continue
+            piece.append(dict(zip_longest(names, line[: len(names)])))
             if len(piece) == AT_ONCE:
                 heading = _write(writer, scorer.table(piece, read=True), heading)
                 piece = []
         _write(writer, scorer.table(piece, read=True), heading)
+
+
+def _encoding(path: str) -> str:
+    with open(path, "rb") as file:
+        start = file.read(2)
+    return "utf-16" if start in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
 
 
 def _write(writer: Any, table: dict[str, Any], heading: bool) -> bool:

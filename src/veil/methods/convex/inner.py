@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from veil.accounting import AccountingError
 from veil.methods.convex.rows import project
@@ -71,6 +70,8 @@ def accelerated(problem: SaddleProblem, tolerance: float) -> Solution:
     """
     if not math.isfinite(problem.constants.smoothness):
         raise AccountingError(f"the loss {problem.loss.name} is not smooth: use its smoothed form")
+    from scipy.optimize import minimize  # it takes longer to load than many a run
+
     shape = problem.centre.shape
 
     def flat(vector: Floats) -> tuple[float, Floats]:

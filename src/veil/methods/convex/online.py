@@ -94,8 +94,8 @@ class Exp3:
     >>> player = Exp3(groups=2, step_size=0.1, most=1.0)
     >>> player.hear(0, 0.9, np.array([True, True]))
     >>> player.hear(1, -0.9, np.array([True, True]))
-    >>> player.chances(np.array([True, True]))[0] > 0.5
-    np.True_
+    >>> bool(player.chances(np.array([True, True]))[0] > 0.5)
+    True
     """
 
     groups: int

@@ -22,13 +22,14 @@ class AdaptiveClip(Counting):
     """C ← C·exp(−η·(b̃ − γ)), b̃ the noisy share of rows whose norm is at most C.
 
     Gradients are released in units of C with noise κ, so that every step costs the same and can be planned. A row adds
-    1[‖g‖ ≤ C] − ½ to the count: at most ½ in size.
+    1[‖g‖ ≤ C] − ½ to the count: at most ½ in size. With `steady_length` updates stay in units of the first threshold.
     """
 
     cells: int
     start_clip: float
     quantile: float
     rate: float
+    steady_length: bool
 
     def start(self) -> State:
         """The first threshold."""
@@ -43,7 +44,8 @@ class AdaptiveClip(Counting):
 
         statistic = Statistic("below_clip", measure, 0.5, self.count_sigma)
         bound = UnitClip(clip, self.cells)
-        return GradientRelease(self.draw, bound, self.kappa, self.batch / clip, self.relation, (statistic,))
+        unit = self.start_clip if self.steady_length else clip
+        return GradientRelease(self.draw, bound, self.kappa, self.batch / unit, self.relation, (statistic,))
 
     def observe(self, state: State, step: int, statistics: Mapping[str, NDArray[np.float64]]) -> State:
         """Move the threshold towards the quantile; the share is over the expected batch, and the factor is capped."""

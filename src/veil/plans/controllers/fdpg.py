@@ -111,6 +111,12 @@ class NormStatistic:
         signal[heard] = told
         return np.asarray(np.maximum(signal, FLOOR * scale))
 
+    def lost(self, sums: NDArray[np.float64], noise: float) -> float:
+        """The signal of all rows together; where the sum drowns in its `noise`, the least that it can be."""
+        above, below = sums.reshape(2, self.groups).sum(axis=1)
+        heard = below > 2 * noise * math.sqrt(self.groups)
+        return max(self.signal.least, self.signal.scale * float(above / below)) if heard else self.signal.least
+
     def _measure(self, per_row: PerRow, cells: Tensor) -> Tensor:
         parts = self.signal.parts(per_row.norms.to(torch.float64))
         values = torch.zeros(len(cells), 2 * self.groups, dtype=torch.float64)
@@ -183,8 +189,10 @@ class FdpgController:
     """q_k = G̃_k/ΣG̃ once every `every` steps; rows of group k are drawn in proportion to q_k.
 
     With a `step_size` η_q it is q_k ← q_k·exp(η_q·G̃_k), normalised, which goes on as long as signals differ.
+    With `restore_length` an update is divided by b/`length`, where `length` is the signal of all rows together: it gets
+    the length back that bounding took.
     State: `weights` q, `rates` per cell, `spent` (Rényi cost reserved so far, per cell), `sums` of the noisy
-    statistics, `signal` G̃ and `cap_reached` per group. All of it is public or released.
+    statistics, `signal` G̃ and `cap_reached` per group, `length`. All of it is public or released.
     """
 
     fair: FairRates
@@ -197,6 +205,7 @@ class FdpgController:
     memory: float
     steps: int
     every: int
+    restore_length: bool = False
     _latest: Latest = field(default_factory=Latest, compare=False, repr=False)
 
     def start(self) -> State:
@@ -207,15 +216,16 @@ class FdpgController:
             "sums": np.zeros(2 * groups),
             "signal": np.zeros(groups),
             "spent": np.zeros(len(facts.cells)),
+            "length": np.ones(1),
         }
         return self._planned(first, 0)
 
     def release(self, state: State, step: int) -> GradientRelease:
         """Draw by the present rates; release the statistics with the gradient unless parity decides."""
-        rates = tuple(state["rates"].tolist())
+        rates, length = tuple(state["rates"].tolist()), float(state["length"][0])
         statistics = () if self.parity else (self.norms.statistic(),)
-        fixed = (self.bound, self.sigma, self.fair.batch, self.fair.relation, statistics)
-        return self._latest.of(rates, lambda: GradientRelease(self.fair.draw(rates), *fixed))
+        fixed = (self.bound, self.sigma, self.fair.batch / length, self.fair.relation, statistics)
+        return self._latest.of((*rates, length), lambda: GradientRelease(self.fair.draw(rates), *fixed))
 
     def steady(self, state: State, step: int) -> int:
         """Until the next update of the rates."""
@@ -228,7 +238,9 @@ class FdpgController:
         sums = state["sums"] + statistics["norms"]
         if (step + 1) % self.every or step + 1 >= self.steps:
             return {**state, "sums": sums}
-        return self._reweighed(state, self.norms.ratios(sums, self._noise(step)), sums * self.memory, step)
+        noise = self._noise(step)
+        told = {**state, "length": np.array([self.norms.lost(sums, noise)])} if self.restore_length else state
+        return self._reweighed(told, self.norms.ratios(sums, noise), sums * self.memory, step)
 
     def side_release(self, state: State, step: int) -> SideRelease | None:
         """Outcomes per group, where parity decides."""

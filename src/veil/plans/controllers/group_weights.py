@@ -147,8 +147,8 @@ def rounded(
     As in appendix B of the ASC paper: what is missing is given to random groups (that have rows left), what is too
     much is taken from random groups that are not at 0.
 
-    >>> rounded(np.array([2.5, 3.5, 4.0]), np.array([9, 9, 9]), np.random.default_rng(0)).sum()
-    np.int64(10)
+    >>> int(rounded(np.array([2.5, 3.5, 4.0]), np.array([9, 9, 9]), np.random.default_rng(0)).sum())
+    10
     """
     total = int(min(round(float(shares.sum())), int(ceilings.sum())))
     counts = np.minimum(np.rint(shares).astype(np.int64), ceilings)
