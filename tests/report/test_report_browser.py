@@ -14,6 +14,8 @@ from tests.advice.advice_cases import ROWS, asked, people
 from tests.report.run_records import make_audit, make_run, make_runs
 from veil.advice.noise_tables import EPSILON_STOPS, noise_tables
 from veil.advice.planning import advise
+from veil.methods.auto import Auto
+from veil.methods.convex.steering import rows_to_be_heard
 from veil.report import write_report
 from veil.report.plan_page import write_plan_page
 
@@ -330,6 +332,8 @@ def test_sliders_of_a_plan_recompute_noise_by_keyboard_and_never_show_too_little
         assert epsilon in EPSILON_STOPS
         assert noise == pytest.approx(tables.noise(512, steps, 1 / (2 * ROWS), epsilon), rel=1e-3)
         assert float(shown("promised")) <= epsilon
+        kappa, heard = ROWS / float(shown("kappa").replace(",", "")), float(shown("heard").replace(",", ""))
+        assert heard == pytest.approx(rows_to_be_heard(Auto().noise_of_errors(kappa)), rel=0.02)
         seen[epsilon] = noise
     assert list(seen.values()) == sorted(seen.values(), reverse=True)
     assert len(set(seen.values())) > 1

@@ -27,6 +27,7 @@ from veil.foundation.randomness import Seed
 from veil.methods import Method, create, planned
 from veil.methods.auto import noise_of_one
 from veil.methods.convex.steered_descent import memory_for
+from veil.methods.convex.steering import HEARD, LUCK, known_to
 from veil.plans import Plan, Settings
 from veil.problem import PublicFacts
 from veil.request import Request
@@ -52,11 +53,12 @@ class Budget:
         """Noise against signal of all rows and of each group, and the forecasts."""
         needed = int(self.plan.details["rows_to_be_heard"])
         together = dict(self.plan.details["heard_together"])
-        shares = self.plan.options["error_share"] + self.plan.options["offset_share"]
+        noise = self.kappa / math.sqrt(self.plan.options["error_share"] + self.plan.options["offset_share"])
         spans = self.by_group or (None,) * len(facts.groups)
         return {
             "epsilon": self.epsilon,
             "noise": self.kappa,
+            "noise_of_errors": noise,
             "rows_per_noise": facts.rows / self.kappa,
             "noise_multiplier": self.plan.details["noise_multiplier"],
             "rows_to_be_heard": needed,
@@ -68,7 +70,7 @@ class Budget:
                     "heard": name not in together,
                     "heard_with": together.get(name),
                     "missing_rows": max(0, needed - rows),
-                    "errors_known_to": self.kappa / (rows * math.sqrt(shares)) if rows else None,
+                    "errors_known_to": known_to(noise, rows) if rows else None,
                     "accuracy": span.as_json() if span else None,
                 }
                 for name, rows, span in zip(facts.groups, facts.group_sizes, spans, strict=True)
@@ -101,7 +103,7 @@ class Advice:
                 ]
                 for delta in deltas
             ],
-            "heard": first["rows_to_be_heard"] / first["noise"],
+            "heard": {"noise": first["noise_of_errors"] / first["noise"], "known_to": HEARD, "luck": LUCK},
             "start": {
                 "epsilon": nearest_stop(EPSILON_STOPS, settings.epsilon),
                 "delta": deltas.index(settings.delta_for(facts)),

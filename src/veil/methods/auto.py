@@ -34,7 +34,7 @@ from veil.methods.convex.knot_places import KnotRelease
 from veil.methods.convex.offsets import AIMS, Aim, OffsetChoice
 from veil.methods.convex.setting import noise_for_cell
 from veil.methods.convex.steered_descent import Noises, SteeredDescent
-from veil.methods.convex.steering import Steering, Units, units_of
+from veil.methods.convex.steering import Steering, Units, rows_to_be_heard, units_of
 from veil.methods.convex.whitening import WhiteningRelease
 from veil.methods.families import PrivateAndFair
 from veil.methods.registry import known_as
@@ -58,8 +58,6 @@ BINS, STAGES, SEEN = 48, 3, 1000.0
 # Steps between releases of group errors; and where the groups are three or more classes.
 EVERY, EVERY_OF_CLASSES = 4, 3
 _SHARES = ("knot_share", "cross_share", "mean_share", "moment_share", "error_share", "offset_share")
-# A group is heard if everything released of its errors together is known up to this.
-HEARD = 0.15
 
 
 @known_as("auto", "an additive model for tables without tuning: whitening, full-batch steps, group errors")
@@ -95,8 +93,7 @@ class Auto(PrivateAndFair):
 
         def solver(kappa: float) -> SteeredDescent:
             """κ is the noise of a single release that would cost as much as the whole run."""
-            heard = kappa / (HEARD * math.sqrt(self.error_share + self.offset_share))
-            units = units_of(facts, heard)
+            units = units_of(facts, rows_to_be_heard(self.noise_of_errors(kappa)))
             steering = Steering(units, every, self.pace, self.slower, self.cap)
             releases = len(steering.releases(steps)) if self.aim == "worst-group" else 0
             return SteeredDescent(
@@ -119,7 +116,7 @@ class Auto(PrivateAndFair):
         tightest = {facts.budget_of(cell, settings.epsilon): cell for cell in reversed(cells)}
         needed = max(noise_for_cell(tokens, cell, facts, settings) for cell in tightest.values())
         chosen = solver(needed)
-        heard = needed / (HEARD * math.sqrt(self.error_share + self.offset_share))
+        heard = rows_to_be_heard(self.noise_of_errors(needed))
         pooled = chosen.steering.units.pooled(facts.groups, facts.group_sizes, heard)
         details = {
             "noise_multiplier": chosen.noises.gradients,
@@ -139,6 +136,10 @@ class Auto(PrivateAndFair):
         rules = (TokenBucket(repeated(tokens(needed))),) * len(cells)
         controller = Described(release, self.name)
         return Plan(self.name, facts, settings, steps, controller, relation, rules, details=details, solver=chosen)
+
+    def noise_of_errors(self, kappa: float) -> float:
+        """The noise of everything that is released of a group's errors, taken together."""
+        return kappa / math.sqrt(self.error_share + self.offset_share)
 
     def _noises(self, kappa: float, steps: int, releases: int, facts: PublicFacts, crosses: bool) -> Noises:
         """The noise of each release; what is not released leaves its share to the gradients."""
@@ -190,10 +191,11 @@ def _start(facts: PublicFacts, units: Units, aim: Aim) -> tuple[float, ...]:
     """
     if aim == "overall" or (aim == "worst-group" and not _are_classes(facts)):
         return (0.0,) * len(units.rows)
-    heard = [rows for rows, own in zip(units.rows, units.heard, strict=True) if own]
+    # A unit that is not heard weighs as much as the average row, but a class must be predicted for somebody.
+    weighed = [True] * len(units.rows) if aim == "worst-group" else list(units.heard)
+    heard = [rows for rows, own in zip(units.rows, weighed, strict=True) if own]
     mean = sum(rows * math.log(rows) for rows in heard) / max(sum(heard), 1)
-    # A unit that is not heard weighs as much as the average row.
-    return tuple(mean - math.log(rows) if own else 0.0 for rows, own in zip(units.rows, units.heard, strict=True))
+    return tuple(mean - math.log(rows) if own else 0.0 for rows, own in zip(units.rows, weighed, strict=True))
 
 
 def knots_for(facts: PublicFacts, settings: Settings) -> int:

@@ -21,12 +21,13 @@ from veil.foundation.randomness import Seed
 from veil.methods import auto
 from veil.methods.auto import crossed_for, knots_for
 from veil.methods.convex import cross_choice, knot_places, steered_descent, steered_rows, whitening
+from veil.methods.convex import steering as steering_module
 from veil.methods.convex.cross_choice import CROSSES, CrossRelease
 from veil.methods.convex.group_descent import GRADIENTS
 from veil.methods.convex.knot_places import KNOTS, KnotRelease
 from veil.methods.convex.offsets import BINS, SENSITIVITY, OffsetChoice, counted, cuts
 from veil.methods.convex.steered_descent import ERRORS, OFFSET, SteeredDescent
-from veil.methods.convex.steering import Steering, Units, units_of
+from veil.methods.convex.steering import HEARD, Steering, Units, known_to, rows_to_be_heard, units_of
 from veil.methods.convex.whitening import MEAN, MOMENTS
 from veil.models import build_model
 from veil.models.knots import Knots
@@ -44,7 +45,7 @@ def plan_of(problem: Problem, options: dict[str, Any] | None = None, **settings:
 
 
 def loud_problem() -> Problem:
-    """A problem whose groups are all heard: budgets would be too small for that."""
+    """A problem without budgets of its own, which would be too small to hear its groups."""
     problem = made_problem()
     groups = [problem.public.groups[g] for g in problem.group_of]
     return Problem.from_arrays(problem.inputs, problem.targets.numpy(), groups, classes=[0, 1])
@@ -70,6 +71,7 @@ def test_nobody_moves_a_release_by_more_than_they_are_charged_for(
     asked: str, people: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto, "CARRIES_CROSSES", 0.0)
+    monkeypatch.setattr(steering_module, "HEARD", 0.3)
     problem = in_people(loud_problem()) if people else loud_problem()
     plan = plan_of(problem, {"neighbours": asked})
     assert plan.relation is not None
@@ -394,6 +396,15 @@ def test_groups_of_one_row_and_many_groups_train(count: int) -> None:
     run = fitted(problem)
     assert run.plan.details["heard_together"]["group 0"] == "other small groups"
     assert run.plan.details["rows_to_be_heard"] > 20
+
+
+def test_a_group_is_heard_where_noise_and_luck_leave_its_errors_known() -> None:
+    """Without noise too: of 40 rows nobody can tell whether a model is wrong for 20 % or for 35 % of such people."""
+    assert rows_to_be_heard(0.0) > 40
+    for noise in (0.0, 1.5, 9.0, 40.0):
+        assert known_to(noise, rows_to_be_heard(noise)) == pytest.approx(HEARD)
+    luck = np.random.default_rng(0).binomial(50, 0.5, 20_000) / 50
+    assert luck.std() == pytest.approx(known_to(0.0, 50), rel=0.02)
 
 
 def test_counts_at_every_cut_are_those_of_the_rows() -> None:

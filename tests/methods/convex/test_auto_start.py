@@ -34,6 +34,12 @@ def test_other_groups_start_alike(groups: tuple[str, ...]) -> None:
     assert start_of(dict(zip(groups, (20_000, 20_000, 2_000), strict=True)), ("0", "1", "2")) == [0.0] * 3
 
 
+def test_a_class_that_is_not_heard_starts_as_heavy_as_the_others() -> None:
+    """Else it would be predicted for nobody, and no release would ever say so."""
+    start = start_of({"0": 2_000, "1": 1_000, "2": 40}, ("0", "1", "2"))
+    assert start[2] - start[0] == pytest.approx(math.log(50))
+
+
 def test_a_unit_that_is_not_heard_starts_as_the_average_row() -> None:
     start = start_of({"a": 20_000, "b": 2_000, "c": 3}, ("no", "yes"), "balanced")
     assert start[2] == 0.0

@@ -6,12 +6,14 @@
     what a weight may not give, a margin gives: for a linear classifier a class weight e^q and a shift of its score by q
     are the same in the limit, and a margin needs no further noise
 
-A unit is a group that is large enough to be weighted separately at this ε, with the small groups that share most of its
-attributes. Small groups without such a group form one unit. Pooling is for steering alone, never for reports.
+A unit is a group that is large enough to be weighted separately at this ε (`rows_to_be_heard`), with the small groups
+that share most of its attributes. Small groups without such a group form one unit. Pooling is for steering alone, never
+for reports.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +24,23 @@ from veil.problem import CROSSED, PublicFacts
 
 # Errors of groups differ by about the root of the average error: where few rows are wrong, `pace` counts for more.
 USUAL, FEWEST = 0.25, 0.01
+# A group is weighted separately if its errors are known up to this. The share of n rows that a model gets wrong varies
+# by at most √(1/4n) with who these rows happen to be.
+HEARD, LUCK = 0.07, 0.25
+
+
+def known_to(noise: float, rows: float) -> float:
+    """How well the error rate of so many rows is known; `noise` is that of everything released of their errors."""
+    return math.hypot(noise / rows, math.sqrt(LUCK / rows))
+
+
+def rows_to_be_heard(noise: float) -> float:
+    """The rows from which on a group's error rate is known up to `HEARD`.
+
+    >>> round(known_to(9.0, rows_to_be_heard(9.0)), 4), round(rows_to_be_heard(0.0))
+    (0.07, 51)
+    """
+    return (LUCK + math.sqrt(LUCK**2 + (2 * HEARD * noise) ** 2)) / (2 * HEARD**2)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@
     shown("steps", formats.number(steps));
     shown("drowned", multiplier === null ? "–" : formats.percent(multiplier / batch));
     const kappa = noise.single[at("delta")][at("epsilon")];
-    const needed = Math.ceil(kappa * noise.heard);
+    const { known_to: known, luck } = noise.heard;
+    const needed = Math.ceil((luck + Math.hypot(luck, 2 * known * kappa * noise.heard.noise)) / (2 * known ** 2));
     shown("kappa", formats.number(noise.rows / kappa));
     shown("heard", formats.number(needed));
     shown("unheard", `${unheard(needed)} of ${plan.budgets[0].groups.length} groups have fewer`);
