@@ -18,7 +18,7 @@ from benchmarks.tables.measuring import Asked, measure
 from benchmarks.tables.peers import HIDDEN, OPACUS
 from benchmarks.tables.scoring import LEAST
 from benchmarks.tables.splits import SHARE, fixed_sizes
-from benchmarks.tables.store import COLUMNS, all_stored, collect
+from benchmarks.tables.store import COLUMNS, all_stored, collect, with_published
 from veil.errors import InputError, require
 
 STORE = ROOT / ".benchmarks" / "tables"
@@ -90,8 +90,8 @@ def _measure(asked: Asked, jobs: int) -> None:
 
 
 def _publish(store: Path, results: Path) -> None:
-    """Collect the cells on test rows and write the page from them alone."""
-    records = list(all_stored(store, "test"))
+    """Collect the cells on test rows, beside those that were published before, and write the page from them alone."""
+    records = with_published(all_stored(store, "test"), results / "tables.json")
     require(len(records) > 0, f"Nothing is stored in {store}: measure first, without --page-only.")
     collect(records, _about(), results / "tables.json")
     page.write(results / "tables.json", results / "tables.md")

@@ -74,6 +74,33 @@ def all_stored(folder: Path, rows: Rows) -> Iterator[dict[str, Any]]:
         yield json.loads(path.read_text(encoding="utf-8"))
 
 
+def published(path: Path) -> Iterator[dict[str, Any]]:
+    """Every cell of the collected file; `version` lists all versions of the cell's arm, as the file does."""
+    if not path.exists():
+        return
+    known = json.loads(path.read_text(encoding="utf-8"))
+    for row in known["rows"]:
+        record = dict(zip(known["columns"], row, strict=True))
+        yield {**record, "version": known["versions"][record["arm"]]}
+    for failure in known["failures"]:
+        for task in failure["tasks"]:
+            table, groups = task.split(", ")
+            where = {"table": table, "groups": groups, "arm": failure["arm"], "epsilon": None, "seed": 0}
+            yield {**where, "failed": failure["said"], "version": known["versions"][failure["arm"]]}
+
+
+def with_published(records: Iterable[Mapping[str, Any]], path: Path) -> list[Mapping[str, Any]]:
+    """Stored cells, and those of the collected file that are not stored here: a new machine loses no figure."""
+    found = list(records)
+    cells = {_order(record) for record in found}
+    tasks = {(record["table"], record["groups"], record["arm"]) for record in found}
+    for record in published(path):
+        seen = (record["table"], record["groups"], record["arm"]) in tasks if "failed" in record else False
+        if not seen and _order(record) not in cells:
+            found.append(record)
+    return found
+
+
 def collect(records: Iterable[Mapping[str, Any]], about: Mapping[str, Any], target: Path) -> None:
     """One file of all cells: a heading of columns, then one line per cell; failures and versions are listed once."""
     found = sorted(records, key=_order)
@@ -81,7 +108,8 @@ def collect(records: Iterable[Mapping[str, Any]], about: Mapping[str, Any], targ
     failures: dict[tuple[str, str], dict[str, None]] = {}
     versions: dict[str, dict[str, None]] = {}
     for record in found:
-        versions.setdefault(record["arm"], {})[record["version"]] = None
+        made = record["version"]
+        versions.setdefault(record["arm"], {}).update(dict.fromkeys([made] if isinstance(made, str) else made))
         if "failed" in record:
             where = failures.setdefault((record["arm"], record["failed"]), {})
             where[f"{record['table']}, {record['groups']}"] = None

@@ -193,7 +193,7 @@ def test_a_missing_raw_file_is_one_sentence_and_the_others_go_on(
         (["--tables", "adults"], 'unknown table "adults"'),
         (["--groups", "sex"], 'unknown groups "sex"'),
         (["--arms", "constant", "--epsilons", "one"], "--epsilons and --seeds take numbers"),
-        (["--page-only"], "Nothing is stored in"),
+        (["--page-only", "--results", "nowhere"], "Nothing is stored in"),
     ],
 )
 def test_wrong_words_are_one_sentence(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.tables.page import Figures, page_of
-from benchmarks.tables.store import collect
+from benchmarks.tables.store import collect, with_published
 
 ROOT = Path(__file__).parents[2]
 ABOUT = {
@@ -113,6 +113,21 @@ def test_the_collected_file_keeps_every_cell(tmp_path: Path) -> None:
     assert len(found["rows"]) == len(RECORDS) - 1
     whole = dict(zip(found["columns"], found["rows"][0], strict=True))
     assert whole == {name: value for name, value in RECORDS[4].items() if name != "version"}
+
+
+def test_figures_that_were_published_are_kept_where_nothing_newer_is_stored(tmp_path: Path) -> None:
+    """A machine that measured one cell would otherwise write a page of one cell over that of all."""
+    path = tmp_path / "tables.json"
+    collect(RECORDS, ABOUT, path)
+    before = path.read_text(encoding="utf-8")
+    collect(with_published([], path), ABOUT, path)
+    assert path.read_text(encoding="utf-8") == before
+    newer = {**RECORDS[4], "accuracy": 0.123, "version": "2.0"}
+    collect(with_published([newer], path), ABOUT, path)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert len(found["rows"]) == len(RECORDS) - 1
+    assert sum(row[found["columns"].index("accuracy")] == 0.123 for row in found["rows"]) == 1
+    assert sorted(found["versions"]["best"]) == ["2.0", "best 1.0"]
 
 
 def test_the_page_in_the_documentation_is_what_its_json_gives() -> None:
