@@ -33,6 +33,50 @@ def test_the_ten_columns_and_four_pairs_that_matter_most_are_drawn() -> None:
     assert {tuple(figure["span"]) for figure in drawn.values()} == {tuple(first["span"])}
 
 
+def by_group(group: list[str]) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """A run with these columns of groups, its figures, and what its page says of groups."""
+    run = make_run("auto", effects=TWO)
+    run = {**run, "config": {**run["config"], "group": group}}
+    twin = build_twin([run])
+    return run, twin["figures"], twin["learned"]["0"]["by_group"]
+
+
+def test_what_changes_for_each_group_is_drawn_however_little_it_matters() -> None:
+    run, figures, said = by_group(["column 5: category", "income"])
+    weakest = run["effects"]["pairs"][-1]
+    drawn = [figure for name, figure in figures.items() if name.startswith("by-group-")]
+    assert [figure["title"] for figure in drawn] == [" × ".join(weakest["columns"])]
+    assert drawn[0]["values"] == [line[:4] for line in weakest["effects"][0][:4]]
+    assert "column 5: category" not in {f["title"] for name, f in figures.items() if name.startswith("pair-")}
+    assert said.startswith("Beside the effect of column 5: category alone")
+
+
+def test_a_column_of_groups_stands_down_the_side_of_its_figure() -> None:
+    run, figures, _ = by_group(["column 0: number"])
+    first = figures["by-group-0-run0"]
+    assert first["row_label"] == "column 0: number"
+    assert [list(line) for line in zip(*first["values"], strict=True)] == [
+        line[:4] for line in run["effects"]["pairs"][0]["effects"][0][:4]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [
+        (["sex", "income"], "The model does not see sex: every column has the same effect in every group."),
+        (
+            ["column 3: number"],
+            "Every column has the same effect in every group; column 3: number adds its own effect.",
+        ),
+    ],
+)
+def test_where_nothing_changes_from_group_to_group_the_page_says_so(group: list[str], sentence: str) -> None:
+    run, figures, said = by_group(group)
+    assert said.startswith(sentence)
+    assert not [name for name in figures if name.startswith("by-group-")]
+    assert sentence in texts(render_page([run]), "learned-0")
+
+
 def test_of_many_values_those_with_the_largest_effects_are_drawn_and_the_note_says_so() -> None:
     run = make_run("auto", effects=TWO)
     figure = build_twin([run])["figures"]["effect-4-run0"]

@@ -9,7 +9,7 @@ from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
 from veil.report.wording import date, number, signed, some_of, value
 
-COLUMNS, PAIRS, VALUES, CURVES = 10, 4, 10, 8
+COLUMNS, PAIRS, BY_GROUP, VALUES, CURVES = 10, 4, 4, 10, 8
 TOGETHER = "other small groups"
 UNKNOWN = "unknown value"
 READ_OFF = (
@@ -35,9 +35,61 @@ def effect_figures(run: Record) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for index, column in enumerate(columns):
         found[f"effect-{index}"] = _drawn(column, effects, span)
-    for index, pair in enumerate((effects.get("pairs") or [])[:PAIRS]):
+    of_groups, others = _split_pairs(run, effects)
+    for index, pair in enumerate(of_groups[:BY_GROUP]):
+        found[f"by-group-{index}"] = _pair(pair, effects["curves"])
+    for index, pair in enumerate(others[:PAIRS]):
         found[f"pair-{index}"] = _pair(pair, effects["curves"])
     return found
+
+
+def _group_columns(run: Record) -> list[str]:
+    """The columns that make the groups, as the run was asked; the target, which no model sees, is left out."""
+    config = run.get("config") or {}
+    asked = config.get("group") or []
+    return [name for name in ([asked] if isinstance(asked, str) else asked) if name != config.get("target")]
+
+
+def _split_pairs(run: Record, effects: Record) -> tuple[list[Record], list[Record]]:
+    """Pairs with a column of the groups, which stands first, and the others; those that matter most come first."""
+    groups = set(_group_columns(run))
+    of_groups: list[Record] = []
+    others: list[Record] = []
+    for pair in effects.get("pairs") or []:
+        if groups.isdisjoint(pair["columns"]):
+            others.append(pair)
+        else:
+            of_groups.append(pair if pair["columns"][0] in groups else _turned(pair))
+    return of_groups, others
+
+
+def _turned(pair: Record) -> Record:
+    """The same pair with its columns the other way round."""
+    turned = {**pair, **{name: list(reversed(pair[name])) for name in ("columns", "levels")}}
+    return {**turned, "effects": [[list(line) for line in zip(*table, strict=True)] for table in pair["effects"]]}
+
+
+def _by_group(run: Record, effects: Record) -> str | None:
+    """What changes from group to group, in one sentence; None where the run names no column of groups."""
+    groups = _group_columns(run)
+    seen = {one["column"] for one in effects["columns"]}.union(*(pair["columns"] for pair in effects["pairs"]))
+    own = [name for name in groups if name in seen]
+    if not groups:
+        return None
+    if not own:
+        return (
+            f"The model does not see {some_of(groups)}: every column has the same effect in every group. What differs "
+            "between groups are the values in their columns, and how much their errors counted in training."
+        )
+    if _split_pairs(run, effects)[0]:
+        return (
+            f"Beside the effect of {some_of(own)} alone, these columns have another effect in each group. A value is "
+            "added for people of that group, beyond what both columns add alone."
+        )
+    return (
+        f"Every column has the same effect in every group; {some_of(own)} adds its own effect. With more rows or a "
+        "larger ε, columns get an effect for each group."
+    )
 
 
 def learned(run: Record) -> dict[str, Any] | None:
@@ -55,6 +107,7 @@ def learned(run: Record) -> dict[str, Any] | None:
         "released model alone: they read no rows and cost no ε. "
         f"{BAND if _knows_noise(effects) else 'Part of each effect is noise.'} A missing "
         "number counts as the middle between the column's bounds, unless the model learned otherwise.",
+        "by_group": _by_group(run, effects),
         "not_covered": READ_OFF if effects["from_rows"] else None,
         "columns": len(effects["columns"]),
         "pairs": len(effects["pairs"]),
