@@ -424,6 +424,11 @@ class Problem:
         """Whether a function that Veil does not know puts rows together into batches."""
         return isinstance(self.source, ItemRows) and not isinstance(self.source.collate, Collate)
 
+    @property
+    def own_draws(self) -> bool:
+        """Whether reading a row takes random numbers from a generator that Veil cannot seed."""
+        return isinstance(self.source, ItemRows) and self.source.own_draws
+
     def strata(self) -> Strata:
         """Row ids by cell; a row that was taken out leaves a hole, so nobody else is drawn differently.
 
