@@ -235,3 +235,8 @@ def test_a_transform_sees_one_row_at_a_time() -> None:
 def test_no_view_is_refused() -> None:
     with pytest.raises(InputError, match="at least one view"):
         Augmented(F.cross_entropy, shaken, views=0)
+
+
+def test_a_transform_that_makes_other_numbers_of_rows_is_refused() -> None:
+    with pytest.raises(InputError, match="it must keep their number"):
+        veil.fit(small(), PROBLEM, loss=Augmented(F.cross_entropy, lambda rows: rows.repeat(2, 1, 1, 1)), **SETTINGS)

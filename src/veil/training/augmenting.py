@@ -64,7 +64,12 @@ class Augmented:
                     begin(known, view)
                     # A copy: a transform that works in place would write into the rows themselves.
                     seen.append(self.transform(mapped(inputs, partial(_copied, row=row))))
-        return joined(seen)
+        views = joined(seen)
+        count = len(next(tensors(views)))
+        require(
+            count == len(seen), f"the transform makes {count} rows of {len(seen)}: it must keep the first dimension"
+        )
+        return views
 
 
 def _copied(part: Tensor, row: int) -> Tensor:
