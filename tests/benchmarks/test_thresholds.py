@@ -52,4 +52,4 @@ def test_a_failing_build_says_so_and_keeps_the_history(
 def test_the_file_names_suites_that_exist() -> None:
     named = {threshold.suite for threshold in read_thresholds()}
     assert all(hasattr(importlib.import_module(f"benchmarks.{name}"), "run") for name in named)
-    assert named == {"startup", "loop", "planning"}
+    assert named == {"startup", "loop", "planning", "architectures"}

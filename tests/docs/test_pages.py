@@ -133,5 +133,5 @@ def test_the_page_on_a_model_of_one_s_own_runs_from_five_lines_to_lora(
         exec(block, space)
         if "run = " in block:
             assert space["run"].certificate.epsilon <= 2.0 + 1e-6  # type: ignore[attr-defined]
-    assert len(blocks) == 11
+    assert len(blocks) == 12
     assert len(capsys.readouterr().out.splitlines()) >= 2

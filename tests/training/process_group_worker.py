@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -18,17 +19,31 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch.utils.data import Dataset
 
 from tests.methods.method_cases import small_problem
 from tests.training.small_models import WORDS, Encoder
 from veil.plans import Settings
 from veil.problem import Problem
-from veil.training import Callback, StepReport, fit
+from veil.training import Augmented, Callback, StepReport, fit
+from veil.training.losses import row_losses
 from veil.training.process_group import ProcessGroup
 
-METHODS = ("dp-sgd", "asc", "ino-sgd", "fdpg", "adaptive-clip", "dpsur", "text-dp-sgd", "text-asc", "people-dp-sgd")
+METHODS = (
+    "dp-sgd",
+    "asc",
+    "ino-sgd",
+    "fdpg",
+    "adaptive-clip",
+    "dpsur",
+    "text-dp-sgd",
+    "text-asc",
+    "people-dp-sgd",
+    "views-dp-sgd",
+)
 SETTINGS = Settings.checked(
     epsilon=1.0,
     delta=1e-4,
@@ -46,8 +61,8 @@ NOTICE = 20.0
 class Start:
     """What a group does.
 
-    `methods` are names, or `text-NAME` for sentences of different lengths and `people-NAME` for people with different
-    numbers of rows in place of a table.
+    `methods` are names, or `text-NAME` for sentences of different lengths, `people-NAME` for people with different
+    numbers of rows and `views-NAME` for random views of a data set with random transforms, in place of a table.
 
     `dying` is the rank that ends without a word; `edited` the rank whose copy of the rows has another number in it.
     """
@@ -83,6 +98,25 @@ def people() -> Problem:
     return Problem.from_arrays(rows.inputs, rows.targets, groups, people=names, rows_per_person=12)
 
 
+def shaken(rows: torch.Tensor) -> torch.Tensor:
+    """Random views, by generators of torch, numpy and Python."""
+    of_numpy = float(np.random.rand())  # noqa: NPY002 (as transforms do)
+    return rows * (1 + 0.3 * random.random()) + 0.3 * of_numpy + 0.3 * torch.randn_like(rows)
+
+
+class Shaken(Dataset[tuple[torch.Tensor, int]]):
+    """The rows of a table, each somewhat different whenever it is read."""
+
+    def __init__(self, rows: Problem) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        return shaken(self.rows.inputs[row]), int(self.rows.targets[row])
+
+
 def train(start: Start) -> None:
     """What each process of the group does."""
     out = Path(start.out)
@@ -94,14 +128,16 @@ def train(start: Start) -> None:
     for name in start.methods:
         torch.manual_seed(rank)  # processes that begin with other weights must end with the same
         text = name.startswith("text-")
-        of_people = name.startswith("people-")
+        views = name.startswith("views-")
+        rows = {"text": sentences, "people": people, "views": lambda: Problem.from_dataset(Shaken(problem))}
         model = (
             Encoder() if text else torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
         )
         run = fit(
             model,
-            sentences() if text else people() if of_people else problem,
-            method=name.removeprefix("text-").removeprefix("people-"),
+            rows.get(name.partition("-")[0], lambda: problem)(),
+            method=name.removeprefix("text-").removeprefix("people-").removeprefix("views-"),
+            loss=Augmented(row_losses, shaken, views=2) if views else row_losses,
             out=out / name,
             resume=start.resume,
             callbacks=[Dies()] if rank == start.dying else [],

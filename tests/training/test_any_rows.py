@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,60 @@ def test_token_ids_on_disk_of_any_kind_reach_the_model_as_whole_numbers(kind: ty
     if kind != np.uint8:  # torch looks up no bytes
         assert veil.fit(model, problem, evaluation=problem, **SETTINGS).metrics is not None
     assert torch.equal(problem.batch(np.arange(7))[0].long(), TOKENS[:7])
+
+
+class NextToken(nn.Sequential):
+    def __init__(self, words: int) -> None:
+        super().__init__(nn.Embedding(words, 4), nn.Linear(4, words))
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.int64])
+def test_windows_of_tokens_on_disk_train_as_those_in_memory(kind: type, tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, WORDS, 60 * 5 + 3).astype(kind)
+    tokens.tofile(tmp_path / "tokens.bin")
+    trained = []
+    for given in (np.memmap(tmp_path / "tokens.bin", kind, "r"), tokens):
+        problem = Problem.from_tokens(given, 4, ["a", "b", "b"] * 20, vocabulary=WORDS)
+        torch.manual_seed(0)
+        run = veil.fit(NextToken(WORDS), problem, evaluation=problem, **SETTINGS)
+        trained.append((run.metrics, *(parameter.detach() for parameter in run.model.parameters())))
+        inputs, targets = problem.batch(np.array([0, 59]))
+        assert inputs.tolist() == [tokens[:4].tolist(), tokens[295:299].tolist()]
+        assert targets.tolist() == [tokens[1:5].tolist(), tokens[296:300].tolist()], "no token is in two rows"
+        assert targets.dtype == torch.int64
+    assert trained[0][0] is not None
+    assert trained[0][0].by_group == trained[1][0].by_group
+    assert all(map(torch.equal, trained[0][1:], trained[1][1:]))
+
+
+def test_targets_on_disk_are_never_read_as_a_whole(tmp_path: Path) -> None:
+    """A file of 16 MiB, whose targets as int64 would take 64: less than an eighth of that is held at any time."""
+    count = 1 << 23
+    tokens = np.memmap(tmp_path / "tokens.bin", np.uint16, "w+", shape=(count,))
+    tokens[:: 1 << 16] = 7
+    tracemalloc.start()
+    problem = Problem.from_tokens(np.memmap(tmp_path / "tokens.bin", np.uint16, "r"), window=1023, vocabulary=8)
+    problem.batch(np.arange(12))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(problem) == count // 1024
+    assert most < count * 8 // 8
+    # What torch holds is not traced: the targets are the file itself, in its own kind of number.
+    assert problem.targets.dtype == torch.uint16
+    assert not problem.targets.is_contiguous(), "a view of windows, not a copy of them"
+
+
+def test_targets_on_disk_that_are_no_classes_are_refused(tmp_path: Path) -> None:
+    tokens = np.memmap(tmp_path / "tokens.bin", np.int32, "w+", shape=(100,))
+    with pytest.raises(InputError, match="single value"):
+        Problem.from_tokens(tokens, 4)
+    tokens[:] = np.arange(100)
+    with pytest.raises(InputError, match="not one of the classes 0 to 49"):
+        Problem.from_tokens(tokens, 4, vocabulary=50)
+    with pytest.raises(InputError, match="a window of 100 takes 101"):
+        Problem.from_tokens(tokens, 100)
+    with pytest.raises(InputError, match="whole numbers in one dimension"):
+        Problem.from_tokens(tokens.reshape(10, 10), 4)
 
 
 def test_each_target_of_a_row_counts_once_in_its_group() -> None:

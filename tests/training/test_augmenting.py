@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +12,20 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import veil
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
+from veil.foundation.row_draws import begin_step, end_steps
 from veil.gradients import GradientEngine, GradientError
+from veil.plans.plan import OWN_DRAWS
 from veil.problem import Problem
 from veil.training import Augmented
 from veil.training.callbacks import Callback
-from veil.training.losses import as_row_losses
+from veil.training.losses import Compared, as_row_losses
 
 ROWS = 48
 GENERATOR = torch.Generator().manual_seed(0)
@@ -38,15 +45,26 @@ def shaken(images: Tensor) -> Tensor:
     return flipped + 0.1 * torch.randn_like(images)
 
 
+class Kept:
+    """A transform that remembers the views it made, in order."""
+
+    def __init__(self, transform: Callable[[Tensor], Tensor] = shaken) -> None:
+        self.transform, self.views = transform, list[Tensor]()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        self.views.append(self.transform(images))
+        return self.views[-1]
+
+
 @pytest.mark.parametrize("views", [1, 2, 4])
 @pytest.mark.parametrize("rows", [1, 4, 6])
 def test_the_gradient_of_a_row_is_the_mean_over_its_views(views: int, rows: int) -> None:
-    model, batch = small(), PROBLEM.batch(np.arange(rows))
-    loss = as_row_losses(Augmented(F.cross_entropy, shaken, views), model, PROBLEM)
-    torch.manual_seed(5)
+    model, batch, kept = small(), PROBLEM.batch(np.arange(rows)), Kept()
+    loss = as_row_losses(Augmented(F.cross_entropy, kept, views), model, PROBLEM)
+    kept.views.clear()
     found = GradientEngine(model, loss).gradients(batch)
-    torch.manual_seed(5)
-    seen = shaken(batch[0].repeat_interleave(views, 0)).view(rows, views, 1, 6, 6)
+    seen = torch.cat(kept.views)[: rows * views].view(rows, views, 1, 6, 6)
+    assert len(seen.flatten(0, 1).unique(dim=0)) == rows * views, "every view is another one"
     for row in range(rows):
         targets = batch[1][row].expand(views)
         wanted = torch.autograd.grad(F.cross_entropy(model(seen[row]), targets), list(model.parameters()))
@@ -107,15 +125,118 @@ def test_random_transforms_of_a_data_set_are_the_same_in_a_resumed_run(tmp_path:
     assert not torch.allclose(weights(plain), weights(resumed))
 
 
+def of_all(images: Tensor) -> Tensor:
+    """Random numbers of torch, numpy and Python."""
+    of_numpy = float(np.random.rand())  # noqa: NPY002 (as transforms do)
+    return images * (1 + 0.1 * random.random()) + 0.1 * of_numpy + 0.1 * torch.randn_like(images)
+
+
+class Drawing(Dataset[tuple[Tensor, int]]):
+    """A data set whose transform takes its random numbers from wherever it can."""
+
+    def __init__(self, transform: Callable[[Tensor], Tensor] = of_all) -> None:
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        return self.transform(PROBLEM.batch(np.array([row]))[0])[0], row % 2
+
+
+@pytest.mark.parametrize("method", ["dp-sgd", "ino-sgd"])
+def test_micro_batches_have_the_views_of_the_whole_batch(method: str) -> None:
+    """ino-sgd weighs rows by each other, so its micro-batches take two rounds."""
+    trained = []
+    for micro_batch in (None, 4):
+        model, settings = small(), {**SETTINGS, "method": method, "micro_batch": micro_batch}
+        veil.fit(model, Problem.from_dataset(Drawing()), loss=Augmented(F.cross_entropy, of_all, views=2), **settings)
+        trained.append(weights(model))
+    torch.testing.assert_close(trained[0], trained[1], rtol=1e-5, atol=1e-6)
+
+
+def views_of(rows: NDArray[np.int64], problem: Problem, loss: Any) -> dict[int, Tensor]:
+    """The inputs that a model is given for each row, by its number."""
+    given: list[Tensor] = []
+
+    class Watch(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            given.append(images.clone())
+            return images.flatten(1)[:, :2]
+
+    loss(Watch(), problem.batch(rows))
+    return dict(zip(rows.tolist(), given[0].unflatten(0, (len(rows), -1)), strict=True))
+
+
+@pytest.mark.parametrize("rows", [PROBLEM, Problem.from_dataset(Drawing())], ids=["tensor", "data set"])
+def test_a_row_that_is_taken_out_leaves_the_views_of_the_others_as_they_were(rows: Problem) -> None:
+    loss = Augmented(Compared(partial(F.cross_entropy, reduction="none")), of_all, views=2)
+    begin_step(Seed.from_int(3), 4)
+    whole = views_of(np.arange(12), rows, loss)
+    without = views_of(np.delete(np.arange(12), 5), rows, loss)
+    begin_step(Seed.from_int(3), 5)
+    later = views_of(np.arange(12), rows, loss)
+    end_steps()
+    assert sorted(without) == [row for row in whole if row != 5]
+    for row, views in without.items():
+        assert torch.equal(views, whole[row])
+        assert not torch.equal(views, later[row])
+
+
+def test_views_leave_the_generators_where_they_stood() -> None:
+    batch = Problem.from_dataset(Drawing()).batch(np.arange(6))
+    torch.manual_seed(1)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002 (as transforms do)
+    Augmented(lambda model, batch: batch[0].flatten(1).sum(1), of_all, views=2)(nn.Identity(), batch)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (np.random.get_state()[1].tolist(), random.getstate())  # noqa: NPY002 (as transforms do)
+
+
+class Hidden:
+    """A transform with a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(0)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return images + float(self.generator.normal())
+
+
+class HiddenModel(nn.Sequential):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images * (1 + np.random.rand()))  # noqa: NPY002 (as transforms do)
+
+
+@pytest.mark.parametrize("transform", [Hidden(), of_all], ids=["own generator", "common generators"])
+def test_a_data_set_with_a_generator_of_its_own_is_named_on_the_certificate(transform: Any) -> None:
+    rows = Problem.from_dataset(Drawing(transform))
+    run = veil.fit(small(), rows, loss=F.cross_entropy, **SETTINGS)
+    assert (OWN_DRAWS in run.certificate.not_covered) == isinstance(transform, Hidden)
+
+
+def test_a_model_or_a_transform_with_a_generator_of_its_own_is_refused() -> None:
+    for model, transform in ((small(), Hidden()), (HiddenModel(*small()), of_all)):
+        with pytest.raises(GradientError, match="draw random numbers from torch's own generator"):
+            veil.fit(model, PROBLEM, loss=Augmented(F.cross_entropy, transform, 2), **SETTINGS)
+
+
 def blended(images: Tensor) -> Tensor:
     return 0.5 * images + 0.5 * images.flip(0)
 
 
-def test_a_transform_that_mixes_rows_is_refused() -> None:
-    with pytest.raises(GradientError, match="cannot be trained row by row"):
-        veil.fit(small(), PROBLEM, loss=Augmented(F.cross_entropy, blended, 2), **SETTINGS)
+def test_a_transform_sees_one_row_at_a_time() -> None:
+    """One that would mix the rows of a batch changes nothing."""
+    mixing, plain = small(), small()
+    veil.fit(mixing, PROBLEM, loss=Augmented(F.cross_entropy, blended), **SETTINGS)
+    veil.fit(plain, PROBLEM, loss=F.cross_entropy, **SETTINGS)
+    torch.testing.assert_close(weights(mixing), weights(plain))
 
 
 def test_no_view_is_refused() -> None:
     with pytest.raises(InputError, match="at least one view"):
         Augmented(F.cross_entropy, shaken, views=0)
+
+
+def test_a_transform_that_makes_other_numbers_of_rows_is_refused() -> None:
+    with pytest.raises(InputError, match="it must keep their number"):
+        veil.fit(small(), PROBLEM, loss=Augmented(F.cross_entropy, lambda rows: rows.repeat(2, 1, 1, 1)), **SETTINGS)

@@ -1,6 +1,7 @@
 """A model that lives elsewhere is trained there: no tensor of the CPU meets its own, and the result is the same.
 
-There is no GPU here: `elsewhere` stands for one. Noise is drawn on the CPU, from the same stream on every device.
+Where there is no GPU, `elsewhere` stands for one; tests over `DEVICES` run on those that are present. Noise is drawn on
+the CPU, from the same stream on every device.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.training.elsewhere import DEVICE, Elsewhere, There
 from tests.training.small_models import WORDS, Encoder
 from veil.errors import InputError
 from veil.problem import Problem
+from veil.training import Augmented
 
 ROWS = 60
 SETTINGS: dict[str, Any] = {"epsilon": 2.0, "steps": 5, "batch_size": 12, "seed": 3}
@@ -39,6 +41,13 @@ def weights(model: nn.Module) -> Tensor:
 
 CASES = {"table": (mlp, TABLE), "text": (Encoder, TEXT), "sentences": (Encoder, SENTENCES)}
 METHODS = ["dp-sgd", "asc", "adaptive-clip", "auto-s", "dp-is-sgd", "fdpg", "dpsur", "ino-sgd", "erm", "gdro"]
+
+
+DEVICES = [
+    "cpu",
+    *(["cuda"] if torch.cuda.is_available() else []),
+    *(["mps"] if torch.backends.mps.is_available() else []),
+]
 
 
 def trained(case: str, device: str | None, **settings: Any) -> nn.Module:
@@ -67,6 +76,38 @@ def test_a_step_makes_no_tensor_of_the_cpu_that_meets_a_model_elsewhere(case: st
         model = trained(case, str(DEVICE), **settings)
     assert all(isinstance(parameter.data, There) for parameter in model.parameters())
     assert torch.allclose(weights(model), wanted, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::veil.gradients.FallbackWarning")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [
+        ("table", {"method": "dp-sgd"}),
+        ("table", {"method": "asc", "micro_batch": 4}),
+        ("text", {"method": "dp-sgd", "optimizer": "adam"}),
+        ("sentences", {"method": "asc"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+def test_every_device_gives_the_same_model(case: str, settings: dict[str, Any], device: str) -> None:
+    model = trained(case, device, **settings)
+    assert {parameter.device.type for parameter in model.parameters()} == {device}
+    assert torch.allclose(weights(model).cpu(), weights(trained(case, None, **settings)), atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_views_and_optimizers_of_a_user_work_on_every_device(device: str) -> None:
+    torch.manual_seed(0)
+    model = mlp().to(device)
+    loss = Augmented(F.cross_entropy, lambda rows: rows + 0.1 * torch.randn_like(rows), views=2)
+    assert veil.fit(model, TABLE, loss=loss, method="dp-sgd", **SETTINGS).certificate.private
+    session = veil.session(model, TABLE, method="dp-sgd", **SETTINGS)
+    session.use(torch.optim.Adam(model.parameters()))
+    for inputs, targets in session:
+        assert inputs.device.type == targets.device.type == device
+        session.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+    assert session.finish().certificate.private
 
 
 def test_only_a_number_per_row_is_brought_back_in_a_step() -> None:

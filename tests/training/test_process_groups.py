@@ -19,14 +19,20 @@ import torch
 import torch.distributed as dist
 
 from tests.launching import NO_CONNECTION, ROOT, TRIES, finished
+from tests.methods.method_cases import small_problem
 from tests.training.process_group_worker import METHODS, Start
+from veil import methods
 from veil.accounting import Relation
 from veil.bounding import Clip
+from veil.foundation.randomness import Seed
+from veil.foundation.row_draws import end_steps
 from veil.gradients import GradientEngine
 from veil.problem import Problem
 from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
 from veil.training import process_group
+from veil.training.loop import Loop
+from veil.training.losses import row_losses
 from veil.training.process_group import ProcessGroup
 
 Group = Callable[..., tuple[list[int], str]]
@@ -178,6 +184,21 @@ def test_processes_with_and_without_rows_exchange_numbers_of_one_kind(monkeypatc
     found = [ProcessGroup(rank, 2).bounded_sum(release, engine, problem, np.arange(5)) for rank in (0, 1)]
     assert sent[0].dtype == sent[1].dtype
     assert found[0].per_row.losses.dtype == found[1].per_row.losses.dtype
+
+
+def test_processes_draw_dropout_apart() -> None:
+    """Rows at equal places of two processes would share a mask, and a removed row would change which rows do."""
+    problem = small_problem()
+    plan = methods.plan(problem, "dp-sgd", epsilon=1.0, steps=2, batch_size=12)
+    drawn = []
+    for group in (process_group.ALONE, ProcessGroup(0, 2), ProcessGroup(1, 2)):
+        loop = Loop(torch.nn.Linear(4, 2), problem, plan, row_losses, Seed.from_int(1), None, processes=group)
+        with torch.random.fork_rng(devices=[]):
+            loop.prepare(0)
+            drawn.append(torch.nn.functional.dropout(torch.ones(64)))
+    end_steps()
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[1], drawn[2])
 
 
 def test_a_process_alone_is_a_group_of_one_that_leads_and_agrees_with_itself() -> None:

@@ -295,6 +295,8 @@ def test_an_optimizer_that_does_not_fit_is_refused_before_a_batch(tmp_path: Path
         session.use(torch.optim.SGD(small_net().parameters(), lr=0.1))
     with pytest.raises(InputError, match="LBFGS computes a gradient several times"):
         session.use(torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(InputError, match="SparseAdam takes sparse gradients"):
+        session.use(torch.optim.SparseAdam(model.parameters()))
     kept = veil.session(small_net(), problem, out=tmp_path / "run", **OWN)
     with pytest.raises(InputError, match="cannot be resumed: omit out"):
         kept.use(torch.optim.SGD(model.parameters(), lr=0.1))

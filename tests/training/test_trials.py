@@ -18,6 +18,7 @@ from veil.gradients import GradientError
 from veil.models.applying import apply
 from veil.problem import Problem
 from veil.training.callbacks import Callback, StepReport
+from veil.training.losses import row_losses
 
 GROUPS = [GroupSpec("large", 300), GroupSpec("small", 60, angle=1.0)]
 SETTINGS: dict[str, Any] = {"method": "dp-sgd", "epsilon": 1.0, "steps": 4, "batch_size": 40, "seed": 4}
@@ -290,3 +291,32 @@ def test_frozen_batch_norm_stays_frozen_when_a_run_measures_its_model() -> None:
     assert model.training
     assert not model[1].training
     assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("loss", [row_losses, F.cross_entropy], ids=["usual", "given"])
+def test_a_model_in_half_precision_is_refused_by_its_precision(tmp_path: Path, kind: torch.dtype, loss: Any) -> None:
+    problem, model = Problem.from_arrays(torch.randn(40, 3), [0, 1] * 20), nn.Linear(3, 2).to(kind)
+    with pytest.raises(InputError, match=r"is in b?float16 \(weight\), too imprecise .* model\.float\(\)"):
+        veil.fit(model, problem, loss=loss, out=tmp_path / "run", epsilon=1.0, steps=2)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_model_without_values_is_refused(tmp_path: Path, device: str | None) -> None:
+    problem, model = Problem.from_arrays(torch.randn(40, 3), [0, 1] * 20), nn.Linear(3, 2, device="meta")
+    with pytest.raises(InputError, match="on the meta device, so its weights have no values"):
+        veil.fit(model, problem, device=device, out=tmp_path / "run", epsilon=1.0, steps=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_sparse_gradients_of_an_embedding_make_no_difference() -> None:
+    """With noise every value is set, so the sum is dense."""
+    tokens = torch.randint(0, 9, (40, 4), generator=torch.Generator().manual_seed(0))
+    problem, trained = Problem.from_arrays(tokens, [0, 1] * 20), []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(9, 3, sparse=sparse), nn.Flatten(), nn.Linear(12, 2))
+        veil.fit(model, problem, epsilon=1.0, steps=3, batch_size=10, seed=1)
+        trained.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    assert torch.equal(trained[0], trained[1])

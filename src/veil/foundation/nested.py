@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 Nested: TypeAlias = Any
@@ -26,7 +27,6 @@ def tensors(nested: Nested) -> Iterator[Tensor]:
 def mapped(nested: Nested, function: Callable[[Tensor], Any]) -> Nested:
     """The same with every tensor replaced by `function` of it; anything else stays as it is.
 
-    >>> import torch
     >>> mapped({"x": torch.zeros(3, 2), "name": "a"}, len)
     {'x': 3, 'name': 'a'}
     """
@@ -39,3 +39,13 @@ def mapped(nested: Nested, function: Callable[[Tensor], Any]) -> Nested:
     if isinstance(nested, tuple | list):
         return type(nested)(mapped(value, function) for value in nested)
     return nested
+
+
+def joined(parts: Sequence[Nested]) -> Nested:
+    """Nested tensors of the same structure as one, along the first dimension.
+
+    >>> joined([{"x": torch.zeros(1, 2)}, {"x": torch.ones(2, 2)}])["x"].shape
+    torch.Size([3, 2])
+    """
+    pieces = [iter(list(tensors(part))) for part in parts]
+    return mapped(parts[0], lambda _: torch.cat([next(piece) for piece in pieces]))

@@ -33,7 +33,7 @@ def _describe(purpose: str, step: int, stream: int | str) -> bytes:
     return len(name).to_bytes(4, "little") + name + int(step).to_bytes(8, "little") + kind + tail
 
 
-def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """The 64-bit finaliser of splitmix (variant 13), in place: every input bit reaches every output bit."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(0xBF58476D1CE4E5B9)
@@ -124,6 +124,6 @@ class Seed:
         uniforms = np.empty(lanes.shape)
         for start in range(0, len(lanes), _LANES_AT_ONCE):
             part = lanes[start : start + _LANES_AT_ONCE]
-            part = _mix(_mix(_mix(part + keys[0]) ^ keys[1]) + keys[2])
+            part = mixed(mixed(mixed(part + keys[0]) ^ keys[1]) + keys[2])
             np.multiply(part >> np.uint64(11), 2.0**-53, out=uniforms[start : start + _LANES_AT_ONCE])
         return uniforms.reshape(ids.shape)

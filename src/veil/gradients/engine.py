@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import veil.gradients.rules  # noqa: F401  (registers the layer rules)
+from veil.foundation.generators import random_state, set_random_state
 from veil.gradients.batches import count_rows, sliced
 from veil.gradients.contributions import Contribution
-from veil.gradients.generators import random_state, set_random_state
 from veil.gradients.memory import affordable_rows
 from veil.gradients.open_pass import OpenPass
 from veil.gradients.passes import Memory, Outcome, in_words, run, run_again

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 from torch.utils.hooks import RemovableHandle
 
+from veil.foundation.generators import random_state, set_random_state
 from veil.gradients.batches import detached
 from veil.gradients.contributions import Contribution, Rowwise, Space, merged
 from veil.gradients.fallback import per_row_gradients
-from veil.gradients.generators import random_state, set_random_state
 from veil.gradients.graphs import backward, leaves_before, read_graph, reject_checkpoints
 from veil.gradients.local import Watch, draws_random_numbers, owners, per_row_of_module
 from veil.gradients.recording import Recorder, Structures

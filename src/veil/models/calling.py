@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from veil.errors import InputError
+from veil.errors import InputError, require
 from veil.foundation.nested import Nested
 
 # What models of other packages call their scores.
@@ -79,6 +79,13 @@ def put_on(model: nn.Module, device: str | None) -> torch.device:
     >>> put_on(nn.Linear(1, 1), "cpu")
     device(type='cpu')
     """
+    # A plain tensor: a package may have tensors of its own there, which hold values.
+    empty = any(p.is_meta and type(p.data) is Tensor for p in model.parameters())
+    require(
+        not empty,
+        "the model is on the meta device, so its weights have no values: create it on a real device, or use "
+        'model.to_empty(device="cpu") and load weights',
+    )
     if device is None:
         return device_of(model)
     try:

@@ -73,6 +73,10 @@ FAST_NOISE = (
 METRICS = "Figures on evaluation rows: those rows were declared public."
 UNTRIED = "Whether model and loss keep rows separate: they do not accept synthetic rows, so this could not be tested."
 OWN_COLLATE = "Whether the collate function keeps rows separate: its result for a row must depend on that row alone."
+OWN_DRAWS = (
+    "Whether the random transforms of the data set keep rows separate: they draw from a generator of their own, which "
+    "cannot be started again for each row and step. Use those of torch, np.random or random."
+)
 OWN_LOOP = (
     "Whether the losses of the session's own loop keep rows separate: its torch calls outside the model were "
     "repeated with other rows; numbers taken out of torch (.item(), numpy) and anything kept from step to step were "

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from veil.errors import InputError, require
 from veil.foundation.nested import Nested, tensors
+from veil.foundation.row_draws import repeats
 from veil.problem.inputs import LOADER, is_loader
 from veil.problem.rows import Collate, ItemRows, numbers, sequence_paths
 
@@ -86,7 +87,9 @@ class DataSet:
             len(found) > 0 and all(part.ndim and len(part) == 1 for part in found),
             "the collate function must give tensors whose first dimension is the row",
         )
-        return ItemRows(self.items, self.of_item, collate, example)
+        put_together = collate
+        own_draws = not repeats(lambda: put_together([self.of_item(self.items[0])]))
+        return ItemRows(self.items, self.of_item, collate, example, own_draws)
 
     def columns(self, **wanted: Any) -> dict[str, Any]:
         """Targets, groups, owners and people of all rows; items are read once, if any of these is in them."""

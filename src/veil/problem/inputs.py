@@ -12,7 +12,18 @@ from torch import Tensor
 
 from veil.errors import InputError, require
 from veil.foundation.nested import tensors
-from veil.problem.rows import ArrayRows, Collate, ItemRows, NestedRows, Rows, numbers, ragged_paths, row_size, usable
+from veil.problem.rows import (
+    UNUSUAL,
+    ArrayRows,
+    Collate,
+    ItemRows,
+    NestedRows,
+    Rows,
+    numbers,
+    ragged_paths,
+    row_size,
+    usable,
+)
 
 LOADER = "a DataLoader draws batches, and here Veil draws them: give its data set, Problem.from_dataset(loader.dataset)"
 
@@ -38,6 +49,7 @@ def as_inputs(inputs: Any, targets: Any) -> Inputs:
     if listed and _ragged(inputs):
         return _items([numbers(row) for row in inputs])
     x = inputs.detach().cpu() if isinstance(inputs, Tensor) else torch.as_tensor(np.asarray(inputs))
+    x = x.to(torch.int64) if x.dtype in UNUSUAL else x
     x = _finite(x[:, None] if x.ndim == 1 else x)
     return Inputs(x, None, len(x), tuple(x.shape[1:]))
 

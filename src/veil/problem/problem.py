@@ -212,8 +212,9 @@ class Problem:
 
         `inputs` is an array or a tensor whose first dimension is the row; a dict or a tuple of these, for models with
         several inputs; or a list of rows of different lengths, which are padded batch by batch (`veil.problem.Collate`
-        says how). `targets` has one class or number per row, one class per place of a row (−100: does not count), or
-        with `task="multi-label"` 0 or 1 for each label.
+        says how). Memory maps of two dimensions or more stay on disk, as inputs and as one class per place. `targets`
+        has one class or number per row, one class per place of a row (−100: does not count), or with
+        `task="multi-label"` 0 or 1 for each label.
 
         `groups` is one label per row, or a mapping of attributes that are crossed. With `Memberships` groups overlap: a
         row is then drawn and bounded with the smallest group it is in, and counts towards every group it is in when a
@@ -369,6 +370,42 @@ class Problem:
             source = source.only(made.inputs[:, 0].numpy())
         return replace(made, inputs=torch.empty(0), source=source, public=public, several=several)
 
+    @classmethod
+    def from_tokens(
+        cls, tokens: NDArray[Any], window: int, groups: Any = None, *, vocabulary: int | None = None, **facts: Any
+    ) -> Problem:
+        """A problem of predicting each next token, over windows of one long sequence.
+
+        A row is a window of `window` + 1 tokens: all but the last are its inputs, all but the first its targets. No
+        token is in two rows; those that do not fill the last row are left out. The unit of privacy is a window, unless
+        `people` says whose text each of them is. A memory map stays on disk.
+
+        Args:
+            tokens: Numbers of the tokens in one dimension, such as `np.memmap("train.bin", np.uint16, "r")`.
+            window: How many tokens the model sees, at least 1.
+            groups: One label per window, or a mapping of attributes that are crossed.
+            vocabulary: How many tokens there are. By default one more than the largest that occurs, and the certificate
+                says that this was read off the rows.
+            facts: `owners`, `budgets`, `group_sizes`, `people` and others, as for `from_arrays`.
+
+        Returns:
+            The problem.
+
+        Raises:
+            InputError: The tokens are not whole numbers in one dimension, or fill no window.
+
+        >>> Problem.from_tokens(np.arange(10), window=4).batch(np.array([1]))
+        (tensor([[5, 6, 7, 8]]), tensor([[6, 7, 8, 9]]))
+        """
+        flat = getattr(tokens, "ndim", 0) == 1 and tokens.dtype.kind in "iu"
+        require(flat, "tokens must be an array of whole numbers in one dimension, such as np.memmap(file, np.uint16)")
+        require(window >= 1, f"window is {window}: it must be at least 1 token")
+        rows = len(tokens) // (window + 1)
+        require(rows > 0, f"there are {len(tokens)} tokens: a window of {window} takes {window + 1}")
+        windows = tokens[: rows * (window + 1)].reshape(rows, window + 1)
+        classes = None if vocabulary is None else range(vocabulary)
+        return cls.from_arrays(windows[:, :-1], windows[:, 1:], groups, classes=classes, **facts)
+
     def with_classes_read(self) -> Problem:
         """The same, for classes that were given but had been read off rows before: the certificate says so.
 
@@ -423,6 +460,11 @@ class Problem:
     def collated_by_user(self) -> bool:
         """Whether a function that Veil does not know puts rows together into batches."""
         return isinstance(self.source, ItemRows) and not isinstance(self.source.collate, Collate)
+
+    @property
+    def own_draws(self) -> bool:
+        """Whether reading a row takes random numbers from a generator that Veil cannot seed."""
+        return isinstance(self.source, ItemRows) and self.source.own_draws
 
     def strata(self) -> Strata:
         """Row ids by cell; a row that was taken out leaves a hole, so nobody else is drawn differently.

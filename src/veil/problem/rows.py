@@ -15,15 +15,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
-from torch.utils.data import Subset
+from torch.utils.data import Subset, TensorDataset
 
 from veil.errors import InputError, require
 from veil.foundation.nested import Nested, mapped, tensors
+from veil.foundation.row_draws import drawn_by_row
 
 # The key under which a dict of padded sequences says which of their places are real.
 MASK = "attention_mask"
 # Targets at padded places: torch's losses leave them out.
 IGNORED = -100
+# Whole numbers that layers of torch do not take.
+UNUSUAL = (torch.uint16, torch.uint32, torch.uint64, torch.int16)
 # Lengths of synthetic sequences, so that some are padded and some are not.
 _MADE_UP_LENGTHS = (4, 7, 5, 7, 6)
 
@@ -78,19 +81,29 @@ class ArrayRows:
 class ItemRows:
     """Rows that are asked for one by one (a list, a torch Dataset) and put together into a batch by `collate`.
 
-    `of_item` is what the model is given of an item; `example` is a batch that shows the shapes.
+    `of_item` is what the model is given of an item; `example` is a batch that shows the shapes. Random
+    generators start again for each item (`foundation.row_draws`); `own_draws` says that making one takes random numbers
+    from elsewhere.
     """
 
     items: Any
     of_item: Callable[[Any], Any]
     collate: Callable[[list[Any]], Nested]
     example: Nested = field(repr=False, compare=False)
+    own_draws: bool = False
 
     def take(self, rows: NDArray[np.int64]) -> Nested:
         """Some rows, put together."""
         if len(rows) == 0:
             return mapped(self.example, lambda part: part[:0])
-        return self.collate([self.of_item(item) for item in fetched(self.items, rows)])
+        if draws_nothing(self.items):
+            return self.collate([self.of_item(item) for item in fetched(self.items, rows)])
+        found = []
+        with drawn_by_row() as begin:
+            for place, row in enumerate(rows.tolist()):
+                begin(row, 0)
+                found.append(self.of_item(fetched(self.items, rows[place : place + 1])[0]))
+        return self.collate(found)
 
     def only(self, rows: NDArray[np.int64]) -> ItemRows:
         """Some of the rows, which are asked for later as before."""
@@ -128,6 +141,20 @@ class ItemRows:
     def _made_up_item(self, length: int, generator: Generator) -> Any:
         assert isinstance(self.collate, Collate)
         return self.collate.resized(self.collate.single(self.example), length, generator)
+
+
+def draws_nothing(items: Any) -> bool:
+    """Whether items are known to be as they are, so that they may be asked for together.
+
+    >>> draws_nothing([1, 2]), draws_nothing(Subset(TensorDataset(torch.zeros(2)), [1]))
+    (True, True)
+    """
+    if isinstance(items, Subset):
+        return draws_nothing(items.dataset)
+    if isinstance(items, list | tuple | np.ndarray | Tensor | TensorDataset):
+        return True
+    # A table of Hugging Face's datasets: it has no transform unless its format is one.
+    return type(items).__module__.startswith("datasets.") and getattr(items, "format", {}).get("type") != "custom"
 
 
 def made_up_lengths(count: int) -> list[int]:
@@ -313,7 +340,7 @@ def usable(values: Tensor | NDArray[Any]) -> Tensor:
     """As models take it: floats in the default precision, whole numbers of unusual kinds as int64."""
     # A copy of what numpy holds: torch warns of memory that must not be written to.
     found = values.detach() if isinstance(values, Tensor) else torch.tensor(values)
-    if found.dtype in (torch.uint16, torch.uint32, torch.uint64, torch.int16):
+    if found.dtype in UNUSUAL:
         return found.to(torch.int64)
     return found.to(torch.get_default_dtype()) if found.is_floating_point() else found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from torch import Tensor
 from veil.errors import InputError, require
 from veil.problem.rows import IGNORED
 
+# How many values of a file are looked at together: some megabytes.
+_AT_ONCE = 1 << 21
 Task = Literal["classification", "regression", "multi-label"]
 
 
@@ -24,6 +27,8 @@ def as_targets(
         not isinstance(targets, Mapping),
         "the targets are a dict: give several targets as columns, shape (rows, targets), and a loss that splits them",
     )
+    if isinstance(targets, np.memmap) and targets.ndim > 1 and task == "classification":
+        return _on_disk(targets, classes)
     values = _array(targets)
     if values.ndim == 2 and values.shape[1] == 1 and task != "multi-label":
         values = values[:, 0]  # a column
@@ -94,16 +99,34 @@ def _labels(values: NDArray[Any], classes: Sequence[Any] | None) -> tuple[Tensor
 
 def _by_place(values: NDArray[Any], classes: Sequence[Any] | None) -> tuple[Tensor, tuple[str, ...]]:
     """One class for each place of a row (a token), written as 0, 1, 2, …; −100 for a place that does not count."""
+    names = _places_checked(values, classes)
+    return torch.from_numpy(values.astype(np.int64)), names
+
+
+def _on_disk(values: np.memmap[Any, Any], classes: Sequence[Any] | None) -> tuple[Tensor, tuple[str, ...]]:
+    """The same for a file: it is read once, in pieces, to check it; the tensor is the file itself."""
+    names = _places_checked(values, classes)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing writes to targets
+        return torch.from_numpy(values.view(np.ndarray)), names
+
+
+def _places_checked(values: NDArray[Any], classes: Sequence[Any] | None) -> tuple[str, ...]:
+    """The names of the classes, for targets of places that are all among them."""
     require(
         values.dtype.kind in "iu",
         f"the targets have shape {values.shape} and are not whole numbers: say task='multi-label' for several labels "
         "per row, task='regression' for numbers, or give one class for each place",
     )
-    ids = values.astype(np.int64)
-    counted = ids[ids != IGNORED]
-    require(counted.size > 0, "no place of any row has a target: there is nothing to learn")
-    count = int(counted.max()) + 1 if classes is None else len(list(classes))
-    within = bool(counted.min() >= 0 and counted.max() < count)
+    lowest, highest, rows = 0, -1, max(1, _AT_ONCE // max(1, values[:1].size))
+    for start in range(0, len(values), rows):
+        piece = np.asarray(values[start : start + rows])
+        counted = piece[piece != IGNORED] if piece.dtype.kind == "i" else piece
+        if counted.size:
+            lowest, highest = min(lowest, int(counted.min())), max(highest, int(counted.max()))
+    require(highest >= 0 or lowest < 0, "no place of any row has a target: there is nothing to learn")
+    count = highest + 1 if classes is None else len(classes)
+    within = lowest >= 0 and highest < count
     require(within, f"a target is not one of the classes 0 to {count - 1}: {IGNORED} marks places that do not count")
     require(count >= 2, "the target has a single value: choose a target with at least two")
-    return torch.from_numpy(ids), tuple(map(str, range(count) if classes is None else classes))
+    return tuple(map(str, range(count) if classes is None else classes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -12,11 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from veil.errors import InputError, require
 from veil.models.normalise import Normalisation, normalise
 from veil.problem import Problem
 
+# Images that take more than this many bytes as numbers stay in their files.
+IN_MEMORY = 1 << 30
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp"}
 
 
@@ -55,10 +59,56 @@ def read_image_folder(
     folder: Path, size: tuple[int, int] | None = None, grey: bool = False
 ) -> tuple[NDArray[np.uint8], NDArray[np.str_]]:
     """A folder with one folder of images per class: the images, and the class of each."""
+    found, labels = _listed(folder)
+    return read_images(found, size, grey), labels
+
+
+def _listed(folder: Path) -> tuple[list[Path], NDArray[np.str_]]:
     require(folder.is_dir(), f"{folder} is not a folder")
     found = sorted(path for path in folder.glob("*/*") if path.suffix.lower() in SUFFIXES)
     require(len(found) > 0, f"{folder} contains no folder of images: create one folder per class")
-    return read_images(found, size, grey), np.array([path.parent.name for path in found])
+    return found, np.array([path.parent.name for path in found])
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images that stay in their files: a data set whose items are decoded when they are asked for.
+
+    Args:
+        paths: The files.
+        size: Height and width that all are scaled to. By default all must have one size.
+        grey: Whether they are read in shades of grey, one channel instead of three.
+        normalisation: As for `veil.models.normalise`.
+
+    Raises:
+        InputError: The images have different sizes, which their headers tell, or a file is no image.
+    """
+
+    paths: Sequence[Path]
+    size: tuple[int, int] | None = None
+    grey: bool = False
+    normalisation: Normalisation = "per-row"
+
+    def __post_init__(self) -> None:
+        pillow, first = _pillow(), None
+        for path in self.paths if self.size is None else ():
+            try:
+                with pillow.open(path) as image:  # reads the header alone
+                    first = first or image.size
+                    require(
+                        image.size == first,
+                        f"{path.name} differs in size from {self.paths[0].name}: give the size for all images",
+                    )
+            except OSError as error:
+                raise InputError(f"{path.name} is not a readable image: {type(error).__name__}") from error
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, row: int) -> Tensor:
+        path = self.paths[row]
+        pixels = decode_image(path.read_bytes(), path.name, self.size, self.grey)
+        return normalise(torch.tensor(pixels)[None], self.normalisation)[0]
 
 
 def image_problem(
@@ -68,15 +118,34 @@ def image_problem(
     size: tuple[int, int] | None = None,
     grey: bool = False,
     normalisation: Normalisation = "per-row",
+    in_memory: bool | None = None,
 ) -> Problem:
     """A problem from a folder with one folder of images per class; the class is the group where none is given.
 
-    Groups are one label per image, in the order of the sorted paths.
+    Args:
+        folder: The folder of folders.
+        groups: One label per image, in the order of the sorted paths. By default the class.
+        size: Height and width that all images are scaled to. By default all must have one size.
+        grey: Whether images are read in shades of grey.
+        normalisation: "per-row", "published" or "none" (`veil.models.normalise`).
+        in_memory: Whether all images are decoded now. By default they are if they take at most 1 GiB; otherwise each is
+            decoded whenever it is drawn.
+
+    Returns:
+        The problem.
+
+    Raises:
+        InputError: There are no images, one cannot be read, or their sizes differ.
     """
-    images, labels = read_image_folder(folder, size, grey)
-    return Problem.from_arrays(
-        normalise(torch.from_numpy(images), normalisation), labels, labels if groups is None else groups
-    )
+    paths, labels = _listed(folder)
+    files = ImageFiles(paths, size, grey, normalisation)
+    if in_memory is None:
+        in_memory = len(files) * files[0].nbytes <= IN_MEMORY
+    by_class = labels if groups is None else groups
+    if not in_memory:
+        return Problem.from_dataset(files, by_class, targets=labels)
+    images = torch.from_numpy(read_images(paths, size, grey))
+    return Problem.from_arrays(normalise(images, normalisation), labels, by_class)
 
 
 def holds_images(folder: Path) -> bool:

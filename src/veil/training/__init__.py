@@ -3,7 +3,20 @@
 from veil.training.augmenting import Augmented
 from veil.training.callbacks import Callback, EarlyStopping, StepReport
 from veil.training.fitting import fit
+from veil.training.heads import Head, Heads
 from veil.training.run import Run, load
 from veil.training.sessions import Session, session
 
-__all__ = ["Augmented", "Callback", "EarlyStopping", "Run", "Session", "StepReport", "fit", "load", "session"]
+__all__ = [
+    "Augmented",
+    "Callback",
+    "EarlyStopping",
+    "Head",
+    "Heads",
+    "Run",
+    "Session",
+    "StepReport",
+    "fit",
+    "load",
+    "session",
+]

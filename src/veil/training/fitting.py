@@ -23,7 +23,7 @@ from veil.metrics import GroupMetrics, evaluate
 from veil.models.calling import put_on
 from veil.plans import LossFunction, Plan
 from veil.plans.controllers import first_release
-from veil.plans.plan import METRICS, OWN_COLLATE, TRAINED, TUNING
+from veil.plans.plan import METRICS, OWN_COLLATE, OWN_DRAWS, TRAINED, TUNING
 from veil.problem import Problem
 from veil.problem.inputs import LOADER, is_loader
 from veil.problem.problem import ELSEWHERE
@@ -39,7 +39,7 @@ from veil.training.person_losses import by_person, transformed
 from veil.training.process_group import ProcessGroup
 from veil.training.run import Run, note_trained, trained_before, weights_check
 from veil.training.run_folder import CHECKPOINT, LEDGER, RunFolder
-from veil.training.trials import check_evaluation, check_outputs, check_rows_apart, check_savable
+from veil.training.trials import check_evaluation, check_outputs, check_precision, check_rows_apart, check_savable
 
 
 def fit(
@@ -208,6 +208,8 @@ def _made_ready(job: Job, plan: Plan) -> Job:
     if job.evaluation is not None and not isinstance(job.evaluation, Problem):
         raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
     device = put_on(job.model, plan.settings.device)
+    if plan.private:
+        check_precision(job.model)
     problem, evaluation = job.problem.on(device), None if job.evaluation is None else job.evaluation.on(device)
     return replace(job, problem=problem, evaluation=evaluation, loss=as_row_losses(job.loss, job.model, problem))
 
@@ -235,6 +237,8 @@ def _tried(job: Job, plan: Plan) -> list[str]:
         said = list(dict.fromkeys([*said, *check_rows_apart(model, people, transformed(loss, plan.transform))]))
     if problem.collated_by_user:
         said.append(OWN_COLLATE)
+    if problem.own_draws:
+        said.append(OWN_DRAWS)
     if plan.solver is not None:
         plan.solver.check(model)
     first = plan.controller.release(plan.controller.start(), 0)

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from veil.accounting import AccountingError, Ledger
 from veil.errors import require
+from veil.foundation.generators import set_seed
 from veil.foundation.randomness import Seed
+from veil.foundation.row_draws import begin_step, end_steps
 from veil.gradients import GradientEngine
-from veil.gradients.generators import set_seed
 from veil.models.applying import batches
 from veil.models.calling import device_of
 from veil.noise import NoiseAhead
@@ -97,8 +98,10 @@ class Loop:
         """The coming step's release, its cost reserved, and the sampler that draws its rows."""
         if step < self._next:
             raise AccountingError(f"step {step} was already made: its rows and noise cannot be used again")
+        begin_step(self.seed, step)
         # The generators themselves: torch.manual_seed prepares all devices, which takes longer than a small step.
-        set_seed(self._device, int(self.seed.generator("forward", step).integers(2**62)))
+        # Of each process its own: rows at equal places of two processes would share what dropout draws.
+        set_seed(self._device, int(self.seed.generator("forward", step, self.processes.rank).integers(2**62)))
         controller = self.plan.controller
         release = controller.release(self._state, step)
         self.reservations.reserve("gradient", release, controller.steady(self._state, step), step)
@@ -162,6 +165,8 @@ class Loop:
             except StopTraining as reason:
                 refuse_public_end(self.plan)
                 self.stopped = str(reason)
+            finally:
+                end_steps()
         self.optimizer.average.install()
 
     def progress(self) -> Progress:

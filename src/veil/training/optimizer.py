@@ -58,6 +58,10 @@ class Optimizer:
             "LBFGS computes a gradient several times in a step, and each is a release: use SGD, Adam or another that "
             "takes one gradient",
         )
+        require(
+            not isinstance(given, torch.optim.SparseAdam),
+            "SparseAdam takes sparse gradients, and with noise every value of a gradient is set: use Adam",
+        )
         self.__dict__["_torch"], self._own = given, True
 
     @property

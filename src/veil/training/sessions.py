@@ -182,7 +182,8 @@ class Session:
 
         Losses given as a tensor must come from one pass of the model over this batch, each from its own row, in the
         batch's order: no mixup, no weights by what other rows are. Where the model has layers that only the generic
-        path serves, give a function `loss(model, batch)`; it is tried on synthetic rows first.
+        path serves, give a function `loss(model, batch)`; it is tried on synthetic rows first. Losses of another shape
+        (a mean) are rejected at the first step, when its cost is reserved already: no session sees your loop earlier.
 
         Args:
             losses: One loss for each row of the batch as a tensor, or a function `loss(model, batch)` that returns

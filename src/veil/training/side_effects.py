@@ -77,6 +77,7 @@ class SideEffects:
         """Let one pass over synthetic rows change what passes change by themselves: it then depends on no row."""
         if self._carried is not None and self._held is not None:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(0)  # processes draw apart, and must write the same
                 self._loss(self._model, self._carried)
             self._carried = self._carried if self._held.changed() else None
 

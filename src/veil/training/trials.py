@@ -31,6 +31,17 @@ MADE_UP_ROWS = 5
 PADDING_ERROR = 1e-3
 
 
+def check_precision(model: nn.Module) -> None:
+    """Reject a model whose trained weights are below single precision: gradients of rows could not be bounded."""
+    for name, parameter in model.named_parameters():
+        kind = parameter.dtype
+        require(
+            not parameter.requires_grad or kind.itemsize >= 4,
+            f"the model is in {str(kind).removeprefix('torch.')} ({name}), too imprecise to bound single rows: convert "
+            "it with model.float()",
+        )
+
+
 def check_outputs(model: nn.Module, problem: Problem, otherwise: str) -> None:
     """Reject a model that does not accept rows of this shape, or whose outputs do not fit figures and losses.
 
