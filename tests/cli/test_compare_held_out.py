@@ -10,6 +10,7 @@ import pytest
 from tests.program import Program
 from tests.tables.test_repeated_people import visits
 from veil.accounting import Certificate
+from veil.cli.compare import _advice
 
 
 @pytest.fixture
@@ -75,3 +76,38 @@ def test_people_are_compared_too(words: tuple[str, ...], tmp_path: Path, veil: P
     assert veil(*given, "--person", "patient", "--methods", "dp-sgd,auto", "--seeds", "1")[0] == 0
     certificate = Certificate.load(tmp_path / "out" / "auto-eps2-seed1" / "certificate.json")
     assert certificate.unit == "one person"
+
+
+def test_three_runs_of_each_method_say_how_sure_the_order_is(
+    words: tuple[str, ...], tmp_path: Path, veil: Program
+) -> None:
+    """A method that hardly trains is worse by more than chance explains; a method is not sure to be above its twin."""
+    short = ("--methods", "auto,dp-sgd,asc", "--epochs", "0.05", "--json")
+    code, said, error = veil(*words, *short, "--seeds", "3")
+    assert code == 0, error
+    found = json.loads(said)
+    assert {row["name"]: row["best"] for row in found["summary"]} == {"auto": True, "dp-sgd": False, "asc": False}
+    unsure = [row["name"] for row in found["summary"] if not row["best"] and row["p_value"] > 0.05]
+    assert all(0 <= row["p_value"] <= 1 for row in found["summary"] if not row["best"])
+    assert len(unsure) < 2, "no difference was found: the test shows nothing"
+    assert ("worse by more than chance explains" in found["advice"]) is not bool(unsure)
+    alone = json.loads(veil(*words, *short, "--seeds", "1")[1])
+    assert [row["p_value"] for row in alone["summary"]] == [None] * 3
+    assert "It may be chance that it is above dp-sgd, asc" in alone["advice"]
+
+
+@pytest.mark.parametrize(
+    ("p_values", "ending"),
+    [
+        ((0.001, 0.04), "All others are worse by more than chance explains."),
+        ((0.001, 0.06), "It may be chance that it is above b: more seeds or rows would tell."),
+        ((None, 0.06), "It may be chance that it is above a, b: more seeds or rows would tell."),
+    ],
+)
+def test_the_words_of_the_advice_follow_the_p_values(p_values: tuple[float | None, ...], ending: str) -> None:
+    means, names = (0.8, 0.7, 0.6), ("best", "a", "b")
+    summary = [
+        {"name": name, "private": True, "best": name == "best", "worst_group_accuracy": {"mean": mean}, "p_value": p}
+        for name, mean, p in zip(names, means, (None, *p_values), strict=True)
+    ]
+    assert _advice(summary) == f"Best worst group: best, 80.0 %. {ending}"

@@ -31,6 +31,7 @@ from veil.report.variants import (
     epsilon_of,
     find_variants,
     groups_of,
+    number_of,
     summary_table,
 )
 from veil.report.verdict import even_odds, make_verdict
@@ -190,8 +191,8 @@ def _names(runs: Sequence[Record], variants: Sequence[Variant]) -> list[str]:
     names = {}
     for variant in variants:
         for index in variant.members:
-            seed = (runs[index].get("config") or {}).get("seed")
-            which = f", run {index + 1}" if seed is None else f", seed {seed}"
+            number, seed = number_of(runs[index]), (runs[index].get("config") or {}).get("seed")
+            which = f", run {number or index + 1}" if seed is None else f", seed {seed}"
             names[index] = variant.name + (which if len(variant.members) > 1 else "")
     return [names[index] for index in range(len(runs))]
 

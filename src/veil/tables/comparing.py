@@ -16,7 +16,7 @@ import torch
 from veil.errors import InputError, about, require
 from veil.foundation.parallel import Workers
 from veil.request import SUITED, CompareRequest, Request
-from veil.tables.table_run import plan_of, train_table
+from veil.tables.table_run import PartOf, plan_of, train_table
 from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC, Comparison, Finished, Trial, all_trials, error_sentence
 from veil.training.run_folder import CHECKPOINT, finished_in
 
@@ -56,7 +56,7 @@ def _run(trial: Trial, requests: Mapping[str, Request], out: Path) -> str:
     torch.set_num_threads(1)
     try:
         resume = (target / CHECKPOINT).exists()
-        train_table(request, out=target, resume=resume, not_covered=(OTHER_RUNS, SEEDS_PUBLIC))
+        train_table(request, out=target, resume=resume, part=PartOf(trial.seed, (OTHER_RUNS, SEEDS_PUBLIC)))
     except Exception as error:  # whatever it is, it is this run's: it is told at the end, and the others go on
         return error_sentence(error)
     return ""
