@@ -20,7 +20,7 @@ from veil.tables.effects import Learned
 from veil.tables.encoding import Encoding
 from veil.tables.identity import held_out_identity, request_identity
 from veil.tables.images import holds_images
-from veil.tables.measuring import ExactFigures, HeldOutFigures
+from veil.tables.measuring import ExactFigures, HeldOutFigures, expected_rows
 from veil.tables.opening import Opened, Opening, Say, open_rows
 from veil.tables.predictor import preprocessing_record
 from veil.tables.preparing import columns_of, holdout_of, model_options
@@ -205,7 +205,10 @@ def _job(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Map
         folder.hold_to("held-out rows", held, before=LEDGER)
     if opened.held_out is not None:
         scores = opened.request.release_scores
-        measures.append(HeldOutFigures(opened.held_out, split.seed, split.relation, folder, opened.allowed, scores))
+        expected = expected_rows(opened.problem.public, opened.share, opened.share)
+        measures.append(
+            HeldOutFigures(opened.held_out, split.seed, split.relation, folder, opened.allowed, scores, expected)
+        )
     if opened.request.show_private:
         measures.append(ExactFigures(opened.problem))
     if opened.encoding is not None:

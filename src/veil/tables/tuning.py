@@ -40,7 +40,7 @@ from veil.tables.charging import Charge
 from veil.tables.effects import Learned
 from veil.tables.identity import rows_identity
 from veil.tables.mapped import is_large
-from veil.tables.measuring import HeldOutFigures
+from veil.tables.measuring import HeldOutFigures, expected_rows
 from veil.tables.opening import Opened, Opening, Say, open_rows
 from veil.tables.preparing import holdout_of
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
@@ -97,6 +97,14 @@ class Parts:
         """Whether trials are scored on public rows."""
         return self.opened.test is not None
 
+    def figures(self, rows: Problem, seed: Seed, folder: RunFolder) -> HeldOutFigures | PublicFigures:
+        """What measures a model on rows to choose by, or on rows to measure the chosen model on: half of them each."""
+        if self.public:
+            return PublicFigures(rows)
+        share = self.split.holdout.share
+        expected = expected_rows(self.opened.problem.public, share / 2, share)
+        return HeldOutFigures(rows, seed, self.split.relation, folder, expected=expected)
+
     def model(self, request: Request, seed: Seed) -> nn.Module:
         """The model that a trial's request asks for, at its start."""
         return replace(self.opened.factory, request=request)(self.opened.problem, seed)
@@ -122,10 +130,7 @@ class Trials:
                 RunFolder.resume(target) if under_way(target) else RunFolder.start(target, plan.settings, seed=seed)
             )
             try:
-                rows, split = self.parts.choosing, self.parts.split
-                measure = (
-                    PublicFigures(rows) if self.parts.public else HeldOutFigures(rows, seed, split.relation, folder)
-                )
+                measure = self.parts.figures(self.parts.choosing, seed, folder)
                 model = self.parts.model(request_of(self.request, self.search, choice), seed)
                 execute(Job(model, self.parts.opened.problem, measures=[measure]), plan, folder)
                 folder.complete()
@@ -417,9 +422,7 @@ def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFold
     request = request_of(best.request, search, best.choice)
     model = parts.model(request, Seed.from_int(0))
     model.load_state_dict(load_file(best.folder / "model.safetensors"))
-    figures = PublicFigures(parts.measuring)
-    held = HeldOutFigures(parts.measuring, folder.seed, parts.split.relation, folder)
-    measured = [(figures if parts.public else held)(model, plan)]
+    measured = [parts.figures(parts.measuring, folder.seed, folder)(model, plan)]
     if opened.encoding is not None:
         measured.append(Learned(opened.encoding)(model, plan))
     not_covered = [
