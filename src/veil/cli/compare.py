@@ -21,7 +21,7 @@ from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import Checks, checked_requirements, judge, print_verdict
 from veil.errors import InputError, require
 from veil.foundation.words import named_values, numbers
-from veil.request import CompareRequest, Settings
+from veil.request import COMPARED, CompareRequest, Settings
 
 if TYPE_CHECKING:
     from veil.foundation.parallel import Workers
@@ -51,6 +51,7 @@ def compare(
     Exit code 1 if any run failed or a requirement is not met by the best private method (the best of all, if none is).
     """
     from veil.foundation.parallel import Workers
+    from veil.training.comparing import SEEDS_PUBLIC
 
     if print_config:
         typer.echo(config_text(context), nl=False)
@@ -59,16 +60,22 @@ def compare(
     if request.data == BUNDLED:
         given = {name: value for name, value in ADULT.items() if not getattr(request, name)}
         request = request.model_copy(update=given)
-    request = request.model_copy(update={"methods": _with_presets(request.methods)})
+    private = request.data != BUNDLED and request.test is None
+    methods = request.methods or (COMPARED if private else ("erm", *COMPARED))
+    request = request.model_copy(update={"methods": _with_presets(methods)})
     wanted, workers = checked_requirements(request.require), Workers(jobs, backend)
-    if request.data != BUNDLED and request.test is None:
+    if private:
         _require_data(str(request.data))
         found = _compare_held_out(request, out, workers, silent=json or quiet)
-        _show(found, [], out, json, wanted)
+        _show(found, [SEEDS_PUBLIC] if request.public_seeds else [], out, json, wanted)
         return
+    require(
+        request.dataset is None,
+        "--dataset charges a comparison with secret seeds, and with public rows its seeds are public: omit --test",
+    )
     opened = _opened(request)
     found = _compare(request, opened, out, workers, silent=json or quiet)
-    _show(found, opened.not_covered, out, json, wanted)
+    _show(found, [*opened.not_covered, SEEDS_PUBLIC], out, json, wanted)
 
 
 def _with_presets(names: Sequence[str]) -> tuple[str, ...]:
@@ -99,7 +106,7 @@ def _compare(request: CompareRequest, opened: Opened, out: Path, workers: Worker
     from veil.training.comparing import Work, run_trials, trials_of
 
     assert opened.test is not None
-    of_runs = {"methods", "seeds", "epsilon", "option"}
+    of_runs = {"methods", "seeds", "epsilon", "option", "public_seeds", "dataset", "store"}
     config = {name: value for name, value in request.record().items() if name not in of_runs}
     config["command"] = shlex.join(["veil", *sys.argv[1:]])
     settings = request.settings.model_dump(exclude={"epsilon", "seed"})
@@ -132,9 +139,11 @@ def _require_data(data: str) -> None:
 
 def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, wanted: list[Any]) -> None:
     from veil.report import write_report
-    from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC
+    from veil.training.comparing import OTHER_RUNS
 
-    page = write_report(found.records, out / "report.html", requirements=wanted) if found.records else None
+    page = None
+    if found.records:
+        page = write_report(found.records, out / "report.html", requirements=wanted, together=found.together)
     checks = judge(found.records, wanted) if found.records else Checks("no run")
     if json:
         said = {"advice": _advice(found.summary()), "report": str(page) if page else None}
@@ -148,9 +157,11 @@ def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, 
         for label, sentence in found.failures.items():
             stdout.print(f"failed: {label}: {sentence}", soft_wrap=True, highlight=False, markup=False)
         print_verdict(checks)
+        if found.together is not None:
+            stdout.print(f"\n{found.together['sentence']}", soft_wrap=True, highlight=False, markup=False)
         if any(row["private"] for row in found.summary()):
             stdout.print("\nNo certificate here covers:")
-            for sentence in (*not_covered, OTHER_RUNS, SEEDS_PUBLIC):
+            for sentence in (*not_covered, OTHER_RUNS):
                 stdout.print(f"- {sentence}", soft_wrap=True, highlight=False)
         if page:
             stdout.print(f"\nReport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
@@ -262,7 +273,7 @@ def _table(summary: list[dict[str, Any]]) -> Table:
         )
     page.caption = (
         "★ best worst group among private (and among other) methods, · within one standard deviation of it;\n"
-        "◇ on the Pareto front of worst group and average; p: paired t-test on the worst group, seed by seed"
+        "◇ on the Pareto front of worst group and average; p: paired t-test on the worst group, run by run"
     )
     return page
 

@@ -42,7 +42,10 @@ DETAILED_RUNS = 12
 
 
 def build(
-    runs: Sequence[Record], requirements: Sequence[Mapping[str, Any]], audits: Sequence[Mapping[str, Any]]
+    runs: Sequence[Record],
+    requirements: Sequence[Mapping[str, Any]],
+    audits: Sequence[Mapping[str, Any]],
+    together: Record | None = None,
 ) -> tuple[dict[str, Any], dict[str, Table]]:
     """The twin, and the table of each of its figures."""
     cleaned = clean_runs(_unpacked(runs))
@@ -74,6 +77,7 @@ def build(
         "several": len(cleaned) > 1,
         "interval": {"kind": interval_name(subject), "confidence": CONFIDENCE, "percent": 100 * CONFIDENCE},
         "verdict": clean(make_verdict(cleaned, subject, baselines, asked)),
+        "together": clean(together),
         "baselines": [variant.name for variant in baselines],
         "people": is_of_people(cleaned[subject.members[0]]),
         "counts_people": counts_people(cleaned[subject.members[0]]),

@@ -122,9 +122,9 @@ class Rehearsal:
     opened: Opened
 
 
-def plan_of(request: Request) -> Plan:
+def plan_of(request: Request, part: PartOf | None = None) -> Plan:
     """The plan that a training run would have: rows are read for their public facts, and nothing is released."""
-    with closing_rows(opened_to_plan(request)) as opened:
+    with closing_rows(_rehearsed(request, None, look=False, part=part)[0]) as opened:
         return planned(opened.method, opened.problem.public, opened.settings)
 
 
@@ -142,11 +142,11 @@ def rehearse(request: Request, say: Say | None = None) -> Rehearsal:
     return Rehearsal(plan, seconds, opened)
 
 
-def _rehearsed(request: Request, say: Say | None, look: bool) -> tuple[Opened, Opening]:
+def _rehearsed(request: Request, say: Say | None, look: bool, part: PartOf | None = None) -> tuple[Opened, Opening]:
     columns, settings = asked_columns(request), request.settings
     method = create(request.method, request.options())
     configuration(request, columns)
-    by = Opening(method, settings, _split(request, method, seed_of(settings)), say=say, look=look)
+    by = Opening(method, settings, _split(request, method, seed_of(settings), part), say=say, look=look)
     return open_rows(request, columns, by), by
 
 
@@ -241,11 +241,11 @@ def charge_of(request: Request, columns: Columns | None, folder: RunFolder) -> C
     if request.dataset is None or not folder.leads:
         return None
     groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
-    more, person = _reads_more(request, columns), None if columns is None else columns.person
+    more, person = reads_more(request, columns), None if columns is None else columns.person
     return Charge(request.store, request.dataset, folder, groups, owner, request.test is None, more, person)
 
 
-def _reads_more(request: Request, columns: Columns | None) -> list[str]:
+def reads_more(request: Request, columns: Columns | None) -> list[str]:
     """What a run reads from the rows without noise, so that no ε covers it."""
     schema = None if columns is None else columns.schema
     open_ = columns is not None and (schema is None or schema.from_rows)
