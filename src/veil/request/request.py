@@ -204,6 +204,11 @@ class CompareRequest(TableRequest):
         description="An SQLite file, or the URL of a PostgreSQL database: postgresql://…",
         json_schema_extra={"envvar": "VEIL_BUDGET"},
     )
+    show_private: bool = Field(
+        False,
+        description="Without public rows: also measure private rows exactly; the certificates state that they do not "
+        "cover this.",
+    )
     option: list[str] = Field([], description="An option of one of the methods, as method.name=value. Repeatable.")
 
     def of_table(self, **more: Any) -> Request:

@@ -105,6 +105,10 @@ class TuneRequest(TableRequest):
         json_schema_extra={"envvar": "VEIL_BUDGET"},
     )
 
+    show_private: bool = Field(
+        False, description="Also measure private rows exactly; the certificate states that it does not cover this."
+    )
+
     @property
     def trials_asked(self) -> float:
         """How many trials were asked for, or the usual number."""
@@ -136,5 +140,6 @@ class TuneRequest(TableRequest):
             "holdout": HOLDOUT if self.holdout is None and self.test is None else self.holdout,
             "dataset": self.dataset,
             "store": self.store,
+            "show_private": self.show_private,
         }
         return Request.checked(**same | own)

@@ -75,7 +75,8 @@ def _request(request: CompareRequest, trial: Trial, options: Mapping[str, Any]) 
     name, seed = trial.method.name, trial.seed if request.public_seeds else None
     settings = request.settings.model_copy(update={"epsilon": trial.epsilon, "seed": seed})
     model = request.model or SUITED.get(name, "")
-    return request.of_table(method=name, model=model, option=dict(options), settings=settings)
+    shown = request.show_private
+    return request.of_table(method=name, model=model, option=dict(options), settings=settings, show_private=shown)
 
 
 def _run(trial: Trial, requests: Mapping[str, Request], out: Path, public: bool) -> str:

@@ -40,11 +40,12 @@ from veil.tables.charging import Charge
 from veil.tables.effects import Learned
 from veil.tables.identity import rows_identity
 from veil.tables.mapped import is_large
-from veil.tables.measuring import HeldOutFigures, expected_rows
+from veil.tables.measuring import ExactFigures, HeldOutFigures, expected_rows
 from veil.tables.opening import Opened, Opening, Say, open_rows
 from veil.tables.preparing import holdout_of
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
 from veil.tables.table_run import asked_columns, charge_of, configuration, preprocessing_of, seed_of
+from veil.tables.without_privacy import WithoutPrivacy
 from veil.training.fitting import Job, Measured, execute, tested
 from veil.training.identity import Identity, settings_of
 from veil.training.run import Run
@@ -425,6 +426,11 @@ def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFold
     measured = [parts.figures(parts.measuring, folder.seed, folder)(model, plan)]
     if opened.encoding is not None:
         measured.append(Learned(opened.encoding)(model, plan))
+        if parts.public or request.show_private:
+            rows = opened.problem if opened.test is None else opened.test
+            measured.append(WithoutPrivacy(rows, parts.public)(model, plan))
+    if request.show_private:
+        measured.append(ExactFigures(opened.problem)(model, plan))
     not_covered = [
         CANDIDATES_CHOSEN,
         *opened.not_covered,
@@ -453,7 +459,8 @@ def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFold
             not_covered=tuple(dict.fromkeys(not_covered)),
             held_out=best.held_out | dict(measured[0].held_out),
         ),
-        findings={"Search": {name: value for name, value in finding.items() if value is not None}}
+        findings={name: value for one in measured for name, value in one.findings.items()}
+        | {"Search": {name: value for name, value in finding.items() if value is not None}}
         | ({"Trials": list(best.shown)} if best.shown else {}),
         seconds=float(_record_of(best.folder)["seconds"]),  # of this trial: that of the search tells the number
         config={**config, "method": request.method, "model": request.model, "option": request.record()["option"]},
