@@ -2,6 +2,8 @@
 
 All arms hold rows out by their own defaults, as `veil train` and `veil tune` do. Accuracy is that on the rows that the
 table keeps for measuring, by group. "tune, methods" searches among methods of which some are bad for the worst group.
+`--store` keeps the runs in docs/results/tune.json, makes only those that are missing, and writes the table of
+docs/tuning.md from them; how many seeds there are is to be fixed before the first run.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.tables.arms import ARMS as COMPARED
+from benchmarks.tables.arms import ROOT, version_of
 from benchmarks.tables.data import GROUPINGS, Task, load
 from veil.accounting import Gaussian, Pld, Rdp, Repeated, Selection
 from veil.accounting.calibration import noise_multiplier
+from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.parallel import Workers
 from veil.request import Request, TuneRequest
 from veil.request.tuning import candidate
@@ -31,6 +36,15 @@ from veil.training.searching import NumberOfTrials
 TABLES = ("adult", "bank_marketing")
 # For somebody who does not know which method suits groups crossed with the label; the last two do not.
 METHODS = ["auto", "dp-sgd model=logistic", "auto aim=overall"]
+STORE, PAGE = ROOT / "docs" / "results" / "tune.json", ROOT / "docs" / "tuning.md"
+BEGIN, END = "<!-- python -m benchmarks tune --store -->", "<!-- end of tune -->"
+KEY = ("table", "groups", "rows", "epsilon", "arm", "seed")
+SHOWN = {
+    "auto": "`auto`, no search",
+    "tune": "`veil tune`",
+    "tune, charged naively": "`veil tune --charge composition`",
+    "group-gd": "`group-gd` alone, the worst of the candidates",
+}
 
 
 def main(words: list[str]) -> None:
@@ -43,19 +57,82 @@ def main(words: list[str]) -> None:
     parser.add_argument("--first-seed", type=int, default=1, help="from this one on: 1, 2, …")
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--arm", choices=tuple(ARMS), action="append")
+    parser.add_argument("--store", action="store_true", help="keep runs in docs/results/tune.json, write the table")
     parser.add_argument("--costs", action="store_true", help="only print what a trial gets of ε = 1, for one release")
     asked = parser.parse_args(words)
     if asked.costs:
         costs()
         return
+    runs = stored_runs() if asked.store else []
+    version = version_of(COMPARED["auto"])
+    done = {tuple(run[name] for name in KEY) for run in runs if run["version"] == version}
     for name in asked.table or TABLES:
         for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
-            task = load(name).task(asked.groups, asked.rows, 100 + seed)
             for arm in asked.arm or ARMS:
+                cell = dict(zip(KEY, (name, asked.groups, asked.rows, asked.epsilon, arm, seed), strict=True))
+                if tuple(cell.values()) in done:
+                    continue
+                task = load(name).task(asked.groups, asked.rows, 100 + seed)
                 with tempfile.TemporaryDirectory() as folder:
-                    found = measured(task, arm, asked.epsilon, seed, Path(folder))
-                json.dump({"table": name, "groups": asked.groups, "arm": arm, "seed": seed, **found}, sys.stdout)
+                    found = {**cell, **measured(task, arm, asked.epsilon, seed, Path(folder)), "version": version}
+                json.dump(found, sys.stdout)
                 print(flush=True)
+                if asked.store:
+                    runs = keep([run for run in runs if not same(run, cell)] + [found])
+    if asked.store:
+        write_table(runs)
+
+
+def same(run: dict[str, Any], cell: dict[str, Any]) -> bool:
+    """Whether a stored run is of this cell."""
+    return all(run[name] == cell[name] for name in KEY)
+
+
+def stored_runs(path: Path = STORE) -> list[dict[str, Any]]:
+    """The runs that are stored."""
+    return json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+
+
+def keep(runs: list[dict[str, Any]], path: Path = STORE) -> list[dict[str, Any]]:
+    """Store runs, one line each, in a fixed order."""
+    ordered = sorted(runs, key=lambda run: [str(run[name]) for name in KEY[:-1]] + [f"{run['seed']:06}"])
+    lines = ",\n".join("  " + json.dumps(run, ensure_ascii=False) for run in ordered)
+    write_whole(path, f'{{"runs": [\n{lines}\n]}}\n'.encode(), FOR_ALL)
+    return ordered
+
+
+def table_of(runs: list[dict[str, Any]]) -> str:
+    """The table of the page: means of the worst group over seeds, and differences to `auto` with their errors."""
+    used = [run for run in runs if run["rows"] == "test" and run["groups"] == "label" and run["epsilon"] == 1.0]
+    worst = {
+        (table, arm): {
+            r["seed"]: 100 * r["worst_group_accuracy"] for r in used if (r["table"], r["arm"]) == (table, arm)
+        }
+        for table in TABLES
+        for arm in SHOWN
+    }
+    seeds = sorted({run["seed"] for run in used})
+    lines = [f"| seeds {seeds[0]} to {seeds[-1]} | Adult | bank marketing |", "|---|---|---|"]
+    for arm, title in SHOWN.items():
+        figures = [f"{np.mean(list(worst[table, arm].values())):.1f}" if worst[table, arm] else "–" for table in TABLES]
+        lines.append(f"| {title} | {' | '.join(figures)} |")
+    for arm in ("tune", "tune, charged naively", "group-gd"):
+        figures = [_difference(worst[table, arm], worst[table, "auto"]) for table in TABLES]
+        lines.append(f"| {SHOWN[arm]} − `auto`, seed by seed (standard error) | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def _difference(ours: dict[int, float], others: dict[int, float]) -> str:
+    gaps = [ours[seed] - others[seed] for seed in ours if seed in others]
+    if len(gaps) < 2:
+        return "–"
+    return f"{np.mean(gaps):+.1f} ({np.std(gaps, ddof=1) / len(gaps) ** 0.5:.1f})".replace("-", "−")
+
+
+def write_table(runs: list[dict[str, Any]], page: Path = PAGE) -> None:
+    """Put the table between its marks on the page."""
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+    write_whole(page, f"{before}{BEGIN}\n{table_of(runs)}\n{END}{rest.split(END)[1]}".encode(), FOR_ALL)
 
 
 def costs(delta: float = 1 / 52_000) -> None:

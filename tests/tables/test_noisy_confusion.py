@@ -19,6 +19,7 @@ from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.releases import Allowance
 from veil.report.usefulness import usefulness
+from veil.tables.measuring import expected_rows
 
 
 def problem(rows: int = 300, classes: int = 2) -> Problem:
@@ -152,11 +153,54 @@ def test_the_smallest_budget_of_any_owner_decides() -> None:
 
 
 def test_noise_never_makes_a_group_out_of_nothing_or_a_share_outside_0_and_1() -> None:
-    found = figures(np.array([[0.4, 0.4], [-3.0, 8.0], [-9.0, -9.0]]), ["a", "b", "c"], [], 1.0)
+    found = figures(np.array([[0.4, 0.4], [-3.0, 18.0], [-9.0, -9.0]]), ["a", "b", "c"], [], 1.0)
     assert found.by_group["a"].n == 0
     assert math.isnan(found.by_group["c"].accuracy)
     assert found.by_group["b"].accuracy == 1.0
     assert found.worst_group == "b"
+
+
+def states(seed: int, held: int) -> np.ndarray:
+    """Noisy counts [group, class, prediction] of 51 groups with so many rows each, at the noise of ε = 1."""
+    generator = np.random.default_rng(seed)
+    exact = generator.multinomial(held, [0.25] * 4, size=51).reshape(51, 2, 2)
+    return exact + 3.0 * generator.standard_normal(exact.shape)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("held", [0, 3])
+def test_among_many_groups_noise_makes_no_figure_of_a_group_that_was_not_measured(held: int) -> None:
+    """1,000 releases: at most 1 % may have such a figure; 25 of them would be a chance of 4e-5."""
+    names = [f"r{number}" for number in range(51)]
+    found = [figures(states(seed, held), names, [], 3.0) for seed in range(1000)]
+    assert sum(one.worst_group is not None for one in found) < 25
+
+
+def test_a_group_that_public_sizes_say_is_tiny_has_no_figure_whatever_was_counted() -> None:
+    names = [f"r{number}" for number in range(51)]
+    expected = {name: 200.0 if name == "r0" else 3.0 for name in names}
+    for seed in range(200):
+        counts = states(seed, 3)
+        counts[0] += 50
+        counts[33] += 20  # as luck and noise together may
+        found = figures(counts, names, [], 3.0, expected)
+        assert found.worst_group == "r0"
+        assert math.isnan(found.by_group["r33"].accuracy)
+        shown = found.as_json()
+        assert shown["by_group"]["r33"] == {"n": found.by_group["r33"].n, "accuracy": None}
+        assert shown["intervals"]["worst_group_accuracy"] is not None
+    # The others are not looked at, so that r0 needs fewer rows than one of 51 would.
+    few = np.zeros((51, 2, 2))
+    few[0] = 6.0
+    assert figures(few, names, [], 3.0, expected).worst_group == "r0"
+    assert figures(few, names, [], 3.0).worst_group is None
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [("counted", 20.0), ("released", 20.0), ("declared", 16.0)])
+def test_expected_rows_follow_from_public_sizes_and_the_share_held_out(sizes: Any, expected: float) -> None:
+    facts = replace(problem(320).public, sizes=sizes)  # b has 80 of the rows that were trained on
+    assert expected_rows(facts, 0.2, 0.2)["b"] == pytest.approx(expected)
+    assert expected_rows(facts, 0.1, 0.2)["b"] == pytest.approx(expected / 2)
 
 
 @pytest.mark.statistical

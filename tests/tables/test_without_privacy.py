@@ -77,3 +77,39 @@ def test_groups_count_alike_however_large_they_are() -> None:
     inputs = torch.from_numpy(np.where(rare, 1.0, -1.0) + rng.normal(size=4000))[:, None]
     right = right_answers(inputs, torch.from_numpy(rare.astype(np.int64)), np.where(rare, "rare", "usual"), 2)
     assert right[rare].mean() > 0.75  # 0.4 if every row counted alike
+
+
+@pytest.mark.parametrize("command", ["tune", "compare"])
+def test_searches_and_comparisons_say_it_too_where_rows_are_public(
+    command: str, words: tuple[str, ...], tmp_path: Path, veil: Program
+) -> None:
+    given = [*words[1:6], "--out", str(tmp_path / "run")]
+    more = ("--epsilon", "2", "--test", str(tmp_path / "public.csv"))
+    short = ("--methods", "erm,auto", "--seeds", "1", "--jobs", "1") if command == "compare" else ()
+    code, said, error = veil(command, *given, *more, *short)
+    assert code == 0, error
+    sentence = "Without privacy, a logistic model trained on half of 600 rows has "
+    assert sentence in said
+    assert sentence in json.loads((tmp_path / "run" / "report.json").read_text())["verdict"]["headline"]
+    shown = tmp_path / "again"
+    again = [str(shown) if word == str(tmp_path / "run") else word for word in given]
+    found = json.loads(veil(command, *again, *more, *short, "--json")[1])["without_privacy"]
+    assert found["rows"] == 600
+    assert 0.8 < found["worst_group_accuracy"] < 0.98
+
+
+@pytest.mark.parametrize("command", ["tune", "compare"])
+def test_searches_and_comparisons_look_at_private_rows_only_when_asked_to(
+    command: str, words: tuple[str, ...], tmp_path: Path, veil: Program
+) -> None:
+    given = [*words[1:6], "--epsilon", "3", "--out", str(tmp_path / "run")]
+    short = ("--methods", "auto", "--seeds", "1", "--jobs", "1") if command == "compare" else ()
+    code, said, error = veil(command, *given, *short, "--json")
+    assert code == 0, error
+    assert json.loads(said)["without_privacy"] is None
+    again = [str(tmp_path / "shown") if word == str(tmp_path / "run") else word for word in given]
+    found = json.loads(veil(command, *again, *short, "--show-private", "--json")[1])["without_privacy"]
+    assert found["private"] is True
+    folder = tmp_path / "shown" / ("auto-eps3-seed1" if command == "compare" else "")
+    assert any("--show-private" in s for s in json.loads((folder / "certificate.json").read_text())["not_covered"])
+    assert "Training rows" in json.loads((folder / "run.json").read_text())["findings"]

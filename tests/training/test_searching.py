@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
-from veil.accounting import Pld
+from veil.accounting import Pld, TokenBucket
 from veil.auditing.search_canaries import audit_search, best_of_trials, epsilon_of_best, fit_search
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.problem import Cell, PublicFacts
-from veil.request import Settings
+from veil.request import Settings, TuneRequest
 from veil.request.tuning import candidate
 from veil.training.searching import NumberOfTrials, plan_search, plan_trial, score_event
 
@@ -120,3 +122,42 @@ def test_an_audit_of_the_search_stays_below_its_certificate_and_catches_one_that
     )
     assert score_event(mutant.plans[0]).noise_multiplier < score_event(search.plans[0]).noise_multiplier
     assert audit_search(mutant, 40_000, Seed.from_int(3)).epsilon > 1.0
+
+
+def test_a_range_is_a_list_of_candidates_that_share_its_weight() -> None:
+    found = TuneRequest.checked(
+        data="t.csv", candidate=["auto weight=3", "dp-sgd epochs=5..40/3 clip=0.1|1"]
+    ).candidates()
+    assert [one.settings.get("epochs") for one in found] == [None, 5, 5, 14, 14, 40, 40]
+    assert [one.options.get("clip") for one in found] == [None, 0.1, 1, 0.1, 1, 0.1, 1]
+    assert [one.weight for one in found] == [3, *[pytest.approx(1 / 6)] * 6]
+
+
+def test_every_value_of_a_range_is_planned_and_charged_before_any_is_drawn() -> None:
+    request = TuneRequest.checked(data="t.csv", candidate=["dp-sgd epochs=1|20 model=logistic"])
+    number = NumberOfTrials.expecting(2.0)
+    search = plan_search(request.candidates(), FACTS, Settings.checked(epsilon=1.0), number)
+    assert [plan.settings.epochs for plan in search.plans] == [1, 20]
+    runs = {rule.tokens for plan in search.plans for rule in plan.rules or () if isinstance(rule, TokenBucket)}
+    [token] = {token for rule in search.whole().rules or () for token in getattr(rule, "tokens", ())}
+    [either] = token.event.events
+    assert len(runs) == 2
+    assert set(either.event.runs) == runs
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("dp-sgd clip=1..0.1", "from a number above 0 to a larger one"),
+        ("dp-sgd clip=0..1", "from a number above 0 to a larger one"),
+        ("dp-sgd clip=a..b", "a is not a number"),
+        ("dp-sgd clip=0.1..1/1", "from 2 to 64 values"),
+        ("dp-sgd clip=0.1..1/x", "give a range as"),
+        ("dp-sgd clip=0.1|", "on both sides"),
+        ("dp-sgd weight=1..2", "weight is a number"),
+        ("dp-sgd clip=0.1..1/9 epochs=1..90/9", "make 81 candidates"),
+    ],
+)
+def test_a_range_that_makes_no_sense_is_rejected_with_the_candidate_it_is_in(text: str, wrong: str) -> None:
+    with pytest.raises(InputError, match=f"candidate .*{re.escape(wrong)}"):
+        TuneRequest.checked(data="t.csv", candidate=[text]).candidates()

@@ -177,6 +177,17 @@ def largest(costs: Iterable[Cost]) -> Cost:
     )
 
 
+def total(costs: Iterable[Cost]) -> Cost:
+    """What several runs cost together: the sum of each component."""
+    found = list(costs)
+    rhos = [cost.rho for cost in found if cost.rho is not None]
+    return Cost(
+        math.fsum(cost.epsilon for cost in found),
+        math.fsum(cost.delta for cost in found),
+        math.fsum(rhos) if len(rhos) == len(found) else None,
+    )
+
+
 def _require_same(relation: Relation, dataset: DataSet) -> None:
     require(
         relation is dataset.relation,

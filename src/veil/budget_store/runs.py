@@ -13,7 +13,7 @@ from veil.accounting.accountant import Accountant
 from veil.accounting.calibration import noise_multiplier
 from veil.accounting.events import Gaussian, Relation, Repeated, Selection
 from veil.accounting.spending_rules import TokenBucket
-from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of, largest, require_same_unit
+from veil.budget_store.costs import NAME_LENGTH, Cost, DataSet, amount, cost_of, largest, require_same_unit, total
 from veil.budget_store.entries import Spending, State
 from veil.budget_store.store import BudgetStore, new_claim
 from veil.errors import InputError, require
@@ -141,6 +141,49 @@ def reserve_for(
     same = tuple(groups) == terms.groups and (owner or "") == terms.owner and bool(terms.groups or terms.owner)
     same = same and person is None
     spending = Spending(run_id, largest(costs.values()), costs if same else {}, plan.method)
+    return _reserved(place, dataset, spending, folder)
+
+
+def reserve_together(
+    plans: Sequence[Plan],
+    store: BudgetStore | str | Path,
+    dataset: str,
+    run_id: str,
+    *,
+    groups: Sequence[str] = (),
+    owner: str | None = None,
+    person: str | None = None,
+    folder: Path | None = None,
+) -> RunReservation:
+    """Reserve what several runs on the same rows may spend, as one charge; all of them measure rows that they hold out.
+
+    Args:
+        plans: What each run may spend.
+        store: A store, or where it is: a file or a PostgreSQL URL.
+        dataset: The data set's name in the store.
+        run_id: A name for the charge.
+        groups: Columns of the runs' groups.
+        owner: Column of the runs' owners.
+        person: Column of people, if they are the unit.
+        folder: Where the mark of the charge is kept.
+
+    Returns:
+        The reservation, to be begun, finished or given back.
+
+    Raises:
+        BudgetExceeded: A limit would be overrun; nothing is charged.
+    """
+    place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
+    terms = place.dataset(dataset)
+    require_same_unit(terms, person)
+    costs = [_costs(plan, terms, True) for plan in plans]
+    same = tuple(groups) == terms.groups and (owner or "") == terms.owner and bool(terms.groups or terms.owner)
+    by_cell: dict[tuple[str, str], Cost] = {}
+    if same and person is None:
+        cells = dict.fromkeys(cell for own in costs for cell in own)
+        by_cell = {cell: total(own[cell] for own in costs if cell in own) for cell in cells}
+    method = ", ".join(dict.fromkeys(plan.method for plan in plans))
+    spending = Spending(run_id, total(largest(own.values()) for own in costs), by_cell, method)
     return _reserved(place, dataset, spending, folder)
 
 

@@ -14,19 +14,20 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from veil.cli.config_file import config_text
+from veil.cli.console import NOT_PRIVATE, percent, print_json, stderr, stdout
 from veil.cli.console import epsilon as shown_epsilon
-from veil.cli.console import percent, print_json, stderr, stdout
 from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import Checks, checked_requirements, judge, print_verdict
 from veil.errors import InputError, require
 from veil.foundation.words import named_values, numbers
-from veil.request import CompareRequest, Settings
+from veil.request import COMPARED, CompareRequest, Settings
 
 if TYPE_CHECKING:
     from veil.foundation.parallel import Workers
     from veil.tables.opening import Opened
     from veil.training.comparing import Comparison
+    from veil.training.fitting import Measure
 
 BUNDLED = Path("adult")
 ADULT: dict[str, Any] = {"target": "income", "group": ("sex", "income"), "ignore": ("fnlwgt",)}
@@ -51,6 +52,7 @@ def compare(
     Exit code 1 if any run failed or a requirement is not met by the best private method (the best of all, if none is).
     """
     from veil.foundation.parallel import Workers
+    from veil.training.comparing import SEEDS_PUBLIC
 
     if print_config:
         typer.echo(config_text(context), nl=False)
@@ -59,16 +61,22 @@ def compare(
     if request.data == BUNDLED:
         given = {name: value for name, value in ADULT.items() if not getattr(request, name)}
         request = request.model_copy(update=given)
-    request = request.model_copy(update={"methods": _with_presets(request.methods)})
+    private = request.data != BUNDLED and request.test is None
+    methods = request.methods or (COMPARED if private else ("erm", *COMPARED))
+    request = request.model_copy(update={"methods": _with_presets(methods)})
     wanted, workers = checked_requirements(request.require), Workers(jobs, backend)
-    if request.data != BUNDLED and request.test is None:
+    if private:
         _require_data(str(request.data))
         found = _compare_held_out(request, out, workers, silent=json or quiet)
-        _show(found, [], out, json, wanted)
+        _show(found, [SEEDS_PUBLIC] if request.public_seeds else [], out, json, wanted)
         return
+    require(
+        request.dataset is None,
+        "--dataset charges a comparison with secret seeds, and with public rows its seeds are public: omit --test",
+    )
     opened = _opened(request)
     found = _compare(request, opened, out, workers, silent=json or quiet)
-    _show(found, opened.not_covered, out, json, wanted)
+    _show(found, [*opened.not_covered, SEEDS_PUBLIC], out, json, wanted)
 
 
 def _with_presets(names: Sequence[str]) -> tuple[str, ...]:
@@ -96,16 +104,20 @@ def _compare_held_out(request: CompareRequest, out: Path, workers: Workers, *, s
 def _compare(request: CompareRequest, opened: Opened, out: Path, workers: Workers, *, silent: bool) -> Comparison:
     from veil.methods import create
     from veil.tables.effects import Learned
+    from veil.tables.without_privacy import KnownWithoutPrivacy, WithoutPrivacy
     from veil.training.comparing import Work, run_trials, trials_of
 
     assert opened.test is not None
-    of_runs = {"methods", "seeds", "epsilon", "option"}
+    of_runs = {"methods", "seeds", "epsilon", "option", "public_seeds", "dataset", "store", "show_private"}
     config = {name: value for name, value in request.record().items() if name not in of_runs}
     config["command"] = shlex.join(["veil", *sys.argv[1:]])
     settings = request.settings.model_dump(exclude={"epsilon", "seed"})
     options = _options(request.option, request.methods)
     model = {n: opened.factory.suiting(n, options.get(n), model=request.model) for n in request.methods}
-    measures = [] if opened.encoding is None else [Learned(opened.encoding)]
+    measures: list[Measure] = []
+    if opened.encoding is not None:
+        beside = WithoutPrivacy(opened.test).found(len(opened.problem.public.classes))
+        measures = [Learned(opened.encoding), *([] if beside is None else [KnownWithoutPrivacy(beside)])]
     work = Work(opened.problem, opened.test, model, out, settings, config, opened.not_covered, measures)
     methods = [create(name, options.get(name)) for name in request.methods]
     trials = trials_of(methods, request.seeds, _budgets(request.epsilon))
@@ -132,12 +144,16 @@ def _require_data(data: str) -> None:
 
 def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, wanted: list[Any]) -> None:
     from veil.report import write_report
-    from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC
+    from veil.report.usefulness import FINDING, beside_no_privacy
+    from veil.training.comparing import OTHER_RUNS
 
-    page = write_report(found.records, out / "report.html", requirements=wanted) if found.records else None
+    page = None
+    if found.records:
+        page = write_report(found.records, out / "report.html", requirements=wanted, together=found.together)
     checks = judge(found.records, wanted) if found.records else Checks("no run")
     if json:
-        said = {"advice": _advice(found.summary()), "report": str(page) if page else None}
+        said: dict[str, Any] = {"advice": _advice(found.summary()), "report": str(page) if page else None}
+        said[NOT_PRIVATE] = _not_private(found)
         print_json({**found.as_json(), **checks.as_json(), **said, "usefulness": _usefulness(found.rows)})
     else:
         stdout.print(_table(found.summary()))
@@ -145,17 +161,30 @@ def _show(found: Comparison, not_covered: Sequence[str], out: Path, json: bool, 
             stdout.print(advice, soft_wrap=True, highlight=False, markup=False)
         for method, judged in _usefulness(found.rows).items():
             stdout.print(f"{method}: {judged['sentence']}", soft_wrap=True, highlight=False, markup=False)
+        if sentence := beside_no_privacy({FINDING: _not_private(found)}):
+            stdout.print(sentence, soft_wrap=True, highlight=False, markup=False)
         for label, sentence in found.failures.items():
             stdout.print(f"failed: {label}: {sentence}", soft_wrap=True, highlight=False, markup=False)
         print_verdict(checks)
+        if found.together is not None:
+            stdout.print(f"\n{found.together['sentence']}", soft_wrap=True, highlight=False, markup=False)
         if any(row["private"] for row in found.summary()):
             stdout.print("\nNo certificate here covers:")
-            for sentence in (*not_covered, OTHER_RUNS, SEEDS_PUBLIC):
+            for sentence in (*not_covered, OTHER_RUNS):
                 stdout.print(f"- {sentence}", soft_wrap=True, highlight=False)
         if page:
             stdout.print(f"\nReport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
     if found.failures or not checks.met:
         raise typer.Exit(1)
+
+
+def _not_private(found: Comparison) -> dict[str, Any] | None:
+    """What a model without privacy reaches, as the best private method's run has it; None if nobody may know."""
+    from veil.report.usefulness import FINDING
+
+    best = [row["name"] for row in found.summary() if row["best"] and row["private"]]
+    records = sorted(found.records, key=lambda record: record["method"] not in best)
+    return next((record["findings"][FINDING] for record in records if FINDING in record["findings"]), None)
 
 
 def _advice(summary: list[dict[str, Any]]) -> str | None:
@@ -262,7 +291,7 @@ def _table(summary: list[dict[str, Any]]) -> Table:
         )
     page.caption = (
         "★ best worst group among private (and among other) methods, · within one standard deviation of it;\n"
-        "◇ on the Pareto front of worst group and average; p: paired t-test on the worst group, seed by seed"
+        "◇ on the Pareto front of worst group and average; p: paired t-test on the worst group, run by run"
     )
     return page
 

@@ -45,7 +45,7 @@ def read_config_file(context: typer.Context, path: Path | None) -> Path | None:
 
 
 # What a run's own config.toml says besides its options.
-_NOT_OPTIONS = ("command", "label", "seed", "holdout_key")
+_NOT_OPTIONS = ("command", "label", "seed", "repetition", "holdout_key")
 
 
 def further_settings(context: typer.Context) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from rich.table import Table
 
 stdout = Console()
 stderr = Console(stderr=True)
+# The key of what a model without privacy reaches.
+NOT_PRIVATE = "without_privacy"
 
 
 LONGEST_SENTENCE = 1000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from veil.cli.config_file import config_text
-from veil.cli.console import people_sentence, print_json, print_usefulness, results_table, stderr, stdout
+from veil.cli.console import NOT_PRIVATE, people_sentence, print_json, print_usefulness, results_table, stderr, stdout
 from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import checked_requirements, judge, print_verdict
@@ -171,11 +171,13 @@ def _show_plan(request: Request, json: bool) -> None:
 
 
 def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
-    from veil.report.usefulness import usefulness
+    from veil.report.usefulness import FINDING, usefulness
 
     checks = judge([run.as_json()], wanted)
     if json:
-        print_json({**run.summary(), "usefulness": usefulness(run.summary()["metrics"] or {}), **checks.as_json()})
+        summary = run.summary()
+        verdict = {"usefulness": usefulness(summary["metrics"] or {}), NOT_PRIVATE: run.findings.get(FINDING)}
+        print_json({**summary, **verdict, **checks.as_json()})
     else:
         if run.metrics is not None:
             sizes = dict(zip(run.plan.facts.groups, run.plan.facts.group_sizes, strict=True))

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from veil.cli.compare import Backend, Jobs
 from veil.cli.config_file import config_text
-from veil.cli.console import percent, print_json, print_usefulness, results_table, stderr, stdout
+from veil.cli.console import NOT_PRIVATE, percent, print_json, print_usefulness, results_table, stderr, stdout
 from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import checked_requirements, judge, print_verdict
@@ -97,14 +97,15 @@ def cost_sentence(found: dict[str, Any]) -> str:
 
 
 def _show(run: Run, out: Path, json: bool, wanted: list[Any]) -> None:
-    from veil.report.usefulness import usefulness
+    from veil.report.usefulness import FINDING, usefulness
 
     checks, summary = judge([run.as_json()], wanted), run.summary()
     search = {"chosen": run.findings["Search"]["chosen"], **run.plan.details["search"]}
     trials = run.findings.get("Trials")
     if json:
         more = {"scores": trials} if trials else {}
-        verdict = {"usefulness": usefulness(summary["metrics"] or {}), **checks.as_json()}
+        verdict = {"usefulness": usefulness(summary["metrics"] or {}), NOT_PRIVATE: run.findings.get(FINDING)}
+        verdict |= checks.as_json()
         print_json({**summary, "search": {**search, **more}, **verdict})
     else:
         for trial in trials or ():

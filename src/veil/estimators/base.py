@@ -47,7 +47,7 @@ from veil.tables.column_uses import column_uses
 from veil.tables.effects import Learned
 from veil.tables.fitted_rows import Fitted, mark_of, remember, rows_of
 from veil.tables.guessing import fit_encoding
-from veil.tables.measuring import HeldOutFigures
+from veil.tables.measuring import HeldOutFigures, expected_rows
 from veil.tables.opening import ModelFactory, parted
 from veil.tables.preparing import read_off_rows
 from veil.tables.reading import refuse_twice
@@ -188,11 +188,12 @@ class FairPrivate(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return write_report([self.record_], Path(path))
 
-    def _measures(self, held_out: Problem, seed: Seed) -> list[Measure]:
+    def _measures(self, held_out: Problem, training: PublicFacts, seed: Seed) -> list[Measure]:
         """What is measured on held-out rows."""
         relation = relation_asked(self._method())
         allowed = min(held_out.public.budgets or (math.inf,))
-        return [] if relation is None else [HeldOutFigures(held_out, seed, relation, allowed=allowed)]
+        expected = expected_rows(training, self.holdout, self.holdout)
+        return [] if relation is None else [HeldOutFigures(held_out, seed, relation, None, allowed, expected=expected)]
 
     def _train(
         self, table: pd.DataFrame, targets: NDArray[Any], besides: Besides, weights: Weights, **facts: Any
@@ -267,7 +268,10 @@ class FairPrivate(BaseEstimator):  # type: ignore[misc]
             ModelFactory(asked, self.encoding_)(training, seed),
             training,
             not_covered=[*self._not_covered(), *weights.not_covered, *around(fitting)],
-            measures=[Learned(self.encoding_), *([] if measured is None else self._measures(measured, seed))],
+            measures=[
+                Learned(self.encoding_),
+                *([] if measured is None else self._measures(measured, training.public, seed)),
+            ],
             columns=[asdict(use) for use in column_uses(table, _NO_ROLES, self.encoding_, ())],
             config={"model": asked.model},
         )

@@ -21,7 +21,7 @@ from veil.accounting import Relation
 from veil.errors import require
 from veil.metrics.definitions import LEAST_ROWS, Floats, or_none
 from veil.metrics.groups import GroupMetrics, GroupScore, group_columns, membership_table
-from veil.metrics.noisy_confusion import PURPOSE, CountsRelease, reserve_counts
+from veil.metrics.noisy_confusion import PURPOSE, CountsRelease, fewest_rows, reserve_counts, worth_looking
 from veil.models.applying import scored
 from veil.noise import GaussianNoise
 from veil.problem import Problem
@@ -125,14 +125,28 @@ def error_metrics(
     return _metrics(found, errors(np.ones(len(truth), dtype=bool)))
 
 
-def noisy_errors(model: nn.Module, problem: Problem, allowance: Allowance, groups: Sequence[str] = ()) -> ErrorMetrics:
-    """Reserve the cost in a ledger of its own, release the counts, and work out the figures."""
+def noisy_errors(
+    model: nn.Module,
+    problem: Problem,
+    allowance: Allowance,
+    groups: Sequence[str] = (),
+    *,
+    expected: Mapping[str, float] | None = None,
+) -> ErrorMetrics:
+    """Reserve the cost in a ledger of its own, release the counts, and work out the figures.
+
+    `expected` is how many rows of each group public facts let expect here: a group of too few has no figure.
+    """
     sigma = reserve_counts(problem, allowance, ErrorRelease(1.0, allowance.relation), "counts of errors")
     counts = ErrorRelease(sigma, allowance.relation).make(model, problem, allowance.noise)
     unit = _unit(problem)
     each, whole = errors_of_counts(counts, sigma)
-    found = {name: Errors(0) for name in groups}
-    found |= {name: own.scaled(unit) for name, own in zip(problem.public.groups, each, strict=True)}
+    names, found = problem.public.groups, {name: Errors(0) for name in groups}
+    # A group's number of rows is half the sum of its counts, which are of two kinds.
+    least = fewest_rows(sigma / 2, counts[0].size, worth_looking(expected, names))
+    for name, own in zip(names, each, strict=True):
+        enough = own.n >= least and (expected is None or expected.get(name, 0.0) >= least)
+        found[name] = own.scaled(unit) if enough else Errors(own.n)
     return _metrics(found, whole.scaled(unit), sigma)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ PURPOSE = "evaluation"
 CLASS_SHARE = 0.2
 # Of the budget, for counts by probability where they are asked for: noise in all other figures grows by two fifths.
 SCORE_SHARE = 0.5
+# The chance that any of the totals that are looked at passes for measured where it has next to no rows.
+MISTAKEN = 0.01
 # Stored runs are recognised by these sentences: they cannot change.
 _PAYS = (
     "and took no part in training; their confusion counts are a release of their own at the same (ε, δ), so every row "
@@ -193,23 +196,25 @@ def noisy_metrics(
     groups: Sequence[str] = (),
     *,
     scores: bool = False,
+    expected: Mapping[str, float] | None = None,
 ) -> NoisyGroupMetrics:
     """Reserve the cost in a ledger of its own, release the counts, and work out the figures.
 
     ε is the smallest budget of any owner. Two classes give the whole confusion table and, with `scores`, counts by
     probability in the same release; with more classes the counts are of right and wrong answers only, by group and by
-    class, because noise adds up over the counts that make a figure.
+    class, because noise adds up over the counts that make a figure. `expected` is how many rows of each group public
+    facts let expect here: a group of too few has no figure, whatever noise makes of its counts.
     """
     if scores:
-        return _with_scores(model, problem, allowance, groups)
+        return _with_scores(model, problem, allowance, groups, expected)
     full = len(problem.public.classes) == 2
     sigma = reserve_counts(problem, allowance, ConfusionRelease(1.0, allowance.relation, full), "confusion counts")
     release = ConfusionRelease(sigma, allowance.relation, full)
     released, names = release.make(model, problem, allowance.noise), problem.public.groups
     if full:
-        return figures(released, names, groups, sigma)
+        return figures(released, names, groups, sigma, expected)
     of_groups, of_classes = release.apart(released, len(names))
-    found = figures(of_groups, names, groups, sigma / math.sqrt(1 - CLASS_SHARE))
+    found = figures(of_groups, names, groups, sigma / math.sqrt(1 - CLASS_SHARE), expected)
     by_class = {
         name: (float(wrong), float(right))
         for name, (wrong, right) in zip(problem.public.classes, of_classes, strict=True)
@@ -217,13 +222,19 @@ def noisy_metrics(
     return replace(found, by_class=by_class, class_sigma=sigma / math.sqrt(CLASS_SHARE))
 
 
-def _with_scores(model: nn.Module, problem: Problem, allowance: Allowance, groups: Sequence[str]) -> NoisyGroupMetrics:
+def _with_scores(
+    model: nn.Module,
+    problem: Problem,
+    allowance: Allowance,
+    groups: Sequence[str],
+    expected: Mapping[str, float] | None,
+) -> NoisyGroupMetrics:
     names = problem.public.groups
     require(len(problem.public.classes) == 2, "counts by probability are released of two classes alone")
     release = ScoredRelease(1.0, allowance.relation)
     release = replace(release, sigma=reserve_counts(problem, allowance, release, "confusion counts"))
     confusion, by_piece = release.apart(release.make(model, problem, allowance.noise))
-    found = figures(confusion, names, groups, release.sigma / math.sqrt(1 - SCORE_SHARE))
+    found = figures(confusion, names, groups, release.sigma / math.sqrt(1 - SCORE_SHARE), expected)
     noise = release.sigma / math.sqrt(SCORE_SHARE)
     return replace(found, scores=released_scores(dict(zip(names, by_piece, strict=True)), noise))
 
@@ -256,7 +267,8 @@ def _from_counts(
     """Figures of the table that follow from noisy counts; their intervals allow for the noise as well."""
     known = np.array([not math.isnan(score.accuracy) for _, score in scores])
     # A class of which noise could be all that was counted is left out of the figures about it.
-    there = counts.sum(axis=2) >= fewest_rows(sigma, counts.shape[2])
+    looked_at = int(known.sum()) * counts.shape[1]
+    there = counts.sum(axis=2) >= fewest_rows(sigma, counts.shape[2], looked_at)
     used = np.where(known[:, None, None] & there[:, :, None], np.maximum(counts, 0.0), 0.0)
     values = {figure.name: figure.of(used) for figure in BY_COUNTS}
     spans = intervals(used, sigma)
@@ -278,26 +290,38 @@ def _from_counts(
 
 def _balanced(counts: Sequence[tuple[float, float]], sigma: float) -> float:
     """The mean share of right answers over classes; NaN where a class has too few rows to tell."""
-    if min(sum(pair) for pair in counts) < fewest_rows(sigma, 2):
+    if min(sum(pair) for pair in counts) < fewest_rows(sigma, 2, len(counts)):
         return math.nan
     return float(np.mean([min(max(right / (wrong + right), 0.0), 1.0) for wrong, right in counts]))
 
 
-def fewest_rows(sigma: float, counts: int) -> float:
-    """The smallest noisy total for which a figure is given: above a few rows and above the noise.
+def fewest_rows(sigma: float, counts: int, looked_at: int = 1) -> float:
+    """The smallest noisy total of some counts for which a figure is given.
 
-    >>> fewest_rows(0.0, 4), fewest_rows(4.0, 4)
-    (5.0, 16.0)
+    Where so many totals are looked at and none has a few rows, one of them reaches it with a chance of at most 1 %.
+
+    >>> fewest_rows(0.0, 4), round(fewest_rows(4.0, 4), 1), round(fewest_rows(4.0, 4, looked_at=50), 1)
+    (5.0, 23.6, 33.3)
     """
-    return max(float(LEAST_ROWS), 2.0 * sigma * math.sqrt(counts))
+    return LEAST_ROWS + sigma * math.sqrt(counts) * NormalDist().inv_cdf(1 - MISTAKEN / max(looked_at, 1))
+
+
+def worth_looking(expected: Mapping[str, float] | None, names: Sequence[str]) -> int:
+    """How many of the groups have enough expected rows to be looked at."""
+    return len(names) if expected is None else sum(expected.get(name, 0.0) >= LEAST_ROWS for name in names)
 
 
 def figures(
-    counts: NDArray[np.float64], names: Sequence[str], listed: Sequence[str], sigma: float
+    counts: NDArray[np.float64],
+    names: Sequence[str],
+    listed: Sequence[str],
+    sigma: float,
+    expected: Mapping[str, float] | None = None,
 ) -> NoisyGroupMetrics:
     """Figures from noisy counts: sums are taken before anything is rounded, so that noise cancels as far as it can.
 
-    For a group whose count is within the noise, only the (noisy) number of rows is given.
+    For a group whose count is within the noise, only the (noisy) number of rows is given. So it is where fewer rows
+    than that were `expected`: among many groups noise makes rows somewhere.
 
     >>> counts = np.array([[3.2, 7.1], [0.4, -0.9]])
     >>> figures(counts, ["a", "b"], [], 1.0).by_group
@@ -309,11 +333,12 @@ def figures(
     else:
         wrong, right = counts[:, 0], counts[:, 1]
     scores = {name: GroupScore(0, math.nan) for name in listed}
+    least = fewest_rows(sigma, counts[0].size, worth_looking(expected, names))
     for name, bad, good in zip(names, wrong, right, strict=True):
         hits, misses = max(0, round(float(good))), max(0, round(float(bad)))
         if hits + misses > 0 and good + bad < 1:  # rounding alone must not make rows out of noise
             hits = misses = 0
-        enough = hits + misses >= fewest_rows(sigma, counts[0].size)
+        enough = good + bad >= least and (expected is None or expected.get(name, 0.0) >= least)
         scores[name] = GroupScore(hits + misses, hits / (hits + misses) if enough else math.nan)
     # Over all groups, nothing is cut off at 0 before the sum: that would let noise count as rows.
     rows = float(right.sum() + wrong.sum())

@@ -24,7 +24,12 @@ SCRIPTS = ("charts.js", "page.js")
 
 
 def write_report(
-    runs: Sequence[Record], path: Path, *, requirements: Sequence[Record] = (), audits: Sequence[Record] | None = None
+    runs: Sequence[Record],
+    path: Path,
+    *,
+    requirements: Sequence[Record] = (),
+    audits: Sequence[Record] | None = None,
+    together: Record | None = None,
 ) -> Path:
     """Write the page, and beside an `.html` file its JSON twin; returns the page's path.
 
@@ -33,6 +38,7 @@ def write_report(
         path: Where the page goes.
         requirements: What must hold, as `{"metric", "op", "threshold"}`.
         audits: Attacks to show; by default none.
+        together: What all runs cost together, with a `sentence`, if they read the same private rows.
 
     Returns:
         The path of the page.
@@ -40,7 +46,7 @@ def write_report(
     Raises:
         InputError: There is no run, or a record is not one of a run.
     """
-    twin, tables = build(runs, requirements, audits or ())
+    twin, tables = build(runs, requirements, audits or (), together)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, _render(twin, tables).encode(), FOR_ALL)

@@ -31,6 +31,7 @@ from veil.report.variants import (
     epsilon_of,
     find_variants,
     groups_of,
+    number_of,
     summary_table,
 )
 from veil.report.verdict import even_odds, make_verdict
@@ -41,7 +42,10 @@ DETAILED_RUNS = 12
 
 
 def build(
-    runs: Sequence[Record], requirements: Sequence[Mapping[str, Any]], audits: Sequence[Mapping[str, Any]]
+    runs: Sequence[Record],
+    requirements: Sequence[Mapping[str, Any]],
+    audits: Sequence[Mapping[str, Any]],
+    together: Record | None = None,
 ) -> tuple[dict[str, Any], dict[str, Table]]:
     """The twin, and the table of each of its figures."""
     cleaned = clean_runs(_unpacked(runs))
@@ -73,6 +77,7 @@ def build(
         "several": len(cleaned) > 1,
         "interval": {"kind": interval_name(subject), "confidence": CONFIDENCE, "percent": 100 * CONFIDENCE},
         "verdict": clean(make_verdict(cleaned, subject, baselines, asked)),
+        "together": clean(together),
         "baselines": [variant.name for variant in baselines],
         "people": is_of_people(cleaned[subject.members[0]]),
         "counts_people": counts_people(cleaned[subject.members[0]]),
@@ -190,8 +195,8 @@ def _names(runs: Sequence[Record], variants: Sequence[Variant]) -> list[str]:
     names = {}
     for variant in variants:
         for index in variant.members:
-            seed = (runs[index].get("config") or {}).get("seed")
-            which = f", run {index + 1}" if seed is None else f", seed {seed}"
+            number, seed = number_of(runs[index]), (runs[index].get("config") or {}).get("seed")
+            which = f", run {number or index + 1}" if seed is None else f", seed {seed}"
             names[index] = variant.name + (which if len(variant.members) > 1 else "")
     return [names[index] for index in range(len(runs))]
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from veil.report.wording import some_of
 
 USEFUL, ALL = "useful", "all rows"
+# What a model without privacy reaches, among the findings of a run.
+FINDING = "Without privacy"
 # Below this a model hardly follows the truth, however many rows show it.
 _LITTLE = 0.05
 # What a few rows show is no verdict.
@@ -79,7 +81,7 @@ def beside_no_privacy(findings: Mapping[str, Any]) -> str:
     >>> beside_no_privacy({"Without privacy": {"model": "logistic", "worst_group_accuracy": 0.8213, "rows": 900}})
     'Without privacy, a logistic model trained on half of 900 rows has 82.1 % in the worst group.'
     """
-    found = findings.get("Without privacy") or {}
+    found = findings.get(FINDING) or {}
     worst = found.get("worst_group_accuracy")
     if worst is None:
         return ""

@@ -90,21 +90,27 @@ def _variant(name: str, indices: Sequence[int], runs: Sequence[Record]) -> Varia
     )
 
 
+def number_of(run: Record) -> Any:
+    """What pairs a run with those of other methods: its number in a comparison, or the seed that a person gave."""
+    config = run.get("config") or {}
+    return config.get("repetition", config.get("seed"))
+
+
 def _accuracies(runs: Sequence[Record]) -> dict[Any, Accuracies]:
     """Accuracies by seed; a run whose seed nobody gave shares it with none."""
     found: dict[Any, Accuracies] = {}
     for run in runs:
-        seed, scores = (run.get("config") or {}).get("seed"), (run.get("metrics") or {}).get("by_group")
+        seed, scores = number_of(run), (run.get("metrics") or {}).get("by_group")
         if scores:
             found[object() if seed is None else seed] = accuracies(scores)
     return found
 
 
 def _by_seed(runs: Sequence[Record]) -> dict[Any, float]:
-    """Worst-group accuracy by the seed that a person gave."""
+    """Worst-group accuracy by the number that pairs runs."""
     found = {}
     for run in runs:
-        seed, worst = (run.get("config") or {}).get("seed"), (run.get("metrics") or {}).get("worst_group_accuracy")
+        seed, worst = number_of(run), (run.get("metrics") or {}).get("worst_group_accuracy")
         if seed is not None and worst is not None:
             found[seed] = float(worst)
     return found

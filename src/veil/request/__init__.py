@@ -2,11 +2,21 @@
 
 from veil.request.audits import AuditRequest, AuditSettings
 from veil.request.budgets import BudgetRequest
-from veil.request.request import FOR_NETWORKS, NETWORK, SUITED, CompareRequest, Request, RowsRequest, TableRequest
+from veil.request.request import (
+    COMPARED,
+    FOR_NETWORKS,
+    NETWORK,
+    SUITED,
+    CompareRequest,
+    Request,
+    RowsRequest,
+    TableRequest,
+)
 from veil.request.settings import Settings
 from veil.request.tuning import Candidate, TuneRequest
 
 __all__ = [
+    "COMPARED",
     "FOR_NETWORKS",
     "NETWORK",
     "SUITED",

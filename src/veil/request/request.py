@@ -32,6 +32,8 @@ SUITED |= dict.fromkeys(("noisy-sgd-mgr", "noisy-sgd-ags", "phased-erm", "dp-oco
 NETWORK = "mlp"
 # What trains a network where no method is named.
 FOR_NETWORKS = "asc"
+# What is compared where no method is named; with public rows, what training without privacy reaches is shown beside.
+COMPARED = ("dp-sgd", "dp-is-sgd", "asc", "auto")
 
 
 class RowsRequest(Asked):
@@ -183,11 +185,30 @@ class CompareRequest(TableRequest):
         Path("adult"), description="The table to train on (CSV or Parquet), or adult for the bundled one."
     )
     methods: Names = Field(
-        ("erm", "dp-sgd", "dp-is-sgd", "asc", "auto"),
-        description="Methods, or the preset best, comma-separated; see `veil methods`.",
+        (),
+        description="Methods, or the preset best, comma-separated; see `veil methods`. "
+        f"[default: {', '.join(COMPARED)}; with public rows erm too]",
     )
-    seeds: int = Field(3, description="Runs per method, with seeds 1, 2, …")
-    epsilon: str = Field("1", description="Budget ε, or several: 0.5,1,2.")
+    seeds: int = Field(3, description="Runs per method.")
+    public_seeds: bool = Field(
+        False, description="Seeds 1, 2, …, for tests: anybody can then subtract the noise. [default with public rows]"
+    )
+    epsilon: str = Field("1", description="Budget ε of a run, or several: 0.5,1,2.")
+    dataset: str | None = Field(
+        None,
+        description="Without public rows: charge all runs to this data set's budget before the first, or stop if they "
+        "do not fit; see `veil budget`.",
+    )
+    store: str = Field(
+        STORE,
+        description="An SQLite file, or the URL of a PostgreSQL database: postgresql://…",
+        json_schema_extra={"envvar": "VEIL_BUDGET"},
+    )
+    show_private: bool = Field(
+        False,
+        description="Without public rows: also measure private rows exactly; the certificates state that they do not "
+        "cover this.",
+    )
     option: list[str] = Field([], description="An option of one of the methods, as method.name=value. Repeatable.")
 
     def of_table(self, **more: Any) -> Request:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -22,6 +24,9 @@ CANDIDATES = ("auto weight=4", "auto whitening=0.5", "auto pace=3 weight=0.5", "
 TRIALS = {"selection": 1.5, "composition": 2}
 # Fewer rows than veil train holds out: those that are trained on make up for a trial's smaller ε.
 HOLDOUT = 0.15
+# A range in a candidate stands for so many values, unless it says how many; a candidate, for at most so many others.
+IN_RANGE, MOST = 4, 64
+_RANGE = re.compile(r"(?P<low>.+?)\.\.(?P<high>[^/]+)(?:/(?P<count>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,66 @@ def candidate(text: str) -> Candidate:
     return Candidate(words[0], model, values, settings, float(weight))
 
 
+def candidates_of(text: str) -> list[Candidate]:
+    """The candidates that a text stands for: one for each value of its ranges and lists, which share its weight.
+
+    `clip=0.1..1` is a range (four values, one a fixed factor above the other), `clip=0.1..1/3` one of three values,
+    `model=logistic|mlp` a list. Every value is a candidate of its own: what each costs is known before any is drawn.
+
+    >>> [one.label for one in candidates_of("dp-sgd clip=0.1..1/3 epochs=5|10")][:3]
+    ['dp-sgd clip=0.1 epochs=5', 'dp-sgd clip=0.1 epochs=10', 'dp-sgd clip=0.316 epochs=5']
+    >>> [one.weight for one in candidates_of("auto cap=4..16 weight=2")]
+    [0.5, 0.5, 0.5, 0.5]
+    """
+    with about(f'candidate "{text}"'):
+        words = shlex.split(text)
+        choices = [_choices(word) for word in words]
+        count = 1
+        for values in choices:
+            count *= len(values)
+        require(
+            count <= MOST, f"its ranges and lists make {count} candidates: at most {MOST}, all of which are planned"
+        )
+    found = [candidate(shlex.join(chosen)) for chosen in product(*choices)]
+    return [replace(one, weight=one.weight / len(found)) for one in found]
+
+
+def _choices(word: str) -> list[str]:
+    """name=value for every value that a word allows."""
+    name, _, text = word.partition("=")
+    if "|" in text:
+        values = text.split("|")
+        require(all(values), f"{name} is {text}: give values on both sides of |")
+    elif ".." in text:
+        values = _range(name, text)
+    else:
+        return [word]
+    require(name != "weight", "weight is a number, which all values of a range or list share")
+    return [f"{name}={value}" for value in dict.fromkeys(values)]
+
+
+def _number(name: str, text: str) -> int | float:
+    value = named_values([f"{name}={text}"])
+    found = next(iter(value.values()))
+    require(isinstance(found, int | float) and not isinstance(found, bool), f"{name}: {text} is not a number")
+    return found  # type: ignore[no-any-return]
+
+
+def _range(name: str, text: str) -> list[str]:
+    """The values of a range, one a fixed factor above the other; whole numbers where both ends are."""
+    match = _RANGE.fullmatch(text)
+    require(match is not None, f"{name} is {text}: give a range as 0.1..1, or 0.1..1/3 for three values")
+    assert match is not None
+    low, high = (_number(name, match[end]) for end in ("low", "high"))
+    count = int(match["count"] or IN_RANGE)
+    require(0 < low < high, f"{name} is {text}: a range goes from a number above 0 to a larger one; else give a list")
+    require(2 <= count <= MOST, f"{name} is {text}: a range has from 2 to {MOST} values")
+    values = [low * (high / low) ** (place / (count - 1)) for place in range(count)]
+    if isinstance(low, int) and isinstance(high, int):
+        return [str(round(value)) for value in values]
+    return [f"{value:.3g}" for value in values]
+
+
 class TuneRequest(TableRequest):
     """The request of `veil tune`."""
 
@@ -75,7 +140,8 @@ class TuneRequest(TableRequest):
 
     candidate: list[str] = Field(
         [],
-        description='A method with options, settings, model and weight: "auto cap=8 weight=2". Repeatable. '
+        description='A method with options, settings, model and weight: "auto cap=8 weight=2"; also ranges and lists: '
+        '"dp-sgd clip=0.1..1 model=logistic|mlp". Repeatable. '
         "[default: auto and its nearest rivals]",
     )
     trials: float | None = Field(
@@ -105,6 +171,10 @@ class TuneRequest(TableRequest):
         json_schema_extra={"envvar": "VEIL_BUDGET"},
     )
 
+    show_private: bool = Field(
+        False, description="Also measure private rows exactly; the certificate states that it does not cover this."
+    )
+
     @property
     def trials_asked(self) -> float:
         """How many trials were asked for, or the usual number."""
@@ -112,7 +182,7 @@ class TuneRequest(TableRequest):
 
     def candidates(self) -> tuple[Candidate, ...]:
         """The candidates asked for, or the usual ones; each once."""
-        found = [candidate(text) for text in self.candidate or CANDIDATES]
+        found = [one for text in self.candidate or CANDIDATES for one in candidates_of(text)]
         if self.model:
             require(
                 all(one.model in ("", self.model) for one in found),
@@ -136,5 +206,6 @@ class TuneRequest(TableRequest):
             "holdout": HOLDOUT if self.holdout is None and self.test is None else self.holdout,
             "dataset": self.dataset,
             "store": self.store,
+            "show_private": self.show_private,
         }
         return Request.checked(**same | own)

@@ -1,24 +1,39 @@
 """Comparing on one's own rows: every method holds rows out and is judged by figures on them, released with noise.
 
-Nobody needs public rows for this. Each run is a whole run of `veil train` with its own certificate; their ε add up.
+Nobody needs public rows for this. Each run is a whole run of `veil train` with its own certificate and its own secret
+seed; what all of them cost together is worked out at the end and, if a data set's budget is named, charged before the
+first of them reads a row.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from veil.accounting import Certificate, Ledger
+from veil.accounting.together import RunTerms, cost_together
 from veil.errors import InputError, about, require
+from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.parallel import Workers
+from veil.plans import Plan
 from veil.request import SUITED, CompareRequest, Request
-from veil.tables.table_run import plan_of, train_table
+from veil.tables.table_run import REPETITION, PartOf, asked_columns, plan_of, reads_more, train_table
 from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC, Comparison, Finished, Trial, all_trials, error_sentence
-from veil.training.run_folder import CHECKPOINT, finished_in
+from veil.training.run_folder import EVALUATION, LEDGER, finished_in, under_way
+
+if TYPE_CHECKING:  # a store is loaded where a comparison is charged, and few are
+    from veil.budget_store import RunReservation
+
+UNLIMITED = "{} is not private: no ε limits what all runs together tell about a row."
+# Folders of the charges of a comparison, and what each of them pays for.
+CHARGE, PAID = "charge-", "runs.json"
 
 
 def compare_held_out(
@@ -33,33 +48,140 @@ def compare_held_out(
     asked = {trial.label: _request(request, trial, options.get(trial.method.name, {})) for trial in trials}
     for trial in trials:
         _check_stored(out / trial.label, asked[trial.label])
-    # What is wrong with a method is found before any of them reads a row.
-    for name, trial in {trial.method.name: trial for trial in reversed(trials)}.items():
-        with about(name):
-            plan_of(asked[trial.label])
-    return all_trials(trials, partial(_run, requests=asked, out=out), out, workers, finished)
+    charges = _charged(request, trials, asked, out)
+    unplanned = [] if charges else list({trial.method.name: trial for trial in reversed(trials)}.values())
+    for trial in unplanned:  # what is wrong with a method is found before any of them reads a row
+        _plan(trial, asked)
+    for charge in charges:
+        if charge.state == "reserved":
+            charge.begin()
+    run = partial(_run, requests=asked, out=out, public=request.public_seeds)
+    found = all_trials(trials, run, out, workers, finished)
+    found = replace(found, together=together(out, each_row=request.person_rows == "each"))
+    found.write(out)
+    for charge in charges if not found.failures else []:
+        if charge.state != "finished":
+            charge.finish()
+    return found
+
+
+def _plan(trial: Trial, asked: Mapping[str, Request]) -> Plan:
+    with about(trial.method.name):
+        return plan_of(asked[trial.label], PartOf(trial.seed))
 
 
 def _request(request: CompareRequest, trial: Trial, options: Mapping[str, Any]) -> Request:
     """The request of one run: each method with the model that suits it, unless one is named."""
-    name = trial.method.name
-    settings = request.settings.model_copy(update={"epsilon": trial.epsilon, "seed": trial.seed})
+    name, seed = trial.method.name, trial.seed if request.public_seeds else None
+    settings = request.settings.model_copy(update={"epsilon": trial.epsilon, "seed": seed})
     model = request.model or SUITED.get(name, "")
-    return request.of_table(method=name, model=model, option=dict(options), settings=settings)
+    shown = request.show_private
+    return request.of_table(method=name, model=model, option=dict(options), settings=settings, show_private=shown)
 
 
-def _run(trial: Trial, requests: Mapping[str, Request], out: Path) -> str:
+def _run(trial: Trial, requests: Mapping[str, Request], out: Path, public: bool) -> str:
     """One run into its folder, unless it is there already; returns the error message, "" if there is none."""
     target, request = out / trial.label, requests[trial.label]
     if finished_in(target):
         return ""
     torch.set_num_threads(1)
     try:
-        resume = (target / CHECKPOINT).exists()
-        train_table(request, out=target, resume=resume, not_covered=(OTHER_RUNS, SEEDS_PUBLIC))
+        part = PartOf(trial.seed, (OTHER_RUNS, SEEDS_PUBLIC) if public else (OTHER_RUNS,))
+        train_table(request, out=target, resume=under_way(target), part=part)
     except Exception as error:  # whatever it is, it is this run's: it is told at the end, and the others go on
         return error_sentence(error)
     return ""
+
+
+def together(out: Path, *, each_row: bool = False) -> dict[str, Any] | None:
+    """What all runs in a comparison's folder cost together, finished or not; None where none has read a row."""
+    found, unlimited = [], []
+    for path in sorted(out.glob(f"*/{LEDGER}")):
+        training = _ledger(path)
+        if training is None:
+            continue
+        held, certificate = path.with_name(EVALUATION), path.with_name("certificate.json")
+        known = Certificate.load(certificate).epsilon if certificate.exists() else None
+        epsilon = max(account.budget for account in training.terms.accounts) if known is None else known
+        measured = _ledger(held) if held.exists() else None
+        terms = None if measured is None else measured.terms
+        found.append(RunTerms(_number(path.parent), training.terms, terms, epsilon, each_row))
+    for path in sorted(out.glob("*/certificate.json")):
+        certificate_of = Certificate.load(path)
+        unlimited += [] if certificate_of.private else [certificate_of.method]
+    if unlimited:
+        named = ", ".join(dict.fromkeys(unlimited))
+        return {"epsilon": None, "runs": len(found) + len(unlimited), "sentence": UNLIMITED.format(named)}
+    return cost_together(found).as_json() if found else None
+
+
+def _number(folder: Path) -> int:
+    """The number of a run in its comparison; runs of other origin stand alone."""
+    try:
+        config = json.loads((folder / "run.json").read_text(encoding="utf-8"))["config"]
+        return int(config[REPETITION])
+    except (OSError, ValueError, KeyError):
+        # A run that is not finished: its folder's name ends with its number.
+        return int(folder.name.rpartition("seed")[2] or 0)
+
+
+def _ledger(path: Path) -> Ledger | None:
+    """A ledger as it stands; None if a crash left it without a whole line, so that no row was read."""
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    return Ledger.read(whole) if whole else None
+
+
+@dataclass(frozen=True)
+class _Charging:
+    """Whom a comparison charges, and where the marks of its charges are kept."""
+
+    request: CompareRequest
+    first: Request
+    folder: Path
+
+    def reserve(self, plans: Sequence[Plan]) -> RunReservation:
+        """Reserve what these runs may cost; a repeated call costs nothing more."""
+        from veil.budget_store import NOT_CHARGED, reserve_together
+
+        columns = asked_columns(self.first)
+        assert self.request.dataset is not None
+        found = reserve_together(
+            plans,
+            self.request.store,
+            self.request.dataset,
+            f"{self.folder.parent.name}, {secrets.token_hex(4)}",
+            groups=("class",) if columns is None else columns.groups,
+            owner=None if columns is None else columns.owner,
+            person=None if columns is None else columns.person,
+            folder=self.folder,
+        )
+        if found.state == "reserved" and (more := reads_more(self.first, columns)):
+            found.store.remark(self.request.dataset, found.claim, NOT_CHARGED + ", ".join(more))
+        return found
+
+
+def _charged(
+    request: CompareRequest, trials: Sequence[Trial], asked: Mapping[str, Request], out: Path
+) -> list[RunReservation]:
+    """The charges that pay for all trials: those of earlier calls in this folder, and one for what is new."""
+    if request.dataset is None:
+        return []
+    known, found = {trial.label: trial for trial in trials}, []
+    folders = sorted(out.glob(f"{CHARGE}*/{PAID}"))
+    paid = [json.loads(path.read_text(encoding="utf-8")) for path in folders]
+    covered = {label for labels in paid for label in labels}
+    new = [label for label in known if label not in covered]
+    plans = {label: _plan(known[label], asked) for label in known}  # all errors come before any charge
+    places = [path.parent for path in folders] + ([out / f"{CHARGE}{len(folders) + 1}"] if new else [])
+    for place, labels in zip(places, [*paid, *([new] if new else [])], strict=True):
+        missing = [label for label in labels if label not in known]
+        if missing:  # paid for by an earlier call that asked for more
+            continue
+        place.mkdir(parents=True, exist_ok=True)
+        write_whole(place / PAID, json.dumps(labels).encode(), FOR_ALL)
+        found.append(_Charging(request, asked[labels[0]], place).reserve([plans[label] for label in labels]))
+    return found
 
 
 def _check_stored(target: Path, request: Request) -> None:
@@ -73,11 +195,13 @@ def _check_stored(target: Path, request: Request) -> None:
         raise InputError(f"{target} is not a readable run: choose another folder with --out") from error
     wanted = {name: value for name, value in request.record().items() if name not in ("require", "store")}
     other = [name for name, value in wanted.items() if name in record and _plain(record[name]) != _plain(value)]
-    # A learning rate may have been set by rule, and the seed is the folder's own.
+    # A learning rate may have been set by rule; of the seed it counts whether everybody knows it.
     asked = request.settings.model_dump(exclude={"seed", "learning_rate"})
     other += [name for name, value in asked.items() if _plain(settings.get(name)) != _plain(value)]
     if request.settings.learning_rate not in (None, settings.get("learning_rate")):
         other.append("learning_rate")
+    if bool(run.get("seed_given")) is not (request.settings.seed is not None):
+        other.append("public_seeds")
     require(
         not other,
         f"{target} holds a run with other settings ({other[0] if other else ''} differs): choose another folder with "

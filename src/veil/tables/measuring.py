@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,7 +18,7 @@ from veil.metrics.errors import noisy_errors
 from veil.metrics.noisy_confusion import DISJOINT, DISJOINT_ERRORS, DISJOINT_PEOPLE, MEASURED, noisy_metrics
 from veil.noise import GaussianNoise
 from veil.plans import Plan
-from veil.problem import Problem
+from veil.problem import Problem, PublicFacts
 from veil.releases import Allowance
 from veil.tables.encoding import Encoding
 from veil.tables.identity import measured_identity
@@ -42,6 +42,18 @@ def held_out_problem(
     return table_problem(held, encoding, columns, facts, group_sizes=sizes)
 
 
+def expected_rows(facts: PublicFacts, measured: float, held_out: float) -> dict[str, float]:
+    """How many rows of each group are measured in expectation, by the sizes that are public or were released.
+
+    `measured` and `held_out` are shares of all rows: those that are measured, and all that are not trained on.
+    """
+    # Declared sizes are of the whole table, all others of the rows to train on.
+    share = measured if facts.sizes == "declared" else measured / (1 - held_out)
+    return {
+        name: size * share / facts.rows_together for name, size in zip(facts.groups, facts.group_sizes, strict=True)
+    }
+
+
 LARGER = (
     "ε by group and by owner is the larger of two: that of what was trained on, and that of what was held out and "
     "measured, which is {:.3g} whatever its group."
@@ -53,7 +65,7 @@ class HeldOutFigures:
     """Figures on held-out rows, by a noisy release: also where the method itself is not private.
 
     The rows were held out for `relation`; `allowed` is the smallest ε that one of them allows. With `scores` the
-    release has counts by probability too.
+    release has counts by probability too. `expected` is what `expected_rows` says of each group.
     """
 
     rows: Problem
@@ -62,6 +74,7 @@ class HeldOutFigures:
     folder: RunFolder | None = None
     allowed: float = math.inf
     scores: bool = False
+    expected: Mapping[str, float] | None = None
 
     def __call__(self, model: nn.Module, plan: Plan) -> Measured:
         """Measure the model of a plan that has been carried out."""
@@ -88,7 +101,7 @@ class HeldOutFigures:
         numbers = self.rows.targets.is_floating_point()
         said = DISJOINT_ERRORS if numbers else DISJOINT
         release = noisy_errors if numbers else partial(noisy_metrics, scores=self.scores)
-        metrics = release(model, self.rows, allowance, plan.facts.groups)
+        metrics = release(model, self.rows, allowance, plan.facts.groups, expected=self.expected)
         if plan.relation is None:
             return Measured(metrics)
         people = plan.facts.unit == "person"

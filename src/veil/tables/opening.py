@@ -122,8 +122,8 @@ class Opened:
     """A request with its rows: those to train on, public and held-out ones, and how columns became numbers.
 
     Method and settings are those asked for, or follow from private preprocessing. `allowed` is the smallest ε that a
-    held-out row allows. `choosing` says which of the held-out rows a search chooses by. `uses` says what became of each
-    column, `remarks` what a look at the table found.
+    held-out row allows. `choosing` says which of the held-out rows a search chooses by, `share` which share of all rows
+    is held out. `uses` says what became of each column, `remarks` what a look at the table found.
     """
 
     request: Request
@@ -138,6 +138,7 @@ class Opened:
     choosing: NDArray[np.bool_] | None = None
     uses: tuple[ColumnUse, ...] = ()
     remarks: tuple[Remark, ...] = ()
+    share: float = 0.0
 
     @property
     def factory(self) -> ModelFactory:
@@ -241,6 +242,7 @@ def _open_table(request: Request, columns: Columns, by: Opening) -> Opened:
         choosing[apart],
         uses,
         tuple(remarks),
+        split.holdout.share,
     )
 
 
@@ -299,6 +301,7 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
         tuple(said),
         uses=uses,
         remarks=tuple(remarks),
+        share=holdout.share,
     )
 
 
@@ -321,7 +324,7 @@ def _open_images(request: Request, by: Opening) -> Opened:
     if request.test is not None:
         test_images, test_labels = read_image_folder(request.test)
         test = problem(normalise(torch.from_numpy(test_images), scaling), test_labels)
-    return Opened(request, training, test, held, None, by.method, by.settings)
+    return Opened(request, training, test, held, None, by.method, by.settings, share=by.split.holdout.share)
 
 
 def _not_covered(request: Request, columns: Columns, encoding: Encoding, rare: int) -> list[str]:

@@ -20,7 +20,7 @@ from veil.tables.effects import Learned
 from veil.tables.encoding import Encoding
 from veil.tables.identity import held_out_identity, request_identity
 from veil.tables.images import holds_images
-from veil.tables.measuring import ExactFigures, HeldOutFigures
+from veil.tables.measuring import ExactFigures, HeldOutFigures, expected_rows
 from veil.tables.opening import Opened, Opening, Say, open_rows
 from veil.tables.predictor import preprocessing_record
 from veil.tables.preparing import columns_of, holdout_of, model_options
@@ -34,6 +34,23 @@ from veil.training.run_folder import LEDGER, RunFolder
 
 # A shorter training is over before anybody has read how long it takes.
 WORTH_SAYING = 5.0
+# Where the record of a run that is a part of a comparison keeps its number.
+REPETITION = "repetition"
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """The comparison that a run is a part of: its number there, and what its certificate does not cover.
+
+    Runs of one number hold the same rows out, whatever their seeds: then two methods are measured on the same rows.
+    """
+
+    repetition: int
+    not_covered: tuple[str, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """What the run's configuration says of it."""
+        return {REPETITION: self.repetition}
 
 
 def train_table(
@@ -44,19 +61,20 @@ def train_table(
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     config: Mapping[str, Any] | None = None,
-    not_covered: Sequence[str] = (),
+    part: PartOf | None = None,
     say: Say | None = None,
 ) -> Run:
     """Read, set rows apart, preprocess, train, measure; the run's folder holds what each of these cost.
 
     With `resume`, the same call resumes a run that was interrupted at any of these. `method` is one of your own, in the
-    place of the one that the request names. `not_covered` are further sentences for the certificate.
+    place of the one that the request names. `part` is given to a run of a comparison.
     """
     method = create(request.method, request.options()) if method is None else method
     columns, settings = asked_columns(request), request.settings
-    whole = {**(config or {}), **configuration(request, columns)}
+    whole = {**(config or {}), **configuration(request, columns), **({} if part is None else part.record())}
+    not_covered = () if part is None else part.not_covered
     if out is None:
-        by = Opening(method, settings, _split(request, method, seed_of(settings)), say=say, look=True)
+        by = Opening(method, settings, _split(request, method, seed_of(settings), part), say=say, look=True)
         with closing_rows(_opened(request, columns, by, not_covered)) as opened:
             return _train(opened, by, callbacks, whole)
     record = {**whole, "method": method.name, "settings": settings.model_dump(exclude_none=True)}
@@ -64,7 +82,7 @@ def train_table(
     charge = charge_of(request, columns, folder)
     try:
         folder.hold_to("request", request_identity(request, columns, method, record, folder.seed))
-        by = Opening(method, settings, _split(request, method, folder.seed), folder, charge, say, look=True)
+        by = Opening(method, settings, _split(request, method, folder.seed, part), folder, charge, say, look=True)
         with closing_rows(_opened(request, columns, by, not_covered)) as opened:
             run = _train(opened, by, callbacks, whole)
         if charge is not None:
@@ -104,9 +122,9 @@ class Rehearsal:
     opened: Opened
 
 
-def plan_of(request: Request) -> Plan:
+def plan_of(request: Request, part: PartOf | None = None) -> Plan:
     """The plan that a training run would have: rows are read for their public facts, and nothing is released."""
-    with closing_rows(opened_to_plan(request)) as opened:
+    with closing_rows(_rehearsed(request, None, look=False, part=part)[0]) as opened:
         return planned(opened.method, opened.problem.public, opened.settings)
 
 
@@ -124,11 +142,11 @@ def rehearse(request: Request, say: Say | None = None) -> Rehearsal:
     return Rehearsal(plan, seconds, opened)
 
 
-def _rehearsed(request: Request, say: Say | None, look: bool) -> tuple[Opened, Opening]:
+def _rehearsed(request: Request, say: Say | None, look: bool, part: PartOf | None = None) -> tuple[Opened, Opening]:
     columns, settings = asked_columns(request), request.settings
     method = create(request.method, request.options())
     configuration(request, columns)
-    by = Opening(method, settings, _split(request, method, seed_of(settings)), say=say, look=look)
+    by = Opening(method, settings, _split(request, method, seed_of(settings), part), say=say, look=look)
     return open_rows(request, columns, by), by
 
 
@@ -143,8 +161,9 @@ def asked_columns(request: Request) -> Columns | None:
     return None if holds_images(request.data) else columns_of(request)
 
 
-def _split(request: Request, method: Method, seed: Seed) -> Split:
-    return Split(seed, holdout_of(request, holdout_key(seed)), relation_asked(method))
+def _split(request: Request, method: Method, seed: Seed, part: PartOf | None = None) -> Split:
+    coin = seed if part is None else Seed.from_int(part.repetition)
+    return Split(seed, holdout_of(request, holdout_key(coin)), relation_asked(method))
 
 
 def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Mapping[str, Any]) -> Run:
@@ -186,7 +205,10 @@ def _job(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Map
         folder.hold_to("held-out rows", held, before=LEDGER)
     if opened.held_out is not None:
         scores = opened.request.release_scores
-        measures.append(HeldOutFigures(opened.held_out, split.seed, split.relation, folder, opened.allowed, scores))
+        expected = expected_rows(opened.problem.public, opened.share, opened.share)
+        measures.append(
+            HeldOutFigures(opened.held_out, split.seed, split.relation, folder, opened.allowed, scores, expected)
+        )
     if opened.request.show_private:
         measures.append(ExactFigures(opened.problem))
     if opened.encoding is not None:
@@ -219,11 +241,11 @@ def charge_of(request: Request, columns: Columns | None, folder: RunFolder) -> C
     if request.dataset is None or not folder.leads:
         return None
     groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
-    more, person = _reads_more(request, columns), None if columns is None else columns.person
+    more, person = reads_more(request, columns), None if columns is None else columns.person
     return Charge(request.store, request.dataset, folder, groups, owner, request.test is None, more, person)
 
 
-def _reads_more(request: Request, columns: Columns | None) -> list[str]:
+def reads_more(request: Request, columns: Columns | None) -> list[str]:
     """What a run reads from the rows without noise, so that no ε covers it."""
     schema = None if columns is None else columns.schema
     open_ = columns is not None and (schema is None or schema.from_rows)

@@ -40,11 +40,12 @@ from veil.tables.charging import Charge
 from veil.tables.effects import Learned
 from veil.tables.identity import rows_identity
 from veil.tables.mapped import is_large
-from veil.tables.measuring import HeldOutFigures
+from veil.tables.measuring import ExactFigures, HeldOutFigures, expected_rows
 from veil.tables.opening import Opened, Opening, Say, open_rows
 from veil.tables.preparing import holdout_of
 from veil.tables.splitting import HOLDOUT_KEY, Split, holdout_key
 from veil.tables.table_run import asked_columns, charge_of, configuration, preprocessing_of, seed_of
+from veil.tables.without_privacy import WithoutPrivacy
 from veil.training.fitting import Job, Measured, execute, tested
 from veil.training.identity import Identity, settings_of
 from veil.training.run import Run
@@ -97,6 +98,14 @@ class Parts:
         """Whether trials are scored on public rows."""
         return self.opened.test is not None
 
+    def figures(self, rows: Problem, seed: Seed, folder: RunFolder) -> HeldOutFigures | PublicFigures:
+        """What measures a model on rows to choose by, or on rows to measure the chosen model on: half of them each."""
+        if self.public:
+            return PublicFigures(rows)
+        share = self.split.holdout.share
+        expected = expected_rows(self.opened.problem.public, share / 2, share)
+        return HeldOutFigures(rows, seed, self.split.relation, folder, expected=expected)
+
     def model(self, request: Request, seed: Seed) -> nn.Module:
         """The model that a trial's request asks for, at its start."""
         return replace(self.opened.factory, request=request)(self.opened.problem, seed)
@@ -122,10 +131,7 @@ class Trials:
                 RunFolder.resume(target) if under_way(target) else RunFolder.start(target, plan.settings, seed=seed)
             )
             try:
-                rows, split = self.parts.choosing, self.parts.split
-                measure = (
-                    PublicFigures(rows) if self.parts.public else HeldOutFigures(rows, seed, split.relation, folder)
-                )
+                measure = self.parts.figures(self.parts.choosing, seed, folder)
                 model = self.parts.model(request_of(self.request, self.search, choice), seed)
                 execute(Job(model, self.parts.opened.problem, measures=[measure]), plan, folder)
                 folder.complete()
@@ -417,11 +423,14 @@ def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFold
     request = request_of(best.request, search, best.choice)
     model = parts.model(request, Seed.from_int(0))
     model.load_state_dict(load_file(best.folder / "model.safetensors"))
-    figures = PublicFigures(parts.measuring)
-    held = HeldOutFigures(parts.measuring, folder.seed, parts.split.relation, folder)
-    measured = [(figures if parts.public else held)(model, plan)]
+    measured = [parts.figures(parts.measuring, folder.seed, folder)(model, plan)]
     if opened.encoding is not None:
         measured.append(Learned(opened.encoding)(model, plan))
+        if parts.public or request.show_private:
+            rows = opened.problem if opened.test is None else opened.test
+            measured.append(WithoutPrivacy(rows, parts.public)(model, plan))
+    if request.show_private:
+        measured.append(ExactFigures(opened.problem)(model, plan))
     not_covered = [
         CANDIDATES_CHOSEN,
         *opened.not_covered,
@@ -450,7 +459,8 @@ def _finished(best: _Best, config: dict[str, Any], parts: Parts, folder: RunFold
             not_covered=tuple(dict.fromkeys(not_covered)),
             held_out=best.held_out | dict(measured[0].held_out),
         ),
-        findings={"Search": {name: value for name, value in finding.items() if value is not None}}
+        findings={name: value for one in measured for name, value in one.findings.items()}
+        | {"Search": {name: value for name, value in finding.items() if value is not None}}
         | ({"Trials": list(best.shown)} if best.shown else {}),
         seconds=float(_record_of(best.folder)["seconds"]),  # of this trial: that of the search tells the number
         config={**config, "method": request.method, "model": request.model, "option": request.record()["option"]},

@@ -8,7 +8,9 @@ would do a little better.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +19,10 @@ from torch import Tensor, nn
 from veil.metrics.definitions import LEAST_ROWS
 from veil.plans import Plan
 from veil.problem import Problem
+from veil.report.usefulness import FINDING
 from veil.tables.measuring import SHOWN
 from veil.training.fitting import Measured
 
-FINDING = "Without privacy"
 FEWEST, MOST = 200, 20_000
 _RIDGE, _ITERATIONS = 1e-3, 40
 
@@ -34,24 +36,41 @@ class WithoutPrivacy:
 
     def __call__(self, model: nn.Module, plan: Plan) -> Measured:
         """Measure; the private model has no part in it."""
-        rows, classes = self.rows, len(plan.facts.classes)
-        table = rows.is_one_tensor and isinstance(rows.inputs, Tensor) and rows.inputs.ndim == 2
-        if not plan.private or not table or rows.targets.is_floating_point() or len(rows.targets) < FEWEST:
+        found = self.found(len(plan.facts.classes)) if plan.private else None
+        if found is None:
             return Measured()
+        return Measured(findings={FINDING: found}, not_covered=() if self.public else (SHOWN,))
+
+    def found(self, classes: int) -> dict[str, Any] | None:
+        """The figures; None where there are too few rows, or they are no table with classes."""
+        rows = self.rows
+        table = rows.is_one_tensor and isinstance(rows.inputs, Tensor) and rows.inputs.ndim == 2
+        if not table or rows.targets.is_floating_point() or len(rows.targets) < FEWEST:
+            return None
         assert isinstance(rows.inputs, Tensor)
         groups = np.array([rows.public.groups[cell.group] for cell in rows.public.cells])[rows.cell_of]
         used = np.flatnonzero(rows.present)[:MOST]
         right = right_answers(rows.inputs[used], rows.targets[used], groups[used], classes)
         shares = {str(name): right[groups[used] == name] for name in np.unique(groups[used])}
         by_group = {name: float(own.mean()) for name, own in shares.items() if len(own) >= LEAST_ROWS}
-        found = {
+        return {
             **({} if self.public else {"private": True}),
             "model": "logistic",
             "rows": len(used),
             "worst_group_accuracy": min(by_group.values(), default=None),
             "accuracy": float(right.mean()),
         }
-        return Measured(findings={FINDING: found}, not_covered=() if self.public else (SHOWN,))
+
+
+@dataclass(frozen=True)
+class KnownWithoutPrivacy:
+    """The same figures for all runs of a comparison on public rows, worked out once."""
+
+    found: Mapping[str, Any]
+
+    def __call__(self, model: nn.Module, plan: Plan) -> Measured:
+        """What was found; a run without privacy needs nothing beside it."""
+        return Measured(findings={FINDING: dict(self.found)}) if plan.private else Measured()
 
 
 def right_answers(inputs: Tensor, targets: Tensor, groups: np.ndarray, classes: int) -> np.ndarray:

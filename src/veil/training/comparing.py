@@ -50,11 +50,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs: `rows` as `veil train` prints them, `failures` by label, `records` for the report."""
+    """All runs: `rows` as `veil train` prints them, `failures` by label, `records` for the report.
+
+    `together` is what they cost together, where they read the same private rows with secret seeds.
+    """
 
     rows: list[dict[str, Any]]
     failures: dict[str, str]
     records: list[dict[str, Any]] = field(repr=False)
+    together: dict[str, Any] | None = None
 
     def summary(self) -> list[dict[str, Any]]:
         """Mean and sample standard deviation over seeds for each method and budget, as the report has them.
@@ -77,7 +81,12 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """What `veil compare --json` prints."""
-        return {"rows": self.rows, "summary": self.summary(), "failures": self.failures}
+        found = {"rows": self.rows, "summary": self.summary(), "failures": self.failures}
+        return found if self.together is None else {**found, "together": self.together}
+
+    def write(self, folder: Path) -> None:
+        """Keep it as `comparison.json`."""
+        _write(folder / "comparison.json", self.as_json())
 
 
 @dataclass(frozen=True)
@@ -212,7 +221,7 @@ def all_trials(
         if finished is not None:
             finished(trial.label if not failure else f"{trial.label} failed: {failure}", done, len(trials))
     comparison = Comparison(rows, failures, records)
-    _write(folder / "comparison.json", comparison.as_json())
+    comparison.write(folder)
     return comparison
 
 

@@ -10,7 +10,7 @@ from veil.report.wording import NOTHING, label, number, percent, show, spelled
 
 MOST = 24
 # Different in every run, and no setting.
-NAMES = frozenset({"command", "seed", "out", "holdout_key"})
+NAMES = frozenset({"command", "seed", "repetition", "out", "holdout_key"})
 FIGURES = ("worst_group_accuracy", "average_group_accuracy", "accuracy", "balanced_accuracy")
 ERRORS = ("worst_group_error", "average_group_error", "root_mean_squared_error")
 
