@@ -2,12 +2,21 @@
 
 from veil.request.audits import AuditRequest, AuditSettings
 from veil.request.budgets import BudgetRequest
-from veil.request.request import FOR_NETWORKS, NETWORK, SUITED, CompareRequest, Request, RowsRequest, TableRequest
+from veil.request.request import (
+    LOOP_SETTINGS,
+    NETWORK,
+    SUITED,
+    CompareRequest,
+    Request,
+    RowsRequest,
+    TableRequest,
+    default_method,
+)
 from veil.request.settings import Settings
 from veil.request.tuning import Candidate, TuneRequest
 
 __all__ = [
-    "FOR_NETWORKS",
+    "LOOP_SETTINGS",
     "NETWORK",
     "SUITED",
     "AuditRequest",
@@ -20,4 +29,5 @@ __all__ = [
     "Settings",
     "TableRequest",
     "TuneRequest",
+    "default_method",
 ]
