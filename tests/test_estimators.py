@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from tests.program import Program
 from veil.errors import InputError
 from veil.estimators import (
     SEARCH,
@@ -33,8 +36,8 @@ from veil.tables.schema import Schema, SchemaColumn, draft_schema
 
 CHECKED = [
     # A large ε, because the suite's tables have 30 to 300 rows; the suite's deterministic checks set random_state.
-    FairPrivateClassifier(epsilon=200.0, delta=1e-3, epochs=6, batch_size=32, learning_rate=0.5, accountant="rdp"),
-    FairPrivateRegressor(epsilon=200.0, delta=1e-3, epochs=6, batch_size=32, learning_rate=0.1, accountant="rdp"),
+    FairPrivateClassifier(epsilon=200.0, delta=1e-3, accountant="rdp"),
+    FairPrivateRegressor(epsilon=200.0, delta=1e-3, accountant="rdp"),
 ]
 
 
@@ -73,9 +76,7 @@ def people(rows: int = 600) -> tuple[pd.DataFrame, NDArray[Any], pd.DataFrame]:
 
 
 def quick(**changes: Any) -> FairPrivateClassifier:
-    return FairPrivateClassifier(
-        **({"epsilon": 8.0, "epochs": 5, "batch_size": 64, "random_state": 3, "accountant": "rdp"} | changes)
-    )
+    return FairPrivateClassifier(**({"epsilon": 8.0, "random_state": 3, "accountant": "rdp"} | changes))
 
 
 def test_a_table_of_mixed_columns_and_string_labels_is_learned() -> None:
@@ -128,7 +129,7 @@ def test_with_a_schema_nothing_is_read_off_the_rows() -> None:
 def test_owners_keep_their_own_budgets() -> None:
     table, labels, groups = people()
     owners = np.where(groups["sex"] == "f", "careful", "open")
-    model = quick(method="idp-sgd", budgets={"careful": 1.0, "open": 4.0}).fit(
+    model = quick(method="idp-sgd", epochs=5, batch_size=64, budgets={"careful": 1.0, "open": 4.0}).fit(
         table, labels, sensitive_features=groups["sex"], owners=owners
     )
     assert model.certificate_.by_owner["careful"] == pytest.approx(1.0, rel=0.02)
@@ -251,12 +252,12 @@ def test_a_regression_stays_within_the_targets_bounds_and_learns() -> None:
     generator = np.random.default_rng(0)
     rows = generator.uniform(-1, 1, (800, 2))
     values = 30 + 10 * rows[:, 0]
-    model = FairPrivateRegressor(target_bounds=(15.0, 45.0), epsilon=8.0, epochs=10, random_state=0)
+    model = FairPrivateRegressor(target_bounds=(15.0, 45.0), epsilon=8.0, random_state=0)
     model.fit(rows, values)
     assert model.score(rows, values) > 0.7
     assert model.predict(rows * 1000).min() >= 15
     assert not any("Bounds of the target" in sentence for sentence in model.certificate_.not_covered)
-    open_bounds = FairPrivateRegressor(epsilon=8.0, epochs=1, random_state=0).fit(rows, values)
+    open_bounds = FairPrivateRegressor(epsilon=8.0, random_state=0).fit(rows, values)
     assert any("Bounds of the target" in sentence for sentence in open_bounds.certificate_.not_covered)
 
 
@@ -298,11 +299,12 @@ def test_weights_decide_what_is_learned_and_their_largest_is_public_or_not_cover
     X, y, groups = numbers(800)
     turned = np.arange(len(y)) % 2 == 0
     labels = np.where(turned, 1 - y, y)
-    first = quick(method=method, max_weight=1.0, epochs=20)
+    settings = {"method": method} | ({"epochs": 20, "batch_size": 64} if method == "dp-sgd" else {})
+    first = quick(**settings, max_weight=1.0)
     model = first.fit(X, labels, sample_weight=np.where(turned, 0.0, 1.0), sensitive_features=groups)
     assert model.score(X, y) > 0.8
     assert LARGEST_WEIGHT not in model.certificate_.not_covered
-    model = quick(method=method, epochs=20).fit(X, labels, np.where(turned, 3.0, 0.0), sensitive_features=groups)
+    model = quick(**settings).fit(X, labels, np.where(turned, 3.0, 0.0), sensitive_features=groups)
     assert model.score(X, 1 - y) > 0.8
     assert LARGEST_WEIGHT in model.certificate_.not_covered
 
@@ -312,7 +314,9 @@ def test_weights_of_classes_move_the_decision_and_balanced_ones_are_not_covered(
     X, y, groups = numbers()
     shares = []
     for weight in ({0: 1.0, 1: 0.05}, {0: 0.05, 1: 1.0}):
-        model = quick(method="dp-sgd", class_weight=weight, epochs=20).fit(X, y, sensitive_features=groups)
+        model = quick(method="dp-sgd", class_weight=weight, epochs=20, batch_size=64).fit(
+            X, y, sensitive_features=groups
+        )
         assert CLASS_COUNTS not in model.certificate_.not_covered
         shares.append(float((model.predict(X) == 1).mean()))
     assert shares[0] < 0.4 < 0.6 < shares[1]
@@ -378,9 +382,47 @@ def test_the_defaults_are_those_of_the_command_line() -> None:
     from veil.request import Request
 
     asked, own = Request.checked(data="x"), FairPrivateClassifier().get_params()
-    assert own["method"] == asked.method
     for name in ("epsilon", "delta", "epochs", "batch_size", "learning_rate", "accountant", "secure_noise"):
-        assert own[name] == getattr(asked.settings, name)
+        assert own[name] in (None, getattr(asked.settings, name))
+
+
+@SAME_ROWS
+@pytest.mark.parametrize(
+    ("given", "method", "without_groups"),
+    [
+        ({}, "auto", "auto"),
+        ({"model": "additive"}, "auto", "auto"),
+        ({"model": "mlp"}, "asc", "dp-sgd"),
+        ({"epochs": 1}, "asc", "dp-sgd"),
+        ({"batch_size": 100}, "asc", "dp-sgd"),
+        ({"learning_rate": 0.5}, "asc", "dp-sgd"),
+        ({"method": "dp-sgd", "epochs": 1}, "dp-sgd", "dp-sgd"),
+    ],
+)
+def test_the_method_is_the_one_that_the_command_line_takes(
+    given: dict[str, Any], method: str, without_groups: str, tmp_path: Path, veil: Program
+) -> None:
+    X, y, groups = numbers(200)
+    pd.DataFrame(X).add_prefix("x").assign(y=y, g=groups).to_csv(tmp_path / "t.csv", index=False)
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    where = (str(tmp_path / "t.csv"), "--target", "y", "--group", "g", "--dry-run", "--json")
+    code, out, err = veil("train", *where, *words)
+    assert code == 0, err
+    assert json.loads(out)["method"] == method
+    estimator = FairPrivateClassifier(random_state=1, **given)
+    estimator._choose(groups=True)
+    assert estimator.method_ == method
+    estimator._choose(groups=False)
+    assert estimator.method_ == without_groups
+
+
+def test_a_network_and_a_setting_of_a_loop_are_taken_as_they_are(recwarn: pytest.WarningsRecorder) -> None:
+    X, y, groups = numbers(200)
+    model = FairPrivateClassifier(model="mlp", epochs=1, random_state=1).fit(X, y, sensitive_features=groups)
+    assert (model.method_, model.certificate_.method) == ("asc", "asc")
+    assert FairPrivateClassifier(model="mlp", epochs=1, random_state=1).fit(X, y).certificate_.method == "dp-sgd"
+    with pytest.raises(InputError, match="auto is not trained in steps that you set: omit epochs and batch_size"):
+        FairPrivateClassifier(method="auto", epochs=1, batch_size=9).fit(X, y, sensitive_features=groups)
 
 
 def test_weights_that_were_counted_in_all_rows_do_not_decide_which_rows_are_held_out() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -34,3 +34,14 @@ def require_above_zero(options: object, *names: str) -> None:
 
 class Caution(UserWarning):
     """A warning about what was asked for: one sentence for a person. The command line prints it as a plain line."""
+
+
+def quoted(names: Sequence[str], most: int = 5) -> str:
+    """One or several columns for a message: the first few names in quotation marks.
+
+    >>> quoted(["age"]), quoted(["age", "sex"])
+    ('column "age"', 'columns "age", "sex"')
+    """
+    shown = ", ".join(f'"{name}"' for name in names[:most])
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{'column' if len(names) == 1 else 'columns'} {shown}{more}"

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 GENERATOR = torch.Generator().manual_seed(0)
 X, Y = torch.randn(60, 5, generator=GENERATOR), torch.randint(0, 2, (60,), generator=GENERATOR)
 PROBLEM = Problem.from_arrays(X, Y, ["a", "b", "b"] * 20)
-PRIVACY: dict[str, Any] = {"epsilon": 2.0, "seed": 3, "accountant": "rdp"}
+PRIVACY: dict[str, Any] = {"method": "dp-sgd", "epsilon": 2.0, "seed": 3, "accountant": "rdp"}
 
 
 def network() -> nn.Module:

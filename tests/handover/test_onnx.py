@@ -181,7 +181,7 @@ def test_a_value_that_cannot_be_read_is_named_by_its_place_alone(
     with pytest.raises(WrongRows, match=sentence) as caught:
         scorer.predict(listed)
     assert str(value) not in str(caught.value)
-    with pytest.raises(WrongRows, match='row 0 has no column "town"'):
+    with pytest.raises(WrongRows, match='row 0 has no columns "'):
         scorer.predict([{"age": 3}])
     assert len(scorer.table([])["predicted"]) == 0
 

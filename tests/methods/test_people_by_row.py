@@ -126,7 +126,9 @@ def test_rows_that_count_are_entries_and_the_certificate_is_for_people(tmp_path:
     assert problem.person_of is not None
     assert max(np.bincount(problem.person_of)) == ROWS
     assert problem.public.rows == len(problem) == len(problem.person_of)
-    run = veil.fit(torch.nn.Linear(4, 2), problem, epsilon=1.0, steps=2, batch_size=30, out=tmp_path / "run")
+    run = veil.fit(
+        torch.nn.Linear(4, 2), problem, method="dp-sgd", epsilon=1.0, steps=2, batch_size=30, out=tmp_path / "run"
+    )
     certificate = run.certificate
     assert (certificate.unit, certificate.facts[ROWS_FACT]) == ("one person", ROWS)
     assert "how many rows each group has" in certificate.statement

@@ -81,7 +81,9 @@ def test_gradient_variance_equals_a_loop_over_rows() -> None:
 def test_a_run_watched_for_gradient_variance_is_marked_as_not_covered() -> None:
     problem = generate([GroupSpec("large", 60), GroupSpec("small", 20, angle=1.0)])
     watch = GradientVariance(problem, row_losses, every=2)
-    run = veil.fit(torch.nn.Linear(10, 2), problem, epsilon=1.0, steps=4, batch_size=20, seed=1, callbacks=[watch])
+    run = veil.fit(
+        torch.nn.Linear(10, 2), problem, method="dp-sgd", epsilon=1.0, steps=4, batch_size=20, seed=1, callbacks=[watch]
+    )
     looks = run.findings["GradientVariance"]["looks"]
     assert [look["step"] for look in looks] == [1, 3]
     assert run.findings["GradientVariance"]["private"] is True

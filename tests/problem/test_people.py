@@ -81,7 +81,7 @@ def test_a_problem_of_people_has_their_sizes_and_is_certified_for_them(most: int
     assert problem.public.unit == "person"
     assert problem.public.rows == len(set(table["people"]))
     assert (problem.several is None) == (most == 1)
-    run = veil.fit(nn.Linear(4, 2), problem, epsilon=2.0, steps=5, batch_size=10, seed=1)
+    run = veil.fit(nn.Linear(4, 2), problem, method="dp-sgd", epsilon=2.0, steps=5, batch_size=10, seed=1)
     assert run.certificate.unit == "one person"
     assert run.certificate.by_rows == {}
     assert "any one person was in the data" in run.certificate.statement
@@ -117,7 +117,7 @@ def test_a_data_set_can_be_of_people() -> None:
     torch.testing.assert_close(inputs, expected)
     torch.testing.assert_close(shares, of_shares)
     torch.testing.assert_close(targets, of_targets)
-    run = veil.fit(nn.Linear(4, 2), ours, epsilon=2.0, steps=3, batch_size=10, seed=1)
+    run = veil.fit(nn.Linear(4, 2), ours, method="dp-sgd", epsilon=2.0, steps=3, batch_size=10, seed=1)
     assert run.certificate.unit == "one person"
 
 

@@ -30,6 +30,7 @@ from veil.tables.encoding import (
     days,
 )
 from veil.tables.guessing import NESTED, fit_column, guess_kind, why_not_learned
+from veil.tables.identifiers import COUNTS, IDENTIFIER, look_like_codes, why_identifier
 from veil.tables.mapped import is_large
 from veil.tables.opening import open_to_compare
 from veil.tables.preparing import words_of
@@ -157,6 +158,50 @@ KINDS = {
 def test_kinds_are_guessed_as_a_person_would(case: str) -> None:
     column, kind = KINDS[case]
     assert guess_kind(column) == kind
+
+
+_DRAW = np.random.default_rng(5)
+NUMBERS = {
+    "acct": (_DRAW.integers(10**7, 10**8, 600), IDENTIFIER),
+    "customer_number": (_DRAW.integers(10**7, 10**8, 600), IDENTIFIER),
+    "loan_id": (_DRAW.integers(1, 10**6, 600), IDENTIFIER),
+    "patient_id": (np.repeat(np.arange(200) + 7000, 3), IDENTIFIER),
+    "userId": ([f"U{place // 12:04}" for place in range(720)], IDENTIFIER),
+    "counted": (np.r_[np.arange(540), np.arange(60)], COUNTS),
+    "income": (_DRAW.lognormal(10, 1, 600).round(), None),
+    "x": (_DRAW.lognormal(15, 0.3, 600).round(), None),
+    "bell": (_DRAW.normal(5e6, 1e6, 600).round(), None),
+    "price": (_DRAW.integers(10**6, 10**7, 600), None),
+    "account": (_DRAW.lognormal(8, 1, 600).round(), None),
+    "employee_number": (_DRAW.lognormal(4, 1, 600).round(), None),
+    "household": (_DRAW.integers(1, 9, 600), None),
+    "store_id": (_DRAW.integers(1, 90, 600), None),
+    "born": (10_000 * _DRAW.integers(1930, 2010, 600) + 100 * _DRAW.integers(1, 13, 600) + 7, None),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_identifiers_are_left_out_and_quantities_are_not(name: str) -> None:
+    values, why = NUMBERS[name]
+    column = pd.Series(values, name=name)
+    assert why_identifier(column, name) == why
+    assert (guess_kind(column) == "ignore") == (why is not None)
+    assert why is None or why_not_learned(column) == why
+
+
+@pytest.mark.parametrize(
+    ("values", "codes"),
+    [
+        ([1010, 4021, 8010, 8020], True),
+        ([111, 122, 243, 519, 720, 833], True),
+        ([100, 200, 500], False),
+        ([6, 12, 24, 36, 48], False),
+        ([1998, 2001, 2005], False),
+        ([70, 700, 7011], False),
+    ],
+)
+def test_codes_are_known_by_their_content(values: list[int], codes: bool) -> None:
+    assert look_like_codes(pd.Series(values * 50), 64) == codes
 
 
 def test_only_the_commonest_categories_are_kept() -> None:

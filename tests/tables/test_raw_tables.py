@@ -117,6 +117,31 @@ def handed_over(folder: Path, data: Path) -> None:
         assert np.abs(found["predicted"] - run.predict(table.head(300))).max() < 1e-6 * (high - low)
 
 
+def test_identifiers_and_codes_that_are_numbers_are_remarked(tmp_path: Path, veil: Program) -> None:
+    draw = np.random.default_rng(0)
+    rows = {
+        "acct": draw.integers(10**7, 10**8, 300),
+        "patient_id": np.arange(300) // 3 + 500,
+        "ref": draw.integers(10**4, 10**5, 300),
+        "place": draw.choice([1010, 4021, 8010], 300),
+        "income": draw.lognormal(10, 1, 300).round(),
+        "y": ["no", "yes"] * 150,
+        "g": ["f", "f", "m"] * 100,
+    }
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = veil("data", "check", str(tmp_path / "t.csv"), "--target", "y", "--group", "g", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    said = {tuple(remark["columns"]): remark for remark in found["remarks"]}
+    assert "left out as an identifier" in said["acct", "patient_id"]["sentence"]
+    assert "may be an identifier. If so: --ignore ref." in said["ref",]["sentence"]
+    assert "may be codes. If so: --category place." in said["place",]["sentence"]
+    assert all(remark["from_rows"] for remark in found["remarks"])
+    roles = {use["column"]: use["role"] for use in found["uses"]}
+    assert roles["acct"] == roles["patient_id"] == "left out"
+    assert roles["income"] == roles["ref"] == roles["place"] == "feature"
+
+
 def test_of_very_many_columns_some_are_shown_and_the_rest_counted(tmp_path: Path, veil: Program) -> None:
     rows = {f"c{place}": np.arange(60) % (2 + place % 7) for place in range(230)} | {
         f"e{place}": 1 for place in range(30)

@@ -41,7 +41,7 @@ def small_model(features: int = 10) -> nn.Module:
 
 
 def fitted(problem: Problem, **changes: object) -> veil.Run:
-    settings: dict[str, object] = {"epsilon": 1.0, "steps": 6, "batch_size": 40, "seed": 4}
+    settings: dict[str, object] = {"method": "dp-sgd", "epsilon": 1.0, "steps": 6, "batch_size": 40, "seed": 4}
     return veil.fit(small_model(), problem, **(settings | changes))  # type: ignore[arg-type]
 
 
@@ -185,7 +185,7 @@ def test_an_empty_batch_is_a_step_of_noise_only() -> None:
 def test_batch_norm_is_refused_with_the_fix_named(affine: bool) -> None:
     model = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8, affine=affine), nn.Linear(8, 2))
     with pytest.raises(ValueError, match="GroupNorm"):
-        veil.fit(model, generate(TWO_GROUPS), steps=2, batch_size=20, seed=1)
+        veil.fit(model, generate(TWO_GROUPS), method="dp-sgd", steps=2, batch_size=20, seed=1)
 
 
 # Rule 10: what a person sees is a release too
@@ -463,6 +463,7 @@ def test_an_update_does_not_depend_on_how_weights_lie_in_memory(optimizer: str) 
     convolution.weight.data = convolution.weight.data.contiguous(memory_format=torch.channels_last)
     assert convolution.weight.stride() != models[0][0].weight.stride()
     runs = [
-        veil.fit(model, problem, epsilon=5.0, steps=3, batch_size=20, seed=1, optimizer=optimizer) for model in models
+        veil.fit(model, problem, method="dp-sgd", epsilon=5.0, steps=3, batch_size=20, seed=1, optimizer=optimizer)
+        for model in models
     ]
     assert torch.allclose(weights(runs[0]), weights(runs[1]), atol=1e-5)

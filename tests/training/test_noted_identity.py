@@ -203,7 +203,7 @@ def test_a_run_without_a_folder_reads_rows_once_for_a_digest_by_which_budgets_ma
 ) -> None:
     passes, read = [], Problem.in_order
     monkeypatch.setattr(Problem, "in_order", lambda problem, size: passes.append(size) or read(problem, size))
-    fit(small_model(), small_problem(), **BASE)
+    fit(small_model(), small_problem(), method="dp-sgd", **BASE)
     assert len(passes) == 1
 
 

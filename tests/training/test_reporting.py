@@ -58,7 +58,16 @@ def test_the_reading_on_the_way_is_not_below_what_was_spent(tmp_path: Path, opti
 
 def test_a_long_history_is_whole_in_parquet_and_thin_in_the_record(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    run = fit(nn.Linear(4, 2), small_problem(), epsilon=1.0, delta=1e-4, steps=700, batch_size=24, out=tmp_path / "run")
+    run = fit(
+        nn.Linear(4, 2),
+        small_problem(),
+        method="dp-sgd",
+        epsilon=1.0,
+        delta=1e-4,
+        steps=700,
+        batch_size=24,
+        out=tmp_path / "run",
+    )
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     steps = record["history"]["step"]
     assert len(steps) <= 240

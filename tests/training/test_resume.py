@@ -140,7 +140,9 @@ def test_early_stopping_counts_on(tmp_path: Path) -> None:
     def train(callbacks: tuple[Callback, ...] = (), **more: Any) -> Any:
         watch = EarlyStopping(patience=3)
         chosen = BASE | {"evaluate_every": 3}
-        return fit(small_model(), problem, evaluation=problem, callbacks=[watch, *callbacks], **chosen, **more)
+        return fit(
+            small_model(), problem, method="dp-sgd", evaluation=problem, callbacks=[watch, *callbacks], **chosen, **more
+        )
 
     check_same(tmp_path, train, at=(2, 5))
 
@@ -162,7 +164,7 @@ def test_a_session_goes_on(tmp_path: Path) -> None:
 def cut(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     with pytest.raises(Crash):
-        fit(small_model(), small_problem(), out=folder, callbacks=[CrashAt(9)], **BASE)
+        fit(small_model(), small_problem(), method="dp-sgd", out=folder, callbacks=[CrashAt(9)], **BASE)
     return folder
 
 
@@ -179,7 +181,7 @@ def cut(tmp_path: Path) -> Path:
 def test_another_configuration_is_refused(cut: Path, change: dict[str, Any], named: str) -> None:
     before = {path.name: path.read_bytes() for path in cut.iterdir()}
     with pytest.raises(InputError, match=rf"^Cannot resume: {named}\. Use the original settings or a new --out\.$"):
-        fit(small_model(), small_problem(), out=cut, resume=True, **(BASE | change))
+        fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **(BASE | change))
     assert {path.name: path.read_bytes() for path in cut.iterdir()} == before
 
 
@@ -230,12 +232,12 @@ def test_other_draws_are_another_meaning() -> None:
 def test_another_version_is_refused(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veil.training.checkpoints.MEANING", 99)
     with pytest.raises(InputError, match="started by a version of Veil that draws or updates differently"):
-        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+        fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
     monkeypatch.undo()
     before, versions = torch.__version__, torch.torch_version.TorchVersion("9.9")
     monkeypatch.setattr(torch, "__version__", versions)
     with pytest.raises(InputError, match=f"`torch` was {re.escape(before)} and is now 9.9"):
-        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+        fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
 
 
 def test_a_run_begun_by_an_earlier_version_is_refused(cut: Path) -> None:
@@ -243,13 +245,13 @@ def test_a_run_begun_by_an_earlier_version_is_refused(cut: Path) -> None:
     record = json.loads((cut / "seed.key").read_text())
     (cut / "seed.key").write_text(json.dumps({name: record[name] for name in ("secret", "given")}))
     with pytest.raises(InputError, match="started by a version of Veil"):
-        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+        fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
 
 
 def test_a_checkpoint_never_forgets_what_was_spent(cut: Path) -> None:
     """The ledger, not the checkpoint, says what was spent: an older checkpoint gives no budget back."""
     spent = Ledger.open(cut / "ledger.jsonl").spent(0)
-    fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+    fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
     assert Ledger.open(cut / "ledger.jsonl").spent(0) >= spent
 
 
@@ -257,7 +259,7 @@ def test_a_ledger_that_lost_lines_is_refused(cut: Path) -> None:
     lines = (cut / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     (cut / "ledger.jsonl").write_bytes(lines[0])
     with pytest.raises(InputError, match="behind its checkpoint"):
-        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+        fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
 
 
 def test_a_damaged_or_missing_checkpoint_is_refused(cut: Path) -> None:
@@ -266,17 +268,17 @@ def test_a_damaged_or_missing_checkpoint_is_refused(cut: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(InputError, match="is damaged"):
-        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+        fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
     path.unlink()
     with pytest.raises(InputError, match="is missing"):
-        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+        fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
 
 
 def test_a_second_process_is_told_that_the_folder_is_in_use(tmp_path: Path) -> None:
     plan_settings = methods.create("dp-sgd", {}).plan(small_problem().public, _settings()).settings
     held = RunFolder.start(tmp_path / "run", plan_settings)
     with pytest.raises(InputError, match="another process is using"):
-        fit(small_model(), small_problem(), out=tmp_path / "run", **BASE)
+        fit(small_model(), small_problem(), method="dp-sgd", out=tmp_path / "run", **BASE)
     held.close()
 
 
@@ -298,16 +300,16 @@ def test_a_lock_that_its_holder_deletes_locks_nothing(tmp_path: Path, monkeypatc
 def test_seed_and_checkpoint_are_for_their_owner_and_go_with_the_end(cut: Path) -> None:
     for name in ("seed.key", "checkpoint.safetensors"):
         assert stat.S_IMODE((cut / name).stat().st_mode) == 0o600
-    fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+    fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
     assert not (cut / "seed.key").exists()
     assert not (cut / "checkpoint.safetensors").exists()
     with pytest.raises(InputError, match="is finished"):
-        fit(small_model(), small_problem(), out=cut, resume=True, **BASE)
+        fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
 
 
 def test_an_unfinished_run_is_never_written_over(cut: Path) -> None:
     with pytest.raises(InputError, match="interrupted run"):
-        fit(small_model(), small_problem(), out=cut, **BASE)
+        fit(small_model(), small_problem(), method="dp-sgd", out=cut, **BASE)
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         model: Any model that a session takes.
         args: The Trainer's arguments.
         problem: The rows, in place of a training data set.
-        method: A method of Veil.
+        method: A method of Veil; by default that of `veil.session`.
         loss: As for `veil.fit`; by default cross-entropy on the logits.
         callbacks: Callbacks of the Trainer. They see released values alone.
         settings: `epsilon`, `delta` and other settings of Veil that the arguments do not have.
@@ -50,7 +50,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         args: TrainingArguments,
         problem: Problem,
         *,
-        method: str = "dp-sgd",
+        method: str | None = None,
         loss: LossFunction = row_losses,
         callbacks: list[TrainerCallback] | None = None,
         **settings: Any,

@@ -18,15 +18,13 @@ from veil.cli.fields import asks, values_of
 from veil.cli.options import Config, Json, PrintConfig, Quiet
 from veil.cli.requiring import checked_requirements, judge, print_verdict
 from veil.errors import require
-from veil.request import FOR_NETWORKS, Request
+from veil.request import LOOP_SETTINGS, SUITED, Request, default_method
 
 if TYPE_CHECKING:
     from veil.methods import Method
     from veil.training import Run
 
 SMALL_MODELS = ("logistic", "mlp", "wide-and-deep", "whitened", "additive")
-# Settings of a loop: who gives one wants a network trained.
-LOOP = ("epochs", "batch_size", "learning_rate")
 Out = Annotated[Path, typer.Option(help="Folder for the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the interrupted run in --out.")]
 DryRun = Annotated[
@@ -77,8 +75,9 @@ def request_of(context: typer.Context, command: str) -> Request:
         require(not typed, f"--preset {asked['preset']} sets method and model: omit {typed}")
         chosen = preset(asked["preset"])
         asked |= {"method": chosen.method, "model": chosen.model}
-    elif not _given(context, "method") and (_given(context, "model") or _given(context, *LOOP)):
-        asked["method"] = FOR_NETWORKS
+    elif not _given(context, "method"):
+        linear = asked.get("model") in (None, "", SUITED["auto"])
+        asked["method"] = default_method(linear=linear, given=_given(context, *LOOP_SETTINGS))
     return Request.checked(**asked)
 
 
@@ -102,7 +101,7 @@ def _given(context: typer.Context, *names: str, also: tuple[str, ...] = ("DEFAUL
 def _check(context: typer.Context, request: Request, method: Method, wanted: list[Any], dry_run: bool) -> None:
     """Reject options that a run would ignore: ε with budgets, steps with a solver, requirements without rows."""
     if getattr(method, "whole", False):
-        typed = _typed(context, *LOOP)
+        typed = _typed(context, *LOOP_SETTINGS)
         require(
             not typed,
             f"{method.name} is not trained in steps that you set: omit {typed}, or choose another --method",

@@ -42,7 +42,7 @@ from veil.problem.people import (
     own_budgets,
 )
 from veil.report import write_report
-from veil.request import Request
+from veil.request import SUITED, Request, default_method
 from veil.tables.column_uses import column_uses
 from veil.tables.effects import Learned
 from veil.tables.fitted_rows import Fitted, mark_of, remember, rows_of
@@ -100,13 +100,13 @@ class FairPrivate(BaseEstimator):  # type: ignore[misc]
         *,
         epsilon: float = 1.0,
         delta: float | None = None,
-        method: str = "auto",
+        method: str | None = None,
         preset: str | None = None,
         method_options: Mapping[str, Any] | None = None,
         model: str = "",
         model_options: Mapping[str, Any] | None = None,
-        epochs: float = 20.0,
-        batch_size: int = 512,
+        epochs: float | None = None,
+        batch_size: int | None = None,
         learning_rate: float | None = None,
         holdout: float = 0.2,
         rows_per_person: int = ROWS_PER_PERSON,
@@ -169,19 +169,27 @@ class FairPrivate(BaseEstimator):  # type: ignore[misc]
         names = [f"x{i}" for i in range(array.shape[1])] if names is None else list(map(str, names))
         return pd.DataFrame(array, columns=names)
 
-    def _chosen(self) -> tuple[str, str]:
-        """The names of method and model, with the preset's where one is named."""
-        if self.preset is None:
-            return self.method, self.model
+    def _choose(self, groups: bool) -> str:
+        """Set `method_` and return the name of the model: by the rule of the command line, or the preset's."""
+        given = [name for name in ("epochs", "batch_size", "learning_rate") if getattr(self, name) is not None]
+        model = self.model
+        if self.preset is not None:
+            named = self.method is not None or bool(self.model)
+            require(not named, f"preset {self.preset} sets method and model: omit method and model")
+            found = preset(self.preset)
+            self.method_, model = found.method, found.model
+        elif self.method is not None:
+            self.method_ = self.method
+        else:
+            self.method_ = default_method(linear=model in ("", SUITED["auto"]), given=given, groups=groups)
+        unused = " and ".join(given) if getattr(self._method(), "whole", False) else ""
         require(
-            self.method == "auto" and not self.model,
-            f"preset {self.preset} sets method and model: omit method and model",
+            not unused, f"{self.method_} is not trained in steps that you set: omit {unused}, or choose another method"
         )
-        found = preset(self.preset)
-        return found.method, found.model
+        return model
 
     def _method(self) -> Method:
-        return methods.create(self._chosen()[0], self.method_options)
+        return methods.create(self.method_, self.method_options)
 
     def report(self, path: Path | str) -> Path:
         """Write the HTML page of this fit, as `veil report` does, and return its path."""
@@ -200,6 +208,7 @@ class FairPrivate(BaseEstimator):  # type: ignore[misc]
     ) -> Run:
         """Set rows apart, encode, train and measure. Of people, one row each decides what is set apart."""
         groups, owners, people = besides
+        model = self._choose(groups is not None)
         if groups is None:
             warn_of_no_groups()
         require(weights.of_row is None or people is None, "sample weights are for rows: omit people or weights")
@@ -248,17 +257,16 @@ class FairPrivate(BaseEstimator):  # type: ignore[misc]
         settings = Settings.checked(
             epsilon=self.epsilon,
             delta=self.delta,
-            epochs=self.epochs,
-            batch_size=min(self.batch_size, len(training)),
+            epochs=_usual("epochs") if self.epochs is None else self.epochs,
+            batch_size=min(_usual("batch_size") if self.batch_size is None else self.batch_size, len(training)),
             learning_rate=self.learning_rate,
             accountant=self.accountant,
             secure_noise=self.secure_noise,
             seed=given,
         )
-        method, model = self._chosen()
         asked = Request.checked(
             data=Path(),
-            method=method,
+            method=self.method_,
             option=self.method_options or {},
             model=model,
             model_option=self.model_options or {},
@@ -344,6 +352,10 @@ class FairPrivate(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         rows = torch.from_numpy(self.encoding_.encode(self._table(X, reset=False)))
         return apply(self.model_, rows.double() if rows.is_floating_point() else rows)
+
+
+def _usual(setting: str) -> Any:
+    return Settings.model_fields[setting].default
 
 
 def _written_out(sparse: Any) -> NDArray[np.float64]:

@@ -35,13 +35,14 @@ class FairPrivateRegressor(RegressorMixin, FairPrivate):  # type: ignore[misc]
         target_bounds: Smallest and largest target.
         epsilon: Privacy budget ε, above 0 (1.0 by default).
         delta: δ. By default 1 / (2 × training rows).
-        method: Name of a method; `veil methods` lists them.
+        method: Name of a method; `veil methods` lists them. By default `auto`; with another model or a setting of a
+            loop (`epochs`, `batch_size`, `learning_rate`) it is `asc`, or `dp-sgd` without groups. `method_` has it.
         preset: Preset of method and model, such as "best"; omit both then.
         method_options: Options of the method by name.
         model: Name of a built-in model. By default the one that suits the method.
         model_options: Options of the model by name.
-        epochs: Expected passes over the rows.
-        batch_size: Expected rows per step.
+        epochs: Expected passes over the rows (20 by default), of methods that train in steps.
+        batch_size: Expected rows per step (512 by default), of methods that train in steps.
         learning_rate: Step size. By default it follows from noise, model size, steps and batch.
         holdout: Share of rows that are kept out of training and measured with noise, at least 0 and below 1.
         rows_per_person: With `people` in `fit`: the most rows of a person that count.
@@ -62,13 +63,13 @@ class FairPrivateRegressor(RegressorMixin, FairPrivate):  # type: ignore[misc]
         target_bounds: tuple[float, float] | None = None,
         epsilon: float = 1.0,
         delta: float | None = None,
-        method: str = "auto",
+        method: str | None = None,
         preset: str | None = None,
         method_options: Mapping[str, Any] | None = None,
         model: str = "",
         model_options: Mapping[str, Any] | None = None,
-        epochs: float = 20.0,
-        batch_size: int = 512,
+        epochs: float | None = None,
+        batch_size: int | None = None,
         learning_rate: float | None = None,
         holdout: float = 0.2,
         rows_per_person: int = ROWS_PER_PERSON,

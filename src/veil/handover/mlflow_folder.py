@@ -9,9 +9,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-# Kinds of columns as MLflow names them, of raw values.
-_KINDS = {"Numeric": "double", "Date": "string"}
-
 
 def mlflow_files(record: Mapping[str, Any], packages: Sequence[str]) -> dict[str, bytes]:
     """`MLmodel`, and the files that name the packages it needs: the model is `model.onnx`, its loader `score.py`."""
@@ -27,7 +24,8 @@ def mlflow_files(record: Mapping[str, Any], packages: Sequence[str]) -> dict[str
                 "python_version": python,
             }
         },
-        "signature": _signature(record),
+        "signature": {"outputs": json.dumps(_outputs(record))},
+        "metadata": {"input_columns": [column["name"] for column in record["columns"]]},
         "utc_time_created": now,
         "model_uuid": uuid.uuid4().hex,
     }
@@ -42,17 +40,14 @@ def mlflow_files(record: Mapping[str, Any], packages: Sequence[str]) -> dict[str
     }
 
 
-def _signature(record: Mapping[str, Any]) -> dict[str, str]:
-    inputs = [{"type": _kind(column), "name": column["name"], "required": True} for column in record["columns"]]
-    outputs = [{"type": "string" if record["classes"] else "double", "name": "predicted", "required": True}]
-    outputs += [{"type": "double", "name": f"probability of {name}", "required": True} for name in record["classes"]]
-    return {"inputs": json.dumps(inputs), "outputs": json.dumps(outputs)}
+def _outputs(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The signature has no kinds of inputs, which `score.py` reads and checks itself.
 
-
-def _kind(column: Mapping[str, Any]) -> str:
-    """A number that has a unit or a decimal comma comes as a text."""
-    written = column.get("decimal") or column.get("unit")
-    return "string" if written else _KINDS.get(column["column"], "string")
+    MLflow takes no whole numbers where it expects doubles, and its message about a wrong kind prints rows.
+    """
+    named = [("string" if record["classes"] else "double", "predicted")]
+    named += [("double", f"probability of {name}") for name in record["classes"]]
+    return [{"type": kind, "name": name, "required": True} for kind, name in named]
 
 
 def as_yaml(value: Mapping[str, Any], indent: str = "") -> str:

@@ -4,20 +4,21 @@ from veil.request.audits import AuditRequest, AuditSettings
 from veil.request.budgets import BudgetRequest
 from veil.request.request import (
     COMPARED,
-    FOR_NETWORKS,
+    LOOP_SETTINGS,
     NETWORK,
     SUITED,
     CompareRequest,
     Request,
     RowsRequest,
     TableRequest,
+    default_method,
 )
 from veil.request.settings import Settings
 from veil.request.tuning import Candidate, TuneRequest
 
 __all__ = [
     "COMPARED",
-    "FOR_NETWORKS",
+    "LOOP_SETTINGS",
     "NETWORK",
     "SUITED",
     "AuditRequest",
@@ -30,4 +31,5 @@ __all__ = [
     "Settings",
     "TableRequest",
     "TuneRequest",
+    "default_method",
 ]

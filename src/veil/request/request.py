@@ -6,7 +6,7 @@ option is one field with a description. A field is a command-line option of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -30,10 +30,43 @@ STORE = "veil-budget.sqlite"
 SUITED = {"auto": "additive", "group-gd": "whitened"}
 SUITED |= dict.fromkeys(("noisy-sgd-mgr", "noisy-sgd-ags", "phased-erm", "dp-oco"), "logistic")
 NETWORK = "mlp"
-# What trains a network where no method is named.
-FOR_NETWORKS = "asc"
 # What is compared where no method is named; with public rows, what training without privacy reaches is shown beside.
 COMPARED = ("dp-sgd", "dp-is-sgd", "asc", "auto")
+# What trains a network where no method is named: asc looks after groups, of which there must be several.
+FOR_NETWORKS, WITHOUT_GROUPS = "asc", "dp-sgd"
+# Settings of a loop: who gives one wants a model trained in steps.
+LOOP_SETTINGS: tuple[str, ...] = (
+    "epochs",
+    "steps",
+    "batch_size",
+    "learning_rate",
+    "optimizer",
+    "momentum",
+    "l2",
+    "schedule",
+    "ema",
+)
+LOOP_SETTINGS += ("noise_filter", "filter_memory", "filter_lookahead")
+LOOP_SETTINGS += ("micro_batch", "evaluate_every", "checkpoint_every")
+
+
+def default_method(*, linear: bool, given: Collection[str] = (), groups: bool = True) -> str:
+    """The method where none is named, for all who ask: command line, estimators, `veil.fit`, `veil.session`.
+
+    Args:
+        linear: Whether the model is one linear layer over fixed features, or none is named.
+        given: Names of the settings that were given.
+        groups: Whether there are several groups.
+
+    Returns:
+        `auto` for a linear model without settings of a loop; else `asc`, or `dp-sgd` where there is one group.
+
+    >>> default_method(linear=True), default_method(linear=True, given=["epochs"]), default_method(linear=False)
+    ('auto', 'asc', 'asc')
+    """
+    if linear and not set(given) & set(LOOP_SETTINGS):
+        return "auto"
+    return FOR_NETWORKS if groups else WITHOUT_GROUPS
 
 
 class RowsRequest(Asked):
@@ -160,10 +193,9 @@ class Request(TableRequest):
         """A model that suits the method, or a method that suits the model, where only one of them is named."""
         if not isinstance(given, Mapping) or (given.get("method") and given.get("model")):
             return given
-        usual = cls.model_fields["method"].default
         if given.get("model"):
-            return {**given, "method": usual if given["model"] == SUITED[usual] else FOR_NETWORKS}
-        method = given.get("method") or usual
+            return {**given, "method": default_method(linear=given["model"] == SUITED["auto"])}
+        method = given.get("method") or default_method(linear=True)
         return {**given, "method": method, "model": SUITED.get(method, NETWORK)}
 
     def options(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from veil.errors import InputError, require
+from veil.errors import InputError, quoted, require
 from veil.tables.text import (
     CENTURY_FROM,
     DAY_AND_MONTH,
@@ -214,7 +214,7 @@ class Encoding:
             InputError: A column is missing, or a value cannot be read.
         """
         missing = [column.name for column in self.columns if column.name not in table.columns]
-        require(not missing, f'column "{missing[0] if missing else ""}" is missing from the table')
+        require(not missing, f"{quoted(missing)} {'is' if len(missing) == 1 else 'are'} missing from the table")
         if len(self.columns) == 1:
             return self.columns[0].encode(table[self.columns[0].name])
         rows = np.empty((len(table), self.width()), dtype=np.float32)

@@ -29,6 +29,7 @@ from veil.tables.encoding import (
     numbers,
     words,
 )
+from veil.tables.identifiers import why_identifier
 from veil.tables.number_forms import Form, are_numbers, number_form
 
 Kind = Literal["numeric", "category", "date", "text", "ignore"]
@@ -45,6 +46,8 @@ _ABSENT_WORDS = ("?", "-", "--", "n/a", "na", "none", "null", "nan", "unknown", 
 def guess_kind(column: pd.Series) -> Kind:
     """The kind that a column looks like. What is different in almost every row and short is an identifier: ignored.
 
+    The name of the column helps to tell identifiers that are numbers, or that repeat.
+
     >>> guess_kind(pd.Series(["2020-01-31", "2021-12-01"])), guess_kind(pd.Series([1.5, 2.0]))
     ('date', 'numeric')
     """
@@ -54,10 +57,8 @@ def guess_kind(column: pd.Series) -> Kind:
     if pd.api.types.is_datetime64_any_dtype(column):
         return "date"
     if pd.api.types.is_numeric_dtype(column):
-        return "ignore" if _numbered(present) else "numeric"
-    if len(present) == 0:
-        return "ignore"
-    if is_nested(present):
+        return "ignore" if why_identifier(present, str(column.name)) else "numeric"
+    if len(present) == 0 or is_nested(present) or why_identifier(present, str(column.name)):
         return "ignore"
     listed = present.astype("string").str.strip()
     if _share(are_numbers(listed, form_of(listed)), ~listed.str.lower().isin(_ABSENT_WORDS)):
@@ -90,9 +91,9 @@ def why_not_learned(column: pd.Series) -> str:
         return NESTED
     if column.nunique(dropna=False) == 1:
         return CONSTANT
-    if guess_kind(column) != "ignore":
-        return "no value stands out"
-    return "counts the rows" if pd.api.types.is_numeric_dtype(column) else DIFFERENT
+    if reason := why_identifier(present, str(column.name)):
+        return reason
+    return DIFFERENT if guess_kind(column) == "ignore" else "no value stands out"
 
 
 def fit_column(column: pd.Series, name: str, kind: Kind, rare: int = RARE) -> Column | None:
@@ -199,15 +200,6 @@ def _looks_like_dates(listed: pd.Series) -> bool:
         return False
     found = days(head, "", lenient=True, day_first=day_comes_first(listed))
     return bool(np.isfinite(found).mean() > _NUMBERS_SHARE)
-
-
-def _numbered(present: pd.Series) -> bool:
-    """Whether whole numbers count the rows, some of which may be set apart or shuffled: an identifier."""
-    if len(present) < 20 or not pd.api.types.is_integer_dtype(present) or not present.is_unique:
-        return False
-    # All different where so many quantities would repeat: of n draws from a span, n² / (2 · span) pairs are equal.
-    dense = int(present.max()) - int(present.min()) < max(2 * len(present), len(present) ** 2 / 20)
-    return present.is_monotonic_increasing or dense
 
 
 def _absent_words(column: pd.Series, rare: int, form: Form) -> tuple[tuple[str, ...], bool]:

@@ -16,7 +16,8 @@ from typing import Literal
 import pandas as pd
 
 from veil.tables.encoding import PLAIN, Date, Encoding, Numeric, Text, day_comes_first
-from veil.tables.guessing import is_nested
+from veil.tables.guessing import MAX_CATEGORIES, is_nested, why_not_learned
+from veil.tables.identifiers import COUNTS, IDENTIFIER, QUANTITIES, look_like_codes, may_be_identifier, whole_numbers
 from veil.tables.leaking import columns_that_tell
 from veil.tables.number_forms import unclear_numbers
 from veil.tables.reading import RENAMED
@@ -29,6 +30,7 @@ Kind = Literal[
     "free text",
     "date",
     "codes",
+    "identifier",
     "tells the target",
     "repeated rows",
     "mostly empty",
@@ -41,8 +43,8 @@ Kind = Literal[
     "several rows of a person",
 ]
 LOOKED = (
-    "A look at the table before training (columns that tell the target, codes, repeated rows): it read the rows "
-    "without noise, and its remarks appear on the report."
+    "A look at the table before training (columns that tell the target, identifiers, codes, repeated rows): it read "
+    "the rows without noise, and its remarks appear on the report."
 )
 # Fewer rows than this are too few to learn from or to measure, whatever ε is.
 TINY_GROUP = 50
@@ -53,7 +55,7 @@ _CODE_WORDS = word_set(
     "province canton birthplace occupation profession job industry sector race ethnicity nationality religion sex "
     "gender education marriage marital citizenship diagnosis branch department product category class type kind"
 )
-_QUANTITIES = word_set("age count number num amount size years days hours score rate price income")
+_QUANTITIES = QUANTITIES | {"number", "num"}
 _WHO = word_set(
     "name firstname lastname surname forename fullname familyname maidenname email mail phone telephone mobile address "
     "street ssn passport iban nickname username"
@@ -85,8 +87,10 @@ def look_at_names(table: pd.DataFrame, columns: Columns, ignore: Collection[str]
     return found
 
 
-def look_at_rows(table: pd.DataFrame, columns: Columns, encoding: Encoding) -> list[Remark]:
-    """What the values of the learned columns tell, from at most 20,000 rows, evenly spaced."""
+def look_at_rows(
+    table: pd.DataFrame, columns: Columns, encoding: Encoding, ignore: Collection[str] = ()
+) -> list[Remark]:
+    """What the values of the columns tell, from at most 20,000 rows, evenly spaced; not of those to `ignore`."""
     rows = table.iloc[:: max(1, len(table) // MOST_ROWS)]
     written = _written(rows, columns, encoding)
     features = [name for name in map(str, rows.columns) if name not in {*columns.left_out(), *columns.groups}]
@@ -98,6 +102,7 @@ def look_at_rows(table: pd.DataFrame, columns: Columns, encoding: Encoding) -> l
     return [
         *_target(rows, columns),
         *_tells(flat, columns, encoding),
+        *_identifiers(table, flat[[name for name in features if name not in {*ignore, *nested}]], encoding),
         *_kinds(flat, encoding),
         *written,
         *_repeated(flat),
@@ -182,6 +187,20 @@ def _tells(rows: pd.DataFrame, columns: Columns, encoding: Encoding) -> Iterator
         yield Remark("tells the target", (name,), said)
 
 
+def _identifiers(table: pd.DataFrame, rows: pd.DataFrame, encoding: Encoding) -> Iterator[Remark]:
+    """Numbers that name rows or people: left out, or learned where that is not sure. `rows` has some of the table."""
+    learned, names = {column.name: column for column in encoding.columns}, [str(name) for name in rows.columns]
+    sure = tuple(n for n in names if n not in learned and why_not_learned(table[n]) in (COUNTS, IDENTIFIER))
+    if sure:
+        said = f'{_named(sure)} left out as an identifier. To learn it as a number, state kind = "numeric" in --schema.'
+        yield Remark("identifier", sure, said)
+    numbers = (name for name in names if isinstance(learned.get(name), Numeric))
+    unsure = tuple(name for name in numbers if may_be_identifier(rows[name].dropna(), name))
+    if unsure:
+        said = f"{_named(unsure)} learned as a quantity and may be an identifier. If so: --ignore {_typed(unsure)}."
+        yield Remark("identifier", unsure, said)
+
+
 def _kinds(rows: pd.DataFrame, encoding: Encoding) -> Iterator[Remark]:
     """Columns whose kind deserves a second look."""
     learned = {column.name: column for column in encoding.columns if column.name in rows.columns}
@@ -230,12 +249,14 @@ def _repeated(rows: pd.DataFrame) -> Iterator[Remark]:
 
 
 def _are_codes(column: pd.Series, name: str) -> bool:
-    """Whether numbers may be names of kinds: whole, not just two, and in a column named like a code."""
+    """Whether numbers may be names of kinds: whole, not just two, and named like codes or as far apart as codes."""
     tokens = set(name_tokens(name))
-    if not tokens & _CODE_WORDS or tokens & _QUANTITIES:
+    if tokens & _QUANTITIES:
         return False
     present = pd.to_numeric(column, errors="coerce").dropna()  # of a column with units, none: it holds quantities
-    return len(present) > 0 and present.nunique() > 2 and bool((present == present.round()).all())
+    if not tokens & _CODE_WORDS:
+        return look_like_codes(present, MAX_CATEGORIES)
+    return whole_numbers(present) is not None and present.nunique() > 2
 
 
 def _says_who(name: str) -> bool:

@@ -31,7 +31,7 @@ from veil.problem import EVERYBODY, Cell, Problem, PublicFacts
 from veil.problem.people import Counting, Several, count_known, name_hashes, names_of
 from veil.problem.rows import made_up_like, usable
 from veil.tables.encoding import Encoding, words
-from veil.tables.reading import naming, parquet_files
+from veil.tables.reading import naming, parquet_files, refuse_twice
 from veil.tables.splitting import Holdout, numbered, row_hashes
 from veil.tables.table import check_groups, check_trained, require_columns
 
@@ -129,6 +129,7 @@ def first_rows(folder: Path) -> pd.DataFrame:
     require(folder.is_dir(), f"{folder} is a file: give a folder of Parquet files, or omit --workers")
     first = parquet_files(folder)[0]
     with naming(first), pq.ParquetFile(first) as source:
+        refuse_twice(source.schema_arrow.names, str(first))
         table: pd.DataFrame = next(source.iter_batches(ROWS_AT_ONCE)).to_pandas()
     return table
 
@@ -287,6 +288,7 @@ def pieces(files: Sequence[Path], columns: Sequence[str] | None = None) -> Itera
     wanted = None if columns is None else list(dict.fromkeys(columns))
     for path in files:
         with naming(path), pq.ParquetFile(path, memory_map=True) as source:
+            refuse_twice(source.schema_arrow.names, str(path))
             require_columns(pd.DataFrame(columns=source.schema_arrow.names), wanted or [])
             yield from source.iter_batches(ROWS_AT_ONCE, columns=wanted)
 

@@ -458,7 +458,7 @@ def _looked(by: Opening, request: Request, columns: Columns, tables: Tables, enc
     found = look_at_names(table, columns, request.ignore)
     if encoding.from_rows:
         asked = request.task is not None or stated_bounds(request, columns) is not None
-        seen = look_at_rows(table, columns, encoding)
+        seen = look_at_rows(table, columns, encoding, request.ignore)
         found += [remark for remark in seen if not asked or remark.kind != "numeric target"]
     tested = None if public is None else group_names(public, columns)[0]
     facts = problem.public

@@ -14,12 +14,22 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from veil.errors import InputError, require
+from veil.errors import InputError, quoted, require
 from veil.metrics.score_counts import Thresholds, thresholds_for
 from veil.problem.groups import CROSSED
 from veil.tables.encoding import PLAIN, Category, Codes, HashedCategory, Numeric, Text, words
 from veil.tables.predictor import Predictor
-from veil.tables.reading import ARROW, PARQUET, Words, csv_pieces, naming, parquet_files, read_table
+from veil.tables.reading import (
+    ARROW,
+    PARQUET,
+    Words,
+    csv_pieces,
+    naming,
+    parquet_files,
+    read_table,
+    refuse_other_kinds,
+    unique_names,
+)
 from veil.tables.table import OTHER_GROUPS
 from veil.training.run import SCORES_FILE
 
@@ -92,12 +102,14 @@ def predict_pieces(
     if isinstance(threshold, GroupThresholds):
         told = list(threshold.columns) if threshold.chosen.by_group else []
     texts = _as_texts(predictor, told)
-    needs = dict.fromkeys(keep, "to keep") | dict.fromkeys(told, "with the group, which the threshold needs")
-    needs |= dict.fromkeys(learned, "which the model was trained with")
     for piece in pieces_of(data, texts):
-        for name, why in needs.items():
-            comma = "" if why.startswith("to ") else ","
-            require(name in piece.columns, f'{data} has no column "{name}"{comma} {why}')
+        for names, why in (
+            (keep, " to keep"),
+            (told, " with the group, which the threshold needs"),
+            (learned, ", which the model was trained with"),
+        ):
+            missing = [name for name in names if name not in piece.columns]
+            require(not missing, f"{data} has no {quoted(missing)}{why}")
         found = piece[list(keep)].reset_index(drop=True)
         for name, values in _predicted(predictor, piece, threshold, probabilities).items():
             require(name not in keep, f'--keep "{name}" is the name of a result: rename the column')
@@ -133,7 +145,7 @@ def _as_texts(predictor: Predictor, told: Sequence[str]) -> Words:
 
 def pieces_of(data: Path, texts: Words) -> Iterator[pd.DataFrame]:
     """A file or a folder, piece by piece; a file without rows is one empty piece."""
-    require(data.exists(), f"file not found: {data}")
+    refuse_other_kinds(data)
     if data.is_dir() or data.suffix in PARQUET:
         yield from _parquet_pieces(parquet_files(data) if data.is_dir() else [data])
     elif data.suffix in ARROW:
@@ -151,9 +163,9 @@ def _parquet_pieces(files: Sequence[Path]) -> Iterator[pd.DataFrame]:
             first = True
             for batch in batches:
                 first = False
-                yield batch.to_pandas()
+                yield unique_names(batch.to_pandas())
             if first:
-                yield opened.schema_arrow.empty_table().to_pandas()
+                yield unique_names(opened.schema_arrow.empty_table().to_pandas())
 
 
 class CsvWriter(AbstractContextManager["CsvWriter"]):

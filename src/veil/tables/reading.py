@@ -56,16 +56,12 @@ def read_table(path: Path, words: Words | None = None) -> pd.DataFrame:
     Raises:
         InputError: The file is missing, empty or of another kind; the message never quotes a row.
     """
-    require(path.exists(), f"file not found: {path}")
-    kind = path.with_suffix("").suffix if path.suffix in _COMPRESSED else path.suffix
-    require(path.is_dir() or kind.lower() not in NOT_READ, _OTHER_FORMAT.format(path))
-    if path.is_file():
-        _refuse_other_kinds(path)
+    refuse_other_kinds(path)
     with naming(path):
         if path.is_dir():
             table = _read_folder(path)
         elif path.suffix in PARQUET:
-            table = pd.read_parquet(path)
+            table = _read_parquet(path)
         elif path.suffix in ARROW:
             table = _read_arrow(path)
         else:
@@ -89,8 +85,13 @@ _BEGINNINGS = {
 }
 
 
-def _refuse_other_kinds(path: Path) -> None:
-    """Reject an empty file, and a file of another kind by how it begins; nothing of what it holds is quoted."""
+def refuse_other_kinds(path: Path) -> None:
+    """Reject a file that is missing, empty or of another kind by name or beginning, without a word of its content."""
+    require(path.exists(), f"file not found: {path}")
+    if not path.is_file():
+        return
+    kind = path.with_suffix("").suffix if path.suffix in _COMPRESSED else path.suffix
+    require(kind.lower() not in NOT_READ, _OTHER_FORMAT.format(path))
     with path.open("rb") as file:
         start = file.read(16)
     require(len(start) > 0, f"{path} is not a readable table: it is empty")
@@ -235,15 +236,29 @@ def parquet_files(folder: Path) -> list[Path]:
     return found
 
 
+def _read_parquet(file: Path) -> pd.DataFrame:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as opened:
+        twice = len(set(opened.schema_arrow.names)) < len(opened.schema_arrow.names)
+        # pandas rejects two columns of one name here, though not in CSV files.
+        return unique_names(opened.read().to_pandas()) if twice else pd.read_parquet(file)
+
+
 def _read_folder(folder: Path) -> pd.DataFrame:
     """All Parquet files of a folder; an error names the file that cannot be read."""
     try:
         return pd.read_parquet(folder)
     except (OSError, ValueError, LookupError, TypeError, NotImplementedError):
+        pieces = list[pd.DataFrame]()
         for file in parquet_files(folder):
             with naming(file):
-                pd.read_parquet(file)
-        raise
+                pieces.append(_read_parquet(file))
+        if not any(piece.attrs.get(RENAMED) for piece in pieces):
+            raise
+        table = pd.concat(pieces, ignore_index=True)
+        table.attrs[RENAMED] = {new: old for piece in pieces for new, old in piece.attrs.get(RENAMED, {}).items()}
+        return table
 
 
 @contextmanager
@@ -291,6 +306,11 @@ def _read_arrow(path: Path) -> pd.DataFrame:
 
 def _checked(table: pd.DataFrame, what: str, empty: bool = False) -> pd.DataFrame:
     require(empty or len(table) > 0, f"{what} has no rows")
+    return unique_names(table)
+
+
+def unique_names(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with names of columns as texts; of two columns of one name the second gets another, as in pandas."""
     table.columns = table.columns.map(str)
     if table.columns.is_unique:
         return table

@@ -21,7 +21,7 @@ def word_set(listed: str) -> frozenset[str]:
 _PEOPLE = word_set(
     "patient person people user customer client subject member employee student pupil participant respondent worker "
     "citizen resident borrower passenger driver individual household family account card device visitor player author "
-    "sender donor applicant policyholder"
+    "sender donor applicant policyholder acct"
 )
 _NUMBERED = word_set("id ids no nr num number key uuid guid hash code pseudonym")
 _ANYTHING = word_set("id uid uuid guid")
@@ -43,13 +43,13 @@ def repeated_people(table: pd.DataFrame, leave_out: Collection[str]) -> list[str
     ['patient_id']
     """
     names = [str(name) for name in table.columns if name not in leave_out]
-    return [name for name in names if _repeats(table[name], name)]
+    return [name for name in names if people_repeat(table[name], name)]
 
 
 def named_like_people(table: pd.DataFrame, leave_out: Collection[str]) -> list[str]:
     """Columns that are named like identifiers of people, not just "id", which may count the rows; reads no row."""
     names = [str(name) for name in table.columns if name not in leave_out]
-    return [name for name in names if _named(name) and not {*name_tokens(name)} <= _ANYTHING]
+    return [name for name in names if named_like_person(name) and not {*name_tokens(name)} <= _ANYTHING]
 
 
 def name_tokens(name: str) -> list[str]:
@@ -58,7 +58,7 @@ def name_tokens(name: str) -> list[str]:
     return [token for token in re.split(r"[^a-z]+", parted.lower()) if token]
 
 
-def _named(name: str) -> bool:
+def named_like_person(name: str) -> bool:
     """Whether a name says "identifier of people": patient, userId, customer_number, email; not patient_age."""
     tokens = name_tokens(name)
     if not tokens or _OTHER & set(tokens):
@@ -69,14 +69,15 @@ def _named(name: str) -> bool:
     return bool(people) and all(token in people or token in _NUMBERED | _ALONE for token in tokens)
 
 
-def _repeats(column: pd.Series, name: str) -> bool:
+def people_repeat(column: pd.Series, name: str) -> bool:
+    """Whether a column names people of whom several rows are in the table, by its name or its values."""
     present = column.dropna()
     if len(present) < 20 or pd.api.types.is_bool_dtype(present) or pd.api.types.is_datetime64_any_dtype(present):
         return False
     counts = present.value_counts().to_numpy()
     shared = counts[counts > 1].sum() / len(present)
     each = len(present) / len(counts)
-    if _named(name):
+    if named_like_person(name):
         # a "customer" of few values is a kind of customer
         return bool(shared >= 0.01 and len(counts) >= min(_FEWEST, len(present) / 5) and each <= _MOST_ROWS_EACH)
     if _OTHER & set(name_tokens(name)) or len(counts) < _FEWEST:

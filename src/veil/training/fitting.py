@@ -19,6 +19,7 @@ from veil.accounting.certificate import Certificate, certify, check_budgets, no_
 from veil.errors import InputError, require
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientSum
+from veil.methods.convex.steered_descent import trains_as_a_whole
 from veil.metrics import GroupMetrics, evaluate
 from veil.models.calling import put_on
 from veil.plans import LossFunction, Plan
@@ -27,6 +28,7 @@ from veil.plans.plan import METRICS, OWN_COLLATE, OWN_DRAWS, TRAINED, TUNING
 from veil.problem import Problem
 from veil.problem.inputs import LOADER, is_loader
 from veil.problem.problem import ELSEWHERE
+from veil.request import default_method
 from veil.training.callbacks import Callback
 from veil.training.carrying import continues
 from veil.training.checkpoints import packed, save_checkpoint, sealing_key, unpacked
@@ -46,7 +48,7 @@ def fit(
     model: nn.Module,
     problem: Problem,
     *,
-    method: str | methods.Method = "dp-sgd",
+    method: str | methods.Method | None = None,
     evaluation: Problem | None = None,
     loss: LossFunction = row_losses,
     callbacks: Sequence[Callback] = (),
@@ -56,15 +58,18 @@ def fit(
 ) -> Run:
     """Train `model` in place on the rows of `problem` and return the finished run.
 
-    `method` is a name, or a method with options: `veil.method("dp-sgd", clip=0.5)`. `settings` are the fields of
-    `veil.plans.Settings` (epsilon, delta, epochs, batch_size, …). `evaluation` holds rows that were declared public.
-    With `out`, the ledger is on disk before any row is read, and checkpoints are kept: the same call with `resume=True`
-    resumes a run that was interrupted, bit by bit.
+    `method` is a name, or a method with options: `veil.method("dp-sgd", clip=0.5)`. Without one it is `auto` for one
+    linear layer over fixed features of a table, if no setting of a loop (`epochs`, `steps`, `batch_size`, …) and no
+    loss is given; otherwise `asc` where there are several groups and `dp-sgd` where there is one. `settings` are the
+    fields of `veil.plans.Settings` (epsilon, delta, epochs, batch_size, …). `evaluation` holds rows that were declared
+    public. With `out`, the ledger is on disk before any row is read, and checkpoints are kept: the same call with
+    `resume=True` resumes a run that was interrupted, bit by bit.
 
     Args:
         model: Any module whose rows do not see each other; it is trained in place.
         problem: The private rows with their groups (`veil.Problem`).
-        method: A name (`veil methods` lists them), or a method with options.
+        method: A name (`veil methods` lists them), or a method with options. By default `auto`, `asc` or `dp-sgd`, as
+            above; `fit_preset` trains the model of a preset.
         evaluation: Rows that were declared public; exact figures are computed on them.
         loss: `loss(outputs, targets)` or `loss(model, batch)`, with one value per row.
         callbacks: Told about every step; what they see is public or released.
@@ -86,8 +91,16 @@ def fit(
     1.0
     """
     require_problem(problem)
+    chosen = _default(model, problem, loss, settings) if method is None else method
     job = Job(model, problem, evaluation, loss, callbacks)
-    return execute(job, methods.plan(problem, method, **settings), out, resume)
+    return execute(job, methods.plan(problem, chosen, **settings), out, resume)
+
+
+def _default(model: nn.Module, problem: Problem, loss: LossFunction, settings: Mapping[str, Any]) -> str:
+    """The method where none is named; a linear model is trained as a whole only on rows and a loss that this takes."""
+    table = problem.is_one_tensor and problem.targets.ndim == 1 and loss is row_losses
+    linear = table and trains_as_a_whole(model) and ProcessGroup.joined().alone
+    return default_method(linear=linear, given=settings, groups=len(problem.public.groups) > 1)
 
 
 def require_problem(given: Any) -> None:

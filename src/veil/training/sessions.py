@@ -32,6 +32,7 @@ from veil.plans import LossFunction
 from veil.plans.plan import OWN_LOOP
 from veil.problem import Problem
 from veil.releases import GradientRelease
+from veil.request import default_method
 from veil.sampling import Sampler
 from veil.training.callbacks import Callback, StopTraining
 from veil.training.fitting import Job, Preparation, prepare, require_problem
@@ -297,7 +298,7 @@ def session(
     model: nn.Module,
     problem: Problem,
     *,
-    method: str | methods.Method = "asc",
+    method: str | methods.Method | None = None,
     evaluation: Problem | None = None,
     loss: LossFunction = row_losses,
     callbacks: Sequence[Callback] = (),
@@ -314,7 +315,8 @@ def session(
     Args:
         model: Any module whose rows do not mix; its parameters are trained in place.
         problem: Rows with groups, owners and people.
-        method: A name, or a method with options.
+        method: A name, or a method with options. By default `asc` where there are several groups,
+            `dp-sgd` where there is one.
         evaluation: Public rows to measure on.
         loss: Losses by row, where a method looks at losses on the side (asc, azb).
         callbacks: Told after every step.
@@ -338,5 +340,6 @@ def session(
     True
     """
     require_problem(problem)
-    plan = methods.plan(problem, method, **settings)
+    chosen = method or default_method(linear=False, groups=len(problem.public.groups) > 1)
+    plan = methods.plan(problem, chosen, **settings)
     return Session(prepare(Job(model, problem.drawn(), evaluation, loss, callbacks), plan, out, resume))

@@ -68,6 +68,7 @@ class Scorer:
         """
         if not rows:
             return {"predicted": []} | ({"probabilities": np.zeros((0, len(self.classes)))} if self.classes else {})
+        _refuse_missing([column["name"] for column in self.columns], rows)
         feeds = {column["name"]: self._feed(column, rows, read) for column in self.columns}
         names = [output.name for output in self.session.get_outputs()]
         return dict(zip(names, self.session.run(names, feeds), strict=True))
@@ -81,11 +82,7 @@ class Scorer:
 
     def _feed(self, column: dict[str, Any], rows: Sequence[Row], read: bool) -> Any:
         name, kind = column["name"], column["column"]
-        given = []
-        for place, row in enumerate(rows):
-            if name not in row:
-                raise WrongRows(f'row {place} has no column "{name}", which the model was trained with')
-            given.append(_value(row[name], read))
+        given = [_value(row[name], read) for row in rows]
         if kind in ("Numeric", "Date"):
             as_number = number if kind == "Numeric" else days
             numbers = [_number(as_number, value, column, place) for place, value in enumerate(given)]
@@ -101,6 +98,16 @@ class Scorer:
         if kind == "Text":
             return bag_of_tokens(words, column["form"], column["buckets"])
         return text_codes(words, column["form"], column["length"], column["buckets"])
+
+
+def _refuse_missing(names: Sequence[str], rows: Sequence[Row]) -> None:
+    """All columns that a row lacks, in one sentence."""
+    for place, row in enumerate(rows):
+        missing = [f'"{name}"' for name in names if name not in row]
+        if missing:
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            which = f"column {missing[0]}" if len(missing) == 1 else f"columns {', '.join(missing[:5])}{more}"
+            raise WrongRows(f"row {place} has no {which}, which the model was trained with")
 
 
 def _value(value: Any, read: bool) -> Any:

@@ -249,6 +249,14 @@ def _gaps(features: nn.Sequential) -> list[int]:
     return [block[1] for block in own if block[0] in curves.numbers and len(block) == flagged]
 
 
+def trains_as_a_whole(model: nn.Module) -> bool:
+    """Whether a model is one linear layer with a bias, over features that need no training."""
+    try:
+        return len(_parts(model)) > 0
+    except InputError:
+        return False
+
+
 def _parts(model: nn.Module) -> tuple[nn.Sequential, nn.Linear]:
     """What needs no training, and the linear layer behind it."""
     match list(model) if isinstance(model, nn.Sequential) else [model]:
