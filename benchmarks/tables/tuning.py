@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ METHODS = ["auto", "dp-sgd model=logistic", "auto aim=overall"]
 
 
 def main(words: list[str]) -> None:
-    """Measure, and print one JSON line per run."""
+    """Measure, and print one JSON line per run, or one list of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tune", description=__doc__)
     parser.add_argument("--table", choices=TABLES, action="append")
     parser.add_argument("--groups", choices=GROUPINGS, default="label")
@@ -44,21 +43,28 @@ def main(words: list[str]) -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--arm", choices=tuple(ARMS), action="append")
     parser.add_argument("--costs", action="store_true", help="only print what a trial gets of ε = 1, for one release")
+    parser.add_argument("--json", action="store_true", help="print one JSON list on standard output, at the end")
     asked = parser.parse_args(words)
-    if asked.costs:
-        costs()
+    rows = costs() if asked.costs else runs(asked)
+    if asked.json:
+        print(json.dumps(list(rows)))
         return
+    for row in rows:
+        print(json.dumps(row), flush=True)
+
+
+def runs(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One record per table, seed and arm."""
     for name in asked.table or TABLES:
         for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
             task = load(name).task(asked.groups, asked.rows, 100 + seed)
             for arm in asked.arm or ARMS:
                 with tempfile.TemporaryDirectory() as folder:
                     found = measured(task, arm, asked.epsilon, seed, Path(folder))
-                json.dump({"table": name, "groups": asked.groups, "arm": arm, "seed": seed, **found}, sys.stdout)
-                print(flush=True)
+                yield {"table": name, "groups": asked.groups, "arm": arm, "seed": seed, **found}
 
 
-def costs(delta: float = 1 / 52_000) -> None:
+def costs(delta: float = 1 / 52_000) -> Iterator[dict[str, Any]]:
     """The ε at δ of a trial that is one Gaussian release, where the whole has ε = 1, by each way to pay."""
     for trials in (1.5, 2, 3, 5, 10, 30):
         number = NumberOfTrials.expecting(trials)
@@ -80,8 +86,7 @@ def costs(delta: float = 1 / 52_000) -> None:
         by["added_up"] = round(1 / trials, 2)
         if trials != int(trials):  # so many cannot be made
             by |= {"composed": None, "added_up": None}
-        json.dump({"trials": trials, **by, **chances}, sys.stdout)
-        print(flush=True)
+        yield {"trials": trials, **by, **chances}
 
 
 def measured(task: Task, arm: str, epsilon: float, seed: int, folder: Path) -> dict[str, Any]:
