@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from veil.gradients.contributions import inner_products
+from veil.gradients.rules import convolution
 
 generated = settings(deadline=None, derandomize=True, max_examples=25)
 
@@ -346,6 +347,18 @@ def test_a_long_recurrent_layer_whose_weights_share_gate_gradients_is_the_loop(a
             return self.recurrent(inputs)[0].flatten(1)
 
     assert_like_loop(Model(), seeded(3, steps, 24))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("at_once", [1, 2, 5, 7])
+def test_kernel_gradients_are_the_same_however_many_images_are_grouped_at_once(monkeypatch, groups, at_once):
+    weight = seeded(6, 4 // groups, 3, 3)
+    shape = convolution.Shape((3, 3), (2, 1), (1, 0), (1, 1), groups)
+    images = seeded(5, 4, 7, 7)
+    gradients = torch.randn_like(F.conv2d(images, weight, None, shape.stride, shape.padding, shape.dilation, groups))
+    held = convolution.Convolved(images, gradients, weight, shape, 5)
+    monkeypatch.setattr(convolution, "GROUPED_VALUES", at_once * weight.numel())
+    assert torch.allclose(held._by_groups(), held._by_patches(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("positions", [1, 2, 12, 13, 14, 15, 16, 17, 30, 61])
