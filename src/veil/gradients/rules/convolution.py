@@ -187,7 +187,7 @@ class Convolved(Contribution):
     def _by_groups(self) -> Tensor:
         """Ordinary convolutions backward in which every image is a group of its own, a few images at a time."""
         step = max(1, GROUPED_VALUES // max(1, self.weight.numel()))
-        pieces = zip(self.images.split(step), self.gradients.split(step), strict=True)
+        pieces = zip(torch.split(self.images, step), torch.split(self.gradients, step), strict=True)
         found = [self._grouped(images, gradients) for images, gradients in pieces]
         return found[0] if len(found) == 1 else torch.cat(found)
 
