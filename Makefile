@@ -32,7 +32,8 @@ coverage: COVERAGE := --cov --cov-report=term
 coverage: test  ## the same with coverage, which takes half as long again
 
 quick: $(STAMP)  ## the tests to run after every change
-	$(BIN)/python -m pytest -m "not long and not slow and not browser and not statistical" --exitfirst --quiet
+	$(BIN)/python -m pytest -m "not long and not slow and not browser and not statistical" --exitfirst --quiet \
+		--numprocesses 2 --dist worksteal
 
 long: $(STAMP)  ## the same promises at sizes that CI has no time for
 	$(BIN)/python -m pytest -m long --numprocesses 2

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks._printing import print_table
+
 # These have options of their own: they measure models, or judge other suites.
 MODELS = {
     "tables": "benchmarks.tables.command",
@@ -49,20 +51,6 @@ def main() -> None:
     if asked.json:
         json.dump(rows, sys.stdout)
         print()
-
-
-def print_table(name: str, rows: list[dict[str, Any]]) -> None:
-    """One suite as aligned columns."""
-    print(f"\n{name}")
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [columns, *([_shown(row.get(key)) for key in columns] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    for line in cells:
-        print("  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 if __name__ == "__main__":

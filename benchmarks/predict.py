@@ -94,7 +94,7 @@ def main(words: Sequence[str]) -> None:
                 write(data, rows)
                 found.append(predicted(folder / "run", data, rows))
                 data.unlink()
-    from benchmarks.__main__ import print_table
+    from benchmarks._printing import print_table
 
     if asked.json:
         print(json.dumps(found))

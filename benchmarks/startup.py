@@ -28,7 +28,7 @@ def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
     """Medians over interleaved rounds."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "table.csv"
-        _table(5_000).to_csv(table, index=False)
+        generated(5_000).to_csv(table, index=False)
         roles = ["--target", "bought", "--group", "sex", "--quiet", "--out"]
         commands = {
             "import torch": [sys.executable, "-c", "import torch"],
@@ -59,7 +59,8 @@ def _seconds(words: list[str]) -> float:
     return after.children_user - before.children_user + after.children_system - before.children_system
 
 
-def _table(rows: int) -> pd.DataFrame:
+def generated(rows: int) -> pd.DataFrame:
+    """A small table of numbers and words with two classes."""
     generator = np.random.default_rng(0)
     table = pd.DataFrame(generator.normal(size=(rows, 8)).round(3), columns=[f"x{i}" for i in range(8)])
     table["sex"], table["town"] = generator.choice(["f", "m"], rows), generator.choice(list("abcdefgh"), rows)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,17 +50,32 @@ class Rows:
 
 
 def main(words: Sequence[str]) -> None:
-    """Print one line per case: worst digit and average over digits, in percent."""
+    """Print one line per case: worst digit and average over digits, in percent; or all of it as JSON, as shares."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks hard-classes", description=__doc__)
     parser.add_argument("--cases", default=";".join(CASES), help="separated by semicolons")
     parser.add_argument("--rows", choices=["test", "validation"], default="test")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=NUMBER", help="an option of `auto`")
     parser.add_argument("--without", default="", metavar="RELEASE", help="a release without noise: what holds it back?")
     parser.add_argument("--store", type=Path, default=STORE, help="folder of the features, computed once")
+    parser.add_argument("--json", action="store_true", help="print one JSON list on standard output")
     given = parser.parse_args(words)
     options = {name: json.loads(value) for name, value in (pair.split("=") for pair in given.option)}
+    rows = _measured(given, options)
+    if given.json:
+        print(json.dumps(list(rows)))
+        return
     print("| rare digit | training rows | of them rare | linear, group-weighted, not private | `auto`, ε = 1 |")
     print("|---|--:|--:|--:|--:|")
+    for row in rows:
+        worst, average = row["auto_worst"], _percent(statistics.mean(row["auto_average"]))
+        shown = f"{_percent(statistics.mean(worst))} ± {_percent(statistics.stdev(worst))}"
+        linear = f"{_percent(row['linear_worst'])} / {_percent(row['linear_average'])}"
+        line = f"| {row['case']} | {row['rows']:,} | {row['rare']:,} | {linear} | {shown} / {average} |"
+        print(line, flush=True)
+
+
+def _measured(given: argparse.Namespace, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One record per case; of `auto` one figure per seed."""
     for case in given.cases.split(";"):
         train, measured = rows_of(case, given.rows, given.store)
         rare = int((train.digits == int(case[0])).sum())
@@ -67,11 +83,15 @@ def main(words: Sequence[str]) -> None:
             fitted = [by_auto(train, measured, seed, case == PUBLISHED, options) for seed in SEEDS]
         found = [_accuracies(predicted, measured) for predicted in fitted]
         plain = _accuracies(by_linear(train, measured), measured)
-        worst = [float(accuracies.min()) for accuracies in found]
-        shown = f"{_percent(statistics.mean(worst))} ± {_percent(statistics.stdev(worst))}"
-        average = _percent(statistics.mean(float(accuracies.mean()) for accuracies in found))
-        linear = f"{_percent(float(plain.min()))} / {_percent(float(plain.mean()))}"
-        print(f"| {case} | {len(train.digits):,} | {rare:,} | {linear} | {shown} / {average} |", flush=True)
+        yield {
+            "case": case,
+            "rows": len(train.digits),
+            "rare": rare,
+            "linear_worst": float(plain.min()),
+            "linear_average": float(plain.mean()),
+            "auto_worst": [float(accuracies.min()) for accuracies in found],
+            "auto_average": [float(accuracies.mean()) for accuracies in found],
+        }
 
 
 def rows_of(case: str, which: str, store: Path) -> tuple[Rows, Rows]:

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from benchmarks.__main__ import print_table
+from benchmarks._printing import print_table
 from benchmarks.people import accuracy, scale
 
 PARTS = {"accuracy": accuracy.run, "scale": scale.run}

@@ -37,13 +37,17 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks growth", description=__doc__)
     parser.add_argument("--page-only", action="store_true", help="measure nothing: write the page")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of growth.json and tables.json")
+    parser.add_argument("--json", action="store_true", help="also print what was stored as one JSON object")
     given = parser.parse_args(words)
     path = given.results / "growth.json"
     if not given.page_only:
         found = {"version": version_of(ARMS["auto"]), "rows": [row for name in TABLES for row in measured(name)]}
         write_whole(path, (json.dumps(found, indent=1) + "\n").encode(), FOR_ALL)
-    text = page_of(json.loads(path.read_text(encoding="utf-8")), Figures.read(given.results / "tables.json"))
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    text = page_of(stored, Figures.read(given.results / "tables.json"))
     (given.results / "growth.md").write_text(text, encoding="utf-8")
+    if given.json:
+        print(json.dumps(stored))
 
 
 def measured(table: str) -> list[dict[str, float | str]]:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ SHOWN = {
 
 
 def main(words: list[str]) -> None:
-    """Measure, and print one JSON line per run."""
+    """Measure, and print one JSON line per run, or one list of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tune", description=__doc__)
     parser.add_argument("--table", choices=TABLES, action="append")
     parser.add_argument("--groups", choices=GROUPINGS, default="label")
@@ -59,10 +58,18 @@ def main(words: list[str]) -> None:
     parser.add_argument("--arm", choices=tuple(ARMS), action="append")
     parser.add_argument("--store", action="store_true", help="keep runs in docs/results/tune.json, write the table")
     parser.add_argument("--costs", action="store_true", help="only print what a trial gets of ε = 1, for one release")
+    parser.add_argument("--json", action="store_true", help="print one JSON list on standard output, at the end")
     asked = parser.parse_args(words)
-    if asked.costs:
-        costs()
+    rows = costs() if asked.costs else measured_runs(asked)
+    if asked.json:
+        print(json.dumps(list(rows)))
         return
+    for row in rows:
+        print(json.dumps(row), flush=True)
+
+
+def measured_runs(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One record per table, seed and arm; those that are stored of this version are not made again."""
     runs = stored_runs() if asked.store else []
     version = version_of(COMPARED["auto"])
     done = {tuple(run[name] for name in KEY) for run in runs if run["version"] == version}
@@ -75,10 +82,9 @@ def main(words: list[str]) -> None:
                 task = load(name).task(asked.groups, asked.rows, 100 + seed)
                 with tempfile.TemporaryDirectory() as folder:
                     found = {**cell, **measured(task, arm, asked.epsilon, seed, Path(folder)), "version": version}
-                json.dump(found, sys.stdout)
-                print(flush=True)
                 if asked.store:
                     runs = keep([run for run in runs if not same(run, cell)] + [found])
+                yield found
     if asked.store:
         write_table(runs)
 
@@ -135,7 +141,7 @@ def write_table(runs: list[dict[str, Any]], page: Path = PAGE) -> None:
     write_whole(page, f"{before}{BEGIN}\n{table_of(runs)}\n{END}{rest.split(END)[1]}".encode(), FOR_ALL)
 
 
-def costs(delta: float = 1 / 52_000) -> None:
+def costs(delta: float = 1 / 52_000) -> Iterator[dict[str, Any]]:
     """The ε at δ of a trial that is one Gaussian release, where the whole has ε = 1, by each way to pay."""
     for trials in (1.5, 2, 3, 5, 10, 30):
         number = NumberOfTrials.expecting(trials)
@@ -157,8 +163,7 @@ def costs(delta: float = 1 / 52_000) -> None:
         by["added_up"] = round(1 / trials, 2)
         if trials != int(trials):  # so many cannot be made
             by |= {"composed": None, "added_up": None}
-        json.dump({"trials": trials, **by, **chances}, sys.stdout)
-        print(flush=True)
+        yield {"trials": trials, **by, **chances}
 
 
 def measured(task: Task, arm: str, epsilon: float, seed: int, folder: Path) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from veil.gradients.contributions import inner_products
+from veil.gradients.rules import convolution
+
 generated = settings(deadline=None, derandomize=True, max_examples=25)
 
 # torch says that padding="same" may copy its input; every other warning, a fallback above all, fails a test here.
@@ -326,6 +329,67 @@ def test_recurrent_layers_are_the_loop(
             return torch.cat([output.flatten(1), *(state.transpose(0, 1).flatten(1) for state in states)], 1)
 
     assert_like_loop(Model(), seeded(rows, steps, 3))
+
+
+@pytest.mark.parametrize("steps", [13, 15, 16, 17, 31])
+@pytest.mark.parametrize("frozen", [(), ("weight_ih_l0",), ("weight_hh_l0", "bias_hh_l0")])
+def test_a_long_recurrent_layer_whose_weights_share_gate_gradients_is_the_loop(assert_like_loop, steps, frozen):
+    torch.manual_seed(9)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.recurrent = nn.LSTM(24, 24, batch_first=True, dtype=torch.float64)
+            for name in frozen:
+                self.recurrent.get_parameter(name).requires_grad_(False)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.recurrent(inputs)[0].flatten(1)
+
+    assert_like_loop(Model(), seeded(3, steps, 24))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("at_once", [1, 2, 5, 7])
+def test_kernel_gradients_are_the_same_however_many_images_are_grouped_at_once(monkeypatch, groups, at_once):
+    weight = seeded(6, 4 // groups, 3, 3)
+    shape = convolution.Shape((3, 3), (2, 1), (1, 0), (1, 1), groups)
+    images = seeded(5, 4, 7, 7)
+    gradients = torch.randn_like(F.conv2d(images, weight, None, shape.stride, shape.padding, shape.dilation, groups))
+    held = convolution.Convolved(images, gradients, weight, shape, 5)
+    monkeypatch.setattr(convolution, "GROUPED_VALUES", at_once * weight.numel())
+    assert torch.allclose(held._by_groups(), held._by_patches(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("positions", [1, 2, 12, 13, 14, 15, 16, 17, 30, 61])
+def test_inner_products_of_any_number_of_positions_are_the_products(positions):
+    side = seeded(3, positions, 5)
+    assert torch.allclose(inner_products(side), torch.einsum("rtv,rsv->rts", side, side), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("turn", "back"),
+    [
+        (lambda x: x.transpose(0, 1), lambda y: y.transpose(0, 1)),
+        (lambda x: x.transpose(1, 2), lambda y: y),
+        (lambda x: x.unflatten(1, (2, 2)).permute(0, 2, 3, 1), lambda y: y),
+        (lambda x: x.unflatten(1, (2, 2)).permute(2, 1, 0, 3), lambda y: y.permute(2, 1, 0, 3)),
+    ],
+)
+def test_a_linear_map_of_an_input_that_is_not_contiguous_is_the_loop(assert_like_loop, bias, turn, back):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4, dtype=torch.float64)
+            self.second = nn.Linear(turn(seeded(3, 4, 4)).shape[-1], 5, bias=bias, dtype=torch.float64)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return back(self.second(turn(self.first(inputs)))).flatten(1)
+
+    torch.manual_seed(10)
+    assert not turn(seeded(3, 4, 4)).is_contiguous()
+    assert_like_loop(Model(), seeded(3, 4, 4))
 
 
 def test_recurrent_layer_with_a_given_start_state_is_the_loop(assert_like_loop):

@@ -95,6 +95,26 @@ def test_a_model_without_trainable_parameters_is_refused():
         check(nn.Linear(2, 2).requires_grad_(False))
 
 
+@pytest.mark.parametrize("inner", [True, False])
+def test_a_compiled_module_is_refused_because_its_layers_are_hidden(inner):
+    compiled = nn.Linear(4, 4)
+    compiled.compile(backend="eager")  # nothing is compiled before the first call
+    with pytest.raises(GradientError, match=r"torch\.compile hides the layers"):
+        check(nn.Sequential(compiled, nn.ReLU()) if inner else compiled)
+
+
+def test_a_module_wrapped_by_torch_compile_is_refused():
+    class OptimizedModule(nn.Module):
+        """As torch's own, whose import takes seconds."""
+
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self._orig_mod = inner
+
+    with pytest.raises(GradientError, match=r"torch\.compile hides the layers"):
+        check(OptimizedModule(nn.Linear(4, 4)))
+
+
 def test_fix_puts_group_norm_in_place_and_leaves_the_model_alone():
     torch.manual_seed(0)
     shared = nn.BatchNorm2d(8)

@@ -255,6 +255,11 @@ def in_words(error: RuntimeError) -> GradientError | None:
             "the model recomputes activations (gradient checkpointing), which is not supported: turn it off, and "
             "limit memory with micro_batch or max_memory"
         )
+    if "compiled with non-empty donated buffers" in str(error):
+        return GradientError(
+            "the model calls a function of torch.compile, which hides the layers inside of it: call the function as it "
+            "was before"
+        )
     if "modified by an inplace operation" in str(error):
         return GradientError(
             "the model modifies in place a tensor that its backward pass needs: modify a copy (x = x.clone())"

@@ -64,6 +64,8 @@ def _of_module(name: str, module: nn.Module) -> list[Finding]:
     where = f"{name or 'model'} ({type(module).__name__})"
     if isinstance(module, DistributedDataParallel):
         return [Finding(where, "it averages gradients before rows are bounded", "pass the module that it wraps")]
+    if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+        return [Finding(where, "torch.compile hides the layers inside of it", "pass the module as it was before")]
     own = list(module.parameters(recurse=False))
     coarse = [p.dtype for p in own if p.requires_grad and p.dtype in (torch.bfloat16, torch.float16)]
     if coarse:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from veil.gradients.contributions import Outer, Rowwise
 from veil.gradients.recording import Parts, Recorder, Rows, rule
-from veil.gradients.rules.linear import linear
+from veil.gradients.rules.linear import applied, linear
 
 
 @rule(F.multi_head_attention_forward)
@@ -110,7 +110,7 @@ def _sliced(
         return F.linear(input, weight[part], None if bias is None else bias[bias_part])
     plain_weight, plain_bias = recorder.opened(input, weight, bias)
     assert plain_weight is not None
-    output = F.linear(input, plain_weight[part], None if plain_bias is None else plain_bias[bias_part])
+    output = applied(input, plain_weight[part], None if plain_bias is None else plain_bias[bias_part])
 
     def parts(gradient: Tensor, rows: Rows) -> Parts:
         gradients = rows.split(gradient)

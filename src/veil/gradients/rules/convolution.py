@@ -20,6 +20,8 @@ from veil.gradients.recording import Parts, Recorder, Rows, rule
 # Patches are copied out a few rows at a time, so that they stay in the processor's cache.
 PATCH_VALUES = 2_000_000
 GRAM_VALUES = 1_000_000
+# torch holds the kernels' gradient of such a convolution three times while it computes it.
+GROUPED_VALUES = 2_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +185,17 @@ class Convolved(Contribution):
         return per_image.view(self.rows, -1, *self.weight.shape).sum(1)
 
     def _by_groups(self) -> Tensor:
-        """One ordinary convolution backward in which every image is a group of its own."""
-        count, groups = self.images.shape[0], self.shape.groups
+        """Ordinary convolutions backward in which every image is a group of its own, a few images at a time."""
+        step = max(1, GROUPED_VALUES // max(1, self.weight.numel()))
+        pieces = zip(torch.split(self.images, step), torch.split(self.gradients, step), strict=True)
+        found = [self._grouped(images, gradients) for images, gradients in pieces]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _grouped(self, images: Tensor, gradients: Tensor) -> Tensor:
+        count, groups = images.shape[0], self.shape.groups
         kernels = self.weight.new_empty(1).expand(count * self.weight.shape[0], *self.weight.shape[1:])
-        gradients = self.gradients.reshape(1, -1, *self.gradients.shape[2:])
-        images = self.images.reshape(1, -1, *self.images.shape[2:])
+        gradients = gradients.reshape(1, -1, *gradients.shape[2:])
+        images = images.reshape(1, -1, *images.shape[2:])
         return self._backward(gradients, images, kernels, count * groups).view(count, *self.weight.shape)
 
     def _backward(self, gradients: Tensor, images: Tensor, kernels: Tensor, groups: int) -> Tensor:

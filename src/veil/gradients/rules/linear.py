@@ -21,7 +21,7 @@ def linear(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | Non
         return NotImplemented
     plain_weight, plain_bias = recorder.opened(input, weight, bias)
     assert plain_weight is not None
-    output = F.linear(input, plain_weight, plain_bias)
+    output = applied(input, plain_weight, plain_bias)
     return recorder.record(
         "linear",
         input,
@@ -52,6 +52,19 @@ def addmm(recorder: Recorder, input: Any, mat1: Any = None, mat2: Any = None, **
             yield input, Rowwise(gradients.sum(1))
 
     return recorder.record("addmm", mat1, torch.addmm(shift, mat1, matrix), 1, (mat2, input), build)
+
+
+def applied(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear` by one large product.
+
+    Of an input that is not contiguous and a weight without a gradient torch makes a batch of small products, forward
+    and backward. Two dimensions that were swapped are swapped back; all else is copied.
+    """
+    if input.ndim < 3 or input.is_contiguous():
+        return F.linear(input, weight, bias)
+    if input.ndim == 3 and (swapped := input.transpose(0, 1)).is_contiguous():
+        return F.linear(swapped, weight, bias).transpose(0, 1)
+    return F.linear(input.contiguous(), weight, bias)
 
 
 def parts(

@@ -26,12 +26,14 @@ class LstmLoop(Function):
         """h = o·tanh(c), c = f·c + i·g, gates in the order i, f, g, o."""
         steps, rows, width = pre.shape
         size = width // 4
-        gates, cells = torch.empty_like(pre), pre.new_empty(steps + 1, rows, size)
+        # In the memory of `pre`, which nobody reads again. `data` has a version of its own: a view that was changed
+        # would get another node than the one that the recorder watches.
+        gates, cells = pre.data, pre.new_empty(steps + 1, rows, size)
         states, squashed = pre.new_empty(steps, rows, size), pre.new_empty(steps, rows, size)
         cells[0] = cell
         turned, state = weight.t(), hidden
         for t in range(steps):
-            gate = torch.addmm(pre[t], state, turned, out=gates[t])
+            gate = gates[t].addmm_(state, turned)
             gate[:, : 2 * size].sigmoid_()
             gate[:, 2 * size : 3 * size].tanh_()
             gate[:, 3 * size :].sigmoid_()

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from veil.gradients.contributions import Outer, Rowwise
+from veil.gradients.contributions import Outer, Rowwise, inner_products, prefers_gram, squared_norms
 from veil.gradients.recording import Parts, Recorder, Rows, rule
+from veil.gradients.rules.linear import applied
 from veil.gradients.rules.recurrence import GruLoop, LstmLoop, RnnLoop
 
 
@@ -94,7 +95,7 @@ def _layer(
     joint = input_bias
     if input_bias is not None and hidden_bias is not None and kind != "gru":
         joint = input_bias + hidden_bias
-    pre = F.linear(input, input_weight, joint)
+    pre = applied(input, input_weight, joint)
     trained = recorder.trains(*weights.all())
     source = input
     if trained and not pre.requires_grad:
@@ -132,14 +133,28 @@ def _parts(
         size = resets.shape[2]
         hidden_side = input_side.clone()
         hidden_side[:, :, 2 * size :] *= rows.split(resets)
-    if recorder.trains(weights.input):
-        yield weights.input, Outer(input_side, rows.split(input), weights.input.shape)
-    if recorder.trains(weights.hidden):
-        yield weights.hidden, Outer(hidden_side, rows.split(before), weights.hidden.shape)
-    if weights.input_bias is not None and recorder.trains(weights.input_bias):
-        yield weights.input_bias, Rowwise(input_side.sum(1))
-    if weights.hidden_bias is not None and recorder.trains(weights.hidden_bias):
-        yield weights.hidden_bias, Rowwise(hidden_side.sum(1))
+    inputs, states = rows.split(input), rows.split(before)
+    trained = [recorder.trains(weight) for weight in (weights.input, weights.hidden)]
+    # Both weights meet the same gate gradients, unless a reset gate stands between them.
+    shared = all(trained) and resets is None and all(_prefers_gram(input_side, right) for right in (inputs, states))
+    inner = inner_products(input_side) if shared else None
+    sums = squares = None
+    if trained[0]:
+        yield weights.input, Outer(input_side, inputs, weights.input.shape, inner)
+    if trained[1]:
+        yield weights.hidden, Outer(hidden_side, states, weights.hidden.shape, inner)
+    for side, bias in ((input_side, weights.input_bias), (hidden_side, weights.hidden_bias)):
+        if bias is None or not recorder.trains(bias):
+            continue
+        if sums is None or side is not input_side:
+            sums = side.sum(1)
+            squares = squared_norms(sums)
+        yield bias, Rowwise(sums, squares)
+
+
+def _prefers_gram(left: Tensor, right: Tensor) -> bool:
+    rows, positions, p = left.shape
+    return positions > 1 and prefers_gram(rows, positions, p, right.shape[2])
 
 
 _KINDS: dict[Callable[..., Any], str] = {
