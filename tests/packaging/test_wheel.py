@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
 import shutil
@@ -20,6 +21,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 Installed = Callable[..., subprocess.CompletedProcess[str]]
+ALONE = ("unshare", "--map-root-user", "--net")  # a network of its own, in which there is nobody
+
+
+@functools.cache
+def can_be_cut_off() -> bool:
+    """Whether this system lets a user start a program without a network."""
+    return shutil.which("unshare") is not None and subprocess.run([*ALONE, "true"], capture_output=True).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +63,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     left_out = {"VEIL_DATA", "PYTHONPATH"}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     environment |= {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
-    alone = ["unshare", "--map-root-user", "--net"]  # where the system lets a user do so
-    cut_off = shutil.which("unshare") and subprocess.run([*alone, "true"], capture_output=True).returncode == 0
 
     def run(program: str, *words: str, folder: Path = empty) -> subprocess.CompletedProcess[str]:
-        command = [*(alone if cut_off else []), str(home / "bin" / program), *words]
+        command = [*(ALONE if can_be_cut_off() else ()), str(home / "bin" / program), *words]
         return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
 
     return run
@@ -136,8 +142,16 @@ def test_a_typed_client_is_checked_against_the_wheel(installed: Installed, tmp_p
     assert all(line.startswith("wrong.py:3") and "[arg-type]" in line for line in errors)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_demo_of_a_wheel_runs_in_an_empty_folder(installed: Installed, tmp_path: Path) -> None:
     done = installed("veil", "demo", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "worst group" in done.stdout
+    assert list(tmp_path.rglob("report.html"))
+
+
+def test_programs_of_the_wheel_had_no_network(installed: Installed) -> None:
+    if not can_be_cut_off():
+        pytest.skip("unshare is missing or not allowed: the tests of this file ran with the network of this machine")
+    done = installed("python", "-c", "import socket; print([name for _, name in socket.if_nameindex()])")
+    assert done.stdout.strip() == "['lo']", done.stdout + done.stderr
