@@ -10,11 +10,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
+from typing import TYPE_CHECKING
 
 import pydantic
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium")
@@ -203,22 +208,69 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
         assert loaded == [], page.name
 
 
-@pytest.mark.slow
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH: `make test` installs it where it may")
-@pytest.mark.parametrize("width", [1280, 390])
-def test_pages_fit_the_screen_and_the_search_finds_a_word(site: Path, width: int) -> None:
+# What a reader of a phone can read without zooming.
+SMALLEST_TEXT = 12
+# Letters of a figure on the screen: their size in the drawing times the scale of the drawing.
+LETTERS = """async image => {
+  const text = await (await fetch(image.src)).text();
+  const drawing = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
+  const sizes = [...drawing.querySelectorAll("[font-size]")].map(one => parseFloat(one.getAttribute("font-size")));
+  const width = parseFloat(drawing.getAttribute("viewBox").split(" ")[2]);
+  return Math.min(...sizes) * image.getBoundingClientRect().width / width;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, which may read files beside a page."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not on PATH: `make test` installs it where it may")
     from playwright.sync_api import sync_playwright
 
     from tests.report.test_report_browser import ARGUMENTS
 
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS.split())
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        for name in ("index", "start", "how-it-works", "options", "results/README", "api/accounting"):
-            page.goto((site / f"{name}.html").as_uri())
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-        page.goto((site / "search.html").as_uri() + "?q=certificate")
-        page.wait_for_selector("#search-results li a", timeout=20_000)
-        assert page.locator("#search-results li a").count() > 3
-        browser.close()
+        started = play.chromium.launch(
+            executable_path=CHROMIUM, args=[*ARGUMENTS.split(), "--allow-file-access-from-files"]
+        )
+        yield started
+        started.close()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_fits_the_screen(site: Path, browser: Browser, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    pages = [file for file in sorted(site.rglob("*.html")) if "_static" not in file.parts]
+    assert len(pages) > 100
+    wide = {}
+    for file in pages:
+        page.goto(file.as_uri(), wait_until="domcontentloaded")
+        if (found := page.evaluate("document.documentElement.scrollWidth")) > width:
+            wide[file.relative_to(site).as_posix()] = found
+    page.close()
+    assert wide == {}
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_letters_of_every_figure_can_be_read(site: Path, browser: Browser, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto((site / "how-it-works.html").as_uri())
+    figures = page.locator("article img[src$='.svg']")
+    assert figures.count() == 5
+    for figure in figures.all():
+        assert figure.evaluate(LETTERS) >= SMALLEST_TEXT, figure.get_attribute("src")
+    page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_search_finds_a_word(site: Path, browser: Browser) -> None:
+    page = browser.new_page()
+    page.goto((site / "search.html").as_uri() + "?q=certificate")
+    page.wait_for_selector("#search-results li a", timeout=20_000)
+    assert page.locator("#search-results li a").count() > 3
+    page.close()
