@@ -61,8 +61,8 @@ def commands(page: str) -> list[str]:
             spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", part)]
             found += [span for span in spans if span.startswith("veil ") and span.count(" ") > 1 and "…" not in span]
         elif part.startswith("```\n"):
-            lines = part.splitlines()[1:-1]
-            found += [bare for line in lines if (bare := re.sub(r"\s+#.*", "", line).strip())]
+            lines = part.replace("\\\n", " ").splitlines()[1:-1]  # a line may go on after a backslash
+            found += [" ".join(bare.split()) for line in lines if (bare := re.sub(r"\s+#.*", "", line).strip())]
     return found
 
 
