@@ -6,6 +6,7 @@ import csv
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,18 @@ def test_the_distribution_is_called_veil_dp_and_its_version_is_the_tag(wheel: Pa
     assert "veil = veil.cli:main" in scripts
     assert "veil-dp = veil.cli:main" in scripts
     assert "Source, https://example.org/veil" in fields.get_all("Project-URL")
+
+
+def test_links_of_the_readme_lead_somewhere_from_a_package_index(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        about = next(name for name in files.namelist() if name.endswith("/METADATA"))
+        shown = Parser().parsestr(files.read(about).decode()).get_payload()
+    links = re.findall(r"\]\(([^)\s]+)\)", str(shown))
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    assert "![Python 3.11" in shown
+    assert "(https://example.org/veil/raw/main/docs/figures/report.png)" in shown
+    assert all((ROOT / link.partition("/main/")[2].partition("#")[0]).exists() for link in links if "/main/" in link)
 
 
 def test_the_source_archive_has_everything_that_tests_and_site_need(dist: Path) -> None:
