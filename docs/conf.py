@@ -38,7 +38,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_default_options = {
     "members": True,
-    "exclude-members": "Batch, CROSSED, EVERYBODY, Event, HOLE, LossFn, LossFunction, Weigh",
+    "exclude-members": "Batch, CROSSED, EVERYBODY, Event, HOLE, LossFn, LossFunction, Weigh, model_config",
 }
 # Trainers of other packages, which a reader of the reference need not have.
 autodoc_mock_imports = ["pytorch_lightning", "transformers"]

@@ -49,7 +49,10 @@ def listed() -> list[tuple[str, str]]:
 LISTED = listed()
 # Classes whose methods are those of the class that they derive from, described there.
 ALONE = set(
-    re.findall(r"autoclass:: (\S+)\n   :no-members:", "".join(p.read_text() for p in (ROOT / "docs/api").glob("*.md")))
+    re.findall(
+        r"autoclass:: (\S+)\n   :no-members:",
+        "".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs" / "api").glob("*.md")),
+    )
 )
 
 
