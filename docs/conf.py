@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pydantic
+
 import veil
 import veil.accounting
 import veil.metrics
@@ -36,8 +38,10 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_default_options = {
     "members": True,
-    "exclude-members": "Batch, CROSSED, EVERYBODY, Event, HOLE, LossFn, LossFunction, Weigh",
+    "exclude-members": "Batch, CROSSED, EVERYBODY, Event, HOLE, LossFn, LossFunction, Weigh, model_config",
 }
+# Trainers of other packages, which a reader of the reference need not have.
+autodoc_mock_imports = ["pytorch_lightning", "transformers"]
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 add_module_names = False
@@ -57,7 +61,7 @@ def _with_pages_below(app: object, name: str, source: list[str]) -> None:
 
 
 def _from_markdown(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    text = "\n".join(lines)
+    text = "\n".join([*lines, *_fields(obj)] if what == "class" else lines)
     parts = re.split(r"(`+[^`]+`+|^ *(?:>>>|\.\.\.).*$)", text, flags=re.MULTILINE)
     for at, part in enumerate(parts):
         if part.startswith("`"):
@@ -68,6 +72,14 @@ def _from_markdown(app: object, what: str, name: str, obj: object, options: obje
     # In "Returns:" there are sentences, no types: a colon in one of them must not be read as one.
     whole = re.sub(r"^Returns:\n((?: +.*(?:\n|$))+)", _returned, "".join(parts), flags=re.MULTILINE)
     lines[:] = whole.split("\n")
+
+
+def _fields(obj: object) -> list[str]:
+    """What can be asked, of a request: its own fields, each with its description; those of its base are there."""
+    if not (isinstance(obj, type) and issubclass(obj, pydantic.BaseModel)):
+        return []
+    own = [(name, field) for name, field in obj.model_fields.items() if name in vars(obj).get("__annotations__", {})]
+    return ["", "Args:", *(f"    {name}: {' '.join((field.description or '').split())}" for name, field in own), ""]
 
 
 def _returned(section: re.Match[str]) -> str:

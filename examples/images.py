@@ -15,7 +15,7 @@ import torch
 
 import veil
 from veil.models import efficientnet_lite0
-from veil.models.embedding import embed
+from veil.models import embed
 
 SIZE = 64
 

@@ -108,6 +108,11 @@ def test_the_index_of_methods_is_what_the_registry_says() -> None:
         assert link in PAGES
 
 
+def test_the_page_of_options_is_what_the_commands_say() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "build_docs.py"))
+    assert script["OPTIONS"].read_text(encoding="utf-8") == script["options"](), "make docs"
+
+
 def test_the_walk_of_one_batch_names_files_that_exist_and_is_short() -> None:
     """At most fourteen files from the command to the saved run, and eight for one step."""
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")

@@ -80,6 +80,13 @@ def newcomer() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "scripts" / "newcomer.py"))
 
 
+def test_commands_in_blocks_and_in_sentences_are_found_and_python_is_not() -> None:
+    found = newcomer()["commands"]((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert found.index("source .venv/bin/activate") < found.index("veil verify run")
+    assert "veil plan people.csv --target income --group sex,race" in found
+    assert not [line for line in found if "…" in line or "import" in line]
+
+
 def test_every_command_of_the_readme_is_one_that_veil_has() -> None:
     import typer
 
@@ -89,13 +96,13 @@ def test_every_command_of_the_readme_is_one_that_veil_has() -> None:
     found = [line.split() for line in newcomer()["commands"]((ROOT / "README.md").read_text(encoding="utf-8"))]
     assert len(found) > 12
     for words in found:
-        assert words[0] in ("make", "veil"), words
+        assert words[0] in ("make", "source", "veil"), words
         command, rest = known, words[1:]
         while words[0] == "veil" and hasattr(command, "commands"):
             assert rest[0] in command.commands, words
             command, rest = command.commands[rest[0]], rest[1:]
         options = {option for parameter in getattr(command, "params", ()) for option in parameter.opts}
-        assert words[0] == "make" or {word for word in rest if word.startswith("--")} <= options, words
+        assert words[0] != "veil" or {word for word in rest if word.startswith("--")} <= options, words
 
 
 @pytest.mark.long

@@ -87,6 +87,14 @@ def test_one_model_is_trained_by_two_processes() -> None:
     assert done.stdout.count("ε by group") == 1
 
 
+@pytest.mark.slow
+def test_several_runs_on_ray_are_those_of_this_process(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    done = finished([str(FOLDER / "distributed.py"), "--ray", "--rows", "600"], processes=1)
+    example("distributed").several_runs(600, "threading")
+    assert capsys.readouterr().out.strip() in done.stdout
+
+
 def run_notebook(name: str, rows: int) -> dict[str, Any]:
     cells = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
     space: dict[str, Any] = {"__name__": "notebook", "ROWS": rows}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 Installed = Callable[..., subprocess.CompletedProcess[str]]
+ALONE = ("unshare", "--map-root-user", "--net")  # a network of its own, in which there is nobody
+
+
+@functools.cache
+def can_be_cut_off() -> bool:
+    """Whether this system lets a user start a program without a network."""
+    return shutil.which("unshare") is not None and subprocess.run([*ALONE, "true"], capture_output=True).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +64,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     left_out = {"VEIL_DATA", "PYTHONPATH"}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     environment |= {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
-    alone = ["unshare", "--map-root-user", "--net"]  # where the system lets a user do so
-    cut_off = shutil.which("unshare") and subprocess.run([*alone, "true"], capture_output=True).returncode == 0
 
     def run(program: str, *words: str, folder: Path = empty) -> subprocess.CompletedProcess[str]:
-        command = [*(alone if cut_off else []), str(home / "bin" / program), *words]
+        command = [*(ALONE if can_be_cut_off() else ()), str(home / "bin" / program), *words]
         return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
 
     return run
@@ -74,6 +81,18 @@ def test_the_distribution_is_called_veil_dp_and_its_version_is_the_tag(wheel: Pa
     assert "veil = veil.cli:main" in scripts
     assert "veil-dp = veil.cli:main" in scripts
     assert "Source, https://example.org/veil" in fields.get_all("Project-URL")
+
+
+def test_links_of_the_readme_lead_somewhere_from_a_package_index(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        about = next(name for name in files.namelist() if name.endswith("/METADATA"))
+        shown = Parser().parsestr(files.read(about).decode()).get_payload()
+    links = re.findall(r"\]\(([^)\s]+)\)", str(shown))
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    assert "![Python 3.11" in shown
+    assert "(https://example.org/veil/raw/main/docs/figures/report.png)" in shown
+    assert all((ROOT / link.partition("/main/")[2].partition("#")[0]).exists() for link in links if "/main/" in link)
 
 
 def test_the_source_archive_has_everything_that_tests_and_site_need(dist: Path) -> None:
@@ -136,8 +155,16 @@ def test_a_typed_client_is_checked_against_the_wheel(installed: Installed, tmp_p
     assert all(line.startswith("wrong.py:3") and "[arg-type]" in line for line in errors)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_demo_of_a_wheel_runs_in_an_empty_folder(installed: Installed, tmp_path: Path) -> None:
     done = installed("veil", "demo", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "worst group" in done.stdout
+    assert list(tmp_path.rglob("report.html"))
+
+
+def test_programs_of_the_wheel_had_no_network(installed: Installed) -> None:
+    if not can_be_cut_off():
+        pytest.skip("unshare is missing or not allowed: the tests of this file ran with the network of this machine")
+    done = installed("python", "-c", "import socket; print([name for _, name in socket.if_nameindex()])")
+    assert done.stdout.strip() == "['lo']", done.stdout + done.stderr

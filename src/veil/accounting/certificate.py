@@ -110,6 +110,13 @@ class Certificate:
         generalisation_statement: The same in words.
         columns: How each column was learned.
         model: Hashes of the trained model.
+
+    >>> from veil.accounting import Account, Gaussian, Pld, Relation, Repeated, Terms, TokenBucket
+    >>> account = Account("all", "everybody", 2.0, TokenBucket((Repeated(Gaussian(10.0), 5),)))
+    >>> ledger = Ledger(Terms(Relation.ADD_REMOVE, delta=1e-5, accountant="pld", accounts=(account,)))
+    >>> certificate = certify(ledger, Pld(), assumptions=("Seeds are secret.",))
+    >>> certificate.by_group == {"all": certificate.epsilon}, certificate.unit
+    (True, 'one row')
     """
 
     method: str
@@ -242,6 +249,12 @@ def certify(
 
     Raises:
         AccountingError: The accountant is an approximation.
+
+    >>> from veil.accounting import Account, Gaussian, Pld, Relation, Repeated, Terms, TokenBucket
+    >>> account = Account("all", "everybody", 2.0, TokenBucket((Repeated(Gaussian(10.0), 5),)))
+    >>> ledger = Ledger(Terms(Relation.ADD_REMOVE, delta=1e-5, accountant="pld", accounts=(account,)))
+    >>> round(certify(ledger, Pld()).epsilon, 2)
+    0.82
     """
     ledger = ledger.standing()
     terms = ledger.terms

@@ -19,7 +19,11 @@ from typing import Any, Union, get_args
 
 
 class Relation(StrEnum):
-    """When two tables are neighbours: one row more, or one row exchanged."""
+    """When two tables are neighbours: one row more, or one row exchanged.
+
+    >>> Relation("replace-one")
+    <Relation.REPLACE_ONE: 'replace-one'>
+    """
 
     ADD_REMOVE = "add-remove"
     REPLACE_ONE = "replace-one"
@@ -81,6 +85,10 @@ class Laplace(_OverAllRows):
         relation: The neighbouring relation.
         one_sided: Whether values lie between 0 and the bound, so that replacing a row moves the sum by one bound, not
             two.
+
+    >>> from veil.accounting import Pld
+    >>> round(Pld().epsilon([Repeated(Laplace(2.0))], delta=1e-5), 1)
+    0.5
     """
 
 
@@ -95,6 +103,10 @@ class PoissonGaussian:
         noise_multiplier: Standard deviation of the noise over the bound, above 0.
         rate: Probability that a row takes part, above 0 and at most 1.
         relation: The neighbouring relation.
+
+    >>> from veil.accounting import Pld
+    >>> round(Pld().epsilon([Repeated(PoissonGaussian(1.0, rate=0.01))], delta=1e-5), 1)
+    0.2
     """
 
     noise_multiplier: float
@@ -116,6 +128,10 @@ class SubsetGaussian:
         batch: How many of them take part.
         one_sided: Whether values lie between 0 and the bound, so that replacing a row moves the sum by one bound, not
             two.
+
+    >>> from veil.accounting import Pld
+    >>> round(Pld().epsilon([Repeated(SubsetGaussian(1.0, size=1000, batch=10))], delta=1e-5), 1)
+    3.0
     """
 
     noise_multiplier: float
@@ -151,6 +167,10 @@ class NoisyMax:
         noise_multiplier: Scale of the noise over the bound, above 0.
         relation: The neighbouring relation.
         monotone: Whether a neighbour moves all scores in the same direction.
+
+    >>> from veil.accounting import Pld
+    >>> round(Pld().epsilon([Repeated(NoisyMax(4.0))], delta=1e-5), 1)
+    0.5
     """
 
     noise_multiplier: float
@@ -178,6 +198,10 @@ class Tree:
         noise_multiplier: Standard deviation of the noise of a node over the bound, above 0.
         leaves: Number of values, at least 1.
         relation: The neighbouring relation.
+
+    >>> from veil.accounting import Pld
+    >>> round(Pld().epsilon([Repeated(Tree(4.0, leaves=8))], delta=1e-5), 1)
+    2.0
     """
 
     noise_multiplier: float
@@ -211,6 +235,10 @@ class Mixture:
     Args:
         probability: Public probability that the event happened, between 0 and 1.
         event: What happened then.
+
+    >>> from veil.accounting import Pld
+    >>> round(Pld().epsilon([Repeated(Mixture(0.1, Gaussian(2.0)))], delta=1e-5), 1)
+    1.7
     """
 
     probability: float
@@ -233,6 +261,10 @@ class Envelope:
 
     Args:
         events: At least one event, all of one relation.
+
+    >>> from veil.accounting import Pld
+    >>> round(Pld().epsilon([Repeated(Envelope((Gaussian(2.0), Gaussian(4.0))))], delta=1e-5), 1)
+    2.0
     """
 
     events: tuple[Gaussian | PoissonGaussian | SubsetGaussian, ...]
@@ -281,6 +313,12 @@ class Selection:
     The number of runs is truncated negative binomial with shape `shape` (0: logarithmic, 1: geometric) and
     parameter `gamma`, or Poisson with mean `mean` (shape = inf), as in Papernot and Steinke (2022). Runs that differ
     are one `Choice`; which of them a run is must be drawn anew for each, from public chances.
+
+    >>> from veil.accounting import Pld
+    >>> one = Repeated(Gaussian(4.0))
+    >>> whole = Selection((one,), shape=1.0, gamma=0.5)  # two runs in expectation, the best of them seen
+    >>> Pld().epsilon([Repeated(whole)], 1e-5) > Pld().epsilon([one], 1e-5)
+    True
     """
 
     events: tuple[Repeated, ...]
@@ -315,6 +353,10 @@ class Repeated:
     Args:
         event: The event.
         times: How often, at least 1.
+
+    >>> from veil.accounting import Pld
+    >>> round(Pld().epsilon([Repeated(PoissonGaussian(1.0, rate=0.01), 100)], delta=1e-5), 1)
+    0.7
     """
 
     event: Event

@@ -51,6 +51,10 @@ class Account:
         owner: Name of the owner.
         budget: ε that the owner allows.
         rule: What decides whether a further release is allowed.
+
+    >>> from veil.accounting import Gaussian, Repeated, TokenBucket
+    >>> Account("large", "everybody", budget=1.0, rule=TokenBucket((Repeated(Gaussian(10.0), 5),))).group
+    'large'
     """
 
     group: str
@@ -69,6 +73,11 @@ class Terms:
         accountant: "pld" or "rdp".
         accounts: One for each cell.
         facts: Method, steps and other public constants, as JSON values.
+
+    >>> from veil.accounting import Gaussian, Repeated, TokenBucket
+    >>> account = Account("all", "everybody", 1.0, TokenBucket((Repeated(Gaussian(10.0), 5),)))
+    >>> Terms(Relation.ADD_REMOVE, delta=1e-5, accountant="pld", accounts=(account,)).as_json()["delta"]
+    1e-05
     """
 
     relation: Relation
@@ -151,6 +160,18 @@ class Ledger:
     Args:
         terms: What is fixed before the first release.
         path: The file to write, or None for memory alone.
+
+    >>> from veil.accounting import Gaussian, Repeated, TokenBucket
+    >>> account = Account("all", "everybody", 1.0, TokenBucket((Repeated(Gaussian(10.0), 5),)))
+    >>> ledger = Ledger(Terms(Relation.ADD_REMOVE, delta=1e-5, accountant="pld", accounts=(account,)))
+    >>> _ = ledger.reserve("gradient", first=0, count=3, events={0: Gaussian(10.0)})  # before a row is read
+    >>> ledger.spent(0)[0].times
+    3
+    >>> try:
+    ...     ledger.reserve("gradient", first=3, count=3, events={0: Gaussian(10.0)})
+    ... except BudgetExceeded as error:
+    ...     print(str(error).partition(": ")[2])
+    the plan allows this release 5 times and 3 are spent
     """
 
     def __init__(self, terms: Terms, path: Path | None = None) -> None:

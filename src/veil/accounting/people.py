@@ -95,6 +95,13 @@ def epsilon_of_person(ledger: Ledger, rows: int, accountant: Accountant) -> floa
 
     Returns:
         ε at the ledger's δ; infinity where none is proved.
+
+    >>> from veil.accounting import Account, Gaussian, Ledger, Pld, Relation, Repeated, Terms, TokenBucket
+    >>> account = Account("all", "everybody", 2.0, TokenBucket((Repeated(Gaussian(10.0), 5),)))
+    >>> ledger = Ledger(Terms(Relation.ADD_REMOVE, delta=1e-5, accountant="pld", accounts=(account,)))
+    >>> one, two = (epsilon_of_person(ledger, rows, Pld()) for rows in (1, 2))
+    >>> one < two < 3 * one
+    True
     """
     terms = ledger.terms
     rules = list(dict.fromkeys(account.rule for account in terms.accounts))

@@ -167,6 +167,13 @@ class RenyiFilter:
     Args:
         order: The Rényi order, above 1.
         rho: The largest sum of costs at this order.
+
+    >>> from veil.accounting import Gaussian, Repeated
+    >>> rule = RenyiFilter(order=8.0, rho=0.5)
+    >>> rule.refusal({}, Repeated(Gaussian(4.0))) is None
+    True
+    >>> rule.refusal({Gaussian(4.0): 1}, Repeated(Gaussian(2.0))) is None  # chosen later, and too much
+    False
     """
 
     order: float

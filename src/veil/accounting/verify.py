@@ -78,7 +78,19 @@ IN_WORDS = ("assumptions", "not_covered")
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """One account: the ε that the certificate claims and the ε that the second accountant finds."""
+    """One account: the ε that the certificate claims and the ε that the second accountant finds.
+
+    Args:
+        group: Group of the rows.
+        owner: Owner of the rows.
+        claimed: ε of the certificate.
+        second: ε of the second accountant, or None where it has no answer.
+        agrees: Whether the second one does not contradict the first.
+        remark: What the second ε is: a bound from above or from below.
+
+    >>> Opinion("large", "everybody", 1.0, 0.98, True, "").agrees
+    True
+    """
 
     group: str
     owner: str
@@ -90,7 +102,17 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of `verify`: every opinion, what else does not fit, and what is worth knowing."""
+    """The outcome of `verify`: every opinion, what else does not fit, and what is worth knowing.
+
+    Args:
+        opinions: One for each account of the ledger.
+        faults: What does not fit, one sentence each.
+        unit: What every ε is for: one row or one person.
+        remarks: What is worth knowing, one sentence each.
+
+    >>> Verdict((Opinion("large", "everybody", 1.0, 0.98, True, ""),), faults=()).holds
+    True
+    """
 
     opinions: tuple[Opinion, ...]
     faults: tuple[str, ...]
@@ -110,6 +132,25 @@ def verify(certificate_path: Path, ledger_path: Path | None = None) -> Verdict:
     made from this ledger, field by field; that what was spent stays within each rule, also where preprocessing,
     evaluation and the choice among models have ledgers of their own; that the model beside it is the certified one;
     and each rule's ε by dp-accounting, which may exceed ours by its own error of 1 %.
+
+    Args:
+        certificate_path: The file `certificate.json` of a run.
+        ledger_path: Its ledger; by default `ledger.jsonl` beside it.
+
+    Returns:
+        The opinion on each account, and what does not fit; `holds` says whether anything contradicts the certificate.
+
+    Raises:
+        AccountingError: The method is not private, or a file cannot be read.
+
+    >>> import tempfile, torch, veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 900), GroupSpec("small", 100)])
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     run = veil.fit(torch.nn.Linear(10, 2), rows, method="dp-sgd", steps=5, out=f"{place}/run")
+    ...     verdict = verify(Path(place) / "run" / "certificate.json")
+    >>> verdict.holds, [opinion.group for opinion in verdict.opinions]
+    (True, ['large', 'small'])
     """
     certificate = Certificate.load(certificate_path)
     if not certificate.private:

@@ -62,11 +62,26 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         self._problem, self._method, self._loss, self._settings = problem, method, loss, settings
 
     def train(self, *_: Any, **__: Any) -> Any:
-        """Refused: it would train without privacy."""
+        """Refused: it would train without privacy.
+
+        Args:
+            _: Ignored.
+            __: Ignored.
+
+        Returns:
+            Nothing.
+
+        Raises:
+            InputError: Always.
+        """
         require(False, "train() is not private: call train_privately()")
 
     def train_privately(self) -> Run:
-        """Train the model in place and return the run."""
+        """Train the model in place and return the run.
+
+        Returns:
+            The run, with its certificate.
+        """
         args = self.args
         losses = as_row_losses(self._loss, self.model, self._problem.on(device_of(self.model)))
         opened = self._opened()

@@ -67,7 +67,15 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
             self._session.use(optimizer)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """That of the network."""
+        """That of the network.
+
+        Args:
+            inputs: What the network takes.
+            named: What the network takes by name.
+
+        Returns:
+            What the network returns.
+        """
         return self.network(*inputs, **named)
 
     def configure_optimizers(self) -> None:
@@ -75,14 +83,27 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         return
 
     def train_dataloader(self) -> Session:
-        """Veil draws the batches."""
+        """Veil draws the batches.
+
+        Returns:
+            The session, which yields each batch once.
+        """
         return self._session
 
     def training_step(self, batch: tuple[Any, Tensor], number: int) -> None:
-        """One private update."""
+        """One private update.
+
+        Args:
+            batch: Inputs and targets of the rows that were drawn.
+            number: Number of the batch.
+        """
         # A batch may be empty: it is a step of noise alone.
         self._session.step(self._losses(self.network, batch) if len(batch[1]) else torch.zeros(0))
 
     def finish(self) -> Run:
-        """The run with its certificate, after the Trainer's `fit`."""
+        """The run with its certificate, after the Trainer's `fit`.
+
+        Returns:
+            The run.
+        """
         return self._session.finish()

@@ -109,6 +109,11 @@ class TighterClip:
     Args:
         limits: The limit of each cell that is charged.
         clips: The clip of each cell, at most its limit.
+
+    >>> from veil.gradients import PerRow
+    >>> per_row = PerRow(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool))
+    >>> TighterClip(limits=(1.0,), clips=(0.5,)).weights(per_row, torch.zeros(2, dtype=torch.long))
+    tensor([1.0000, 0.1250])
     """
 
     limits: tuple[float, ...]
@@ -144,6 +149,11 @@ class UnitClip:
     Args:
         threshold: C.
         cells: How many cells there are.
+
+    >>> from veil.gradients import PerRow
+    >>> per_row = PerRow(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool))
+    >>> UnitClip(threshold=2.0, cells=1).weights(per_row, torch.zeros(2, dtype=torch.long))
+    tensor([0.5000, 0.2500])
     """
 
     threshold: float
@@ -176,6 +186,11 @@ class Normalise:
     Args:
         limits: R of each cell.
         gamma: γ, added to each norm; above 0.
+
+    >>> from veil.gradients import PerRow
+    >>> per_row = PerRow(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool))
+    >>> Normalise((1.0,)).weights(per_row, torch.zeros(2, dtype=torch.long))
+    tensor([1.9608, 0.2494])
     """
 
     limits: tuple[float, ...]
@@ -206,6 +221,11 @@ class Weighted:
 
     Args:
         factors: The factor of each cell.
+
+    >>> from veil.gradients import PerRow
+    >>> per_row = PerRow(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool))
+    >>> Weighted((3.0,)).weights(per_row, torch.zeros(2, dtype=torch.long))
+    tensor([3., 3.])
     """
 
     factors: tuple[float, ...]

@@ -17,6 +17,11 @@ class GroupMean:
     Args:
         group_weights: λ of each group.
         group_of_cell: Number of the group of each cell.
+
+    >>> from veil.gradients import PerRow
+    >>> per_row = PerRow(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool))
+    >>> GroupMean(group_weights=(0.5, 0.5), group_of_cell=(0, 1)).weights(per_row, torch.tensor([0, 1]))
+    tensor([0.5000, 0.5000])
     """
 
     group_weights: tuple[float, ...]

@@ -268,6 +268,12 @@ class Ordered:
         tail: How importance falls towards the end of the line.
         order: "loss", "ascending", "owner" or "random".
         ranks: Rank of each cell, for the order by owner.
+
+    >>> from veil.gradients import PerRow
+    >>> per_row = PerRow(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool))
+    >>> from veil.bounding import Clip
+    >>> Ordered(Clip((1.0,)), BetaTail(1.0)).weights(per_row, torch.zeros(2, dtype=torch.long))  # the second is harder
+    tensor([0.5000, 0.2500])
     """
 
     inner: Bound

@@ -25,6 +25,9 @@ class Limit:
         delta: δ over all runs, at least 0 and below 1.
         group: Its group, or None for all.
         owner: Its owner, or None for all.
+
+    >>> Limit(3.0, 1e-5, group="f").group
+    'f'
     """
 
     epsilon: float
@@ -66,6 +69,9 @@ class Charge:
     Args:
         most: The largest cost of any cell.
         cells: Cost by group and owner.
+
+    >>> Charge(Cost(0.5, 1e-6), {("f", ""): Cost(0.2, 1e-6)}).most.epsilon
+    0.5
     """
 
     most: Cost
@@ -92,6 +98,10 @@ class Balance:
         spent_epsilon: ε that is charged.
         spent_delta: δ that is charged.
         left: The share that is left.
+
+    >>> balance = Balance(Limit(3.0, 1e-5), spent_epsilon=1.0, spent_delta=0.0, left=0.6)
+    >>> balance.left_epsilon
+    2.0
     """
 
     limit: Limit

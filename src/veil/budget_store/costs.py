@@ -38,6 +38,9 @@ class Cost:
         epsilon: ε of the run.
         delta: δ of the run.
         rho: Rényi cost at the order of the budget, or None.
+
+    >>> Cost(0.5, 1e-6).epsilon
+    0.5
     """
 
     epsilon: float
@@ -66,6 +69,9 @@ class DataSet:
         composition: How runs add up: "sum" (ε and δ) or "renyi".
         order: Order of the Rényi costs.
         person: Column of people, or "".
+
+    >>> DataSet("people", groups=("sex",)).composition
+    'sum'
     """
 
     name: str

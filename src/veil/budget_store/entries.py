@@ -27,6 +27,10 @@ class Spending:
         cells: Cost by group and owner.
         method: Name of the method.
         note: Free text.
+
+    >>> from veil.budget_store import Cost
+    >>> Spending("survey of May", Cost(0.2, 0.0)).most.epsilon
+    0.2
     """
 
     run: str

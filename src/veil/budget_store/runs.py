@@ -133,6 +133,19 @@ def reserve_for(
 
     Raises:
         BudgetExceeded: A limit would be overrun; nothing is charged.
+
+    >>> import tempfile, veil
+    >>> from veil.budget_store import BudgetStore, DataSet
+    >>> from veil.datasets import GroupSpec, generate
+    >>> place = tempfile.TemporaryDirectory()
+    >>> store = BudgetStore.create(place.name + "/budget.sqlite")
+    >>> _ = store.add_dataset(DataSet("people"), epsilon=3.0, delta=1e-3)
+    >>> plan = veil.plan(generate([GroupSpec("all", 500)]), "dp-sgd", epsilon=1.0, steps=5)
+    >>> run = reserve_for(plan, store, "people", "run 1")
+    >>> run.cancel()  # no row was read
+    >>> [balance.left_epsilon for balance in store.balances("people")]
+    [3.0]
+    >>> place.cleanup()
     """
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
     terms = place.dataset(dataset)
@@ -217,6 +230,18 @@ def reserve_amount(
 
     Raises:
         InputError: The budget does not suffice, or relation or unit are not those of the data set.
+
+    >>> import tempfile
+    >>> from veil.budget_store import BudgetStore, DataSet
+    >>> place = tempfile.TemporaryDirectory()
+    >>> store = BudgetStore.create(place.name + "/budget.sqlite")
+    >>> _ = store.add_dataset(DataSet("people"), epsilon=3.0, delta=1e-5)
+    >>> run = reserve_amount(store, "people", "run 1", epsilon=1.0, delta=1e-6, relation=Relation.ADD_REMOVE)
+    >>> run.begin()
+    >>> run.finish()
+    >>> [balance.left_epsilon for balance in store.balances("people")]
+    [2.0]
+    >>> place.cleanup()
     """
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
     terms = place.dataset(dataset)

@@ -56,6 +56,17 @@ class BudgetStore:
         url: Address of the database. `BudgetStore.open` and `create` take a file or a URL instead.
         engine: The connection.
         patience: How many seconds a broken connection is retried.
+
+    >>> import tempfile
+    >>> from veil.budget_store import BudgetStore, Cost, DataSet, Spending
+    >>> place = tempfile.TemporaryDirectory()
+    >>> store = BudgetStore.create(place.name + "/budget.sqlite")
+    >>> _ = store.add_dataset(DataSet("people"), epsilon=3.0, delta=1e-5)
+    >>> store.reserve("people", Spending("survey of May", Cost(1.0, 0.0))).state
+    'reserved'
+    >>> [balance.left_epsilon for balance in store.balances("people")]
+    [2.0]
+    >>> place.cleanup()
     """
 
     def __init__(self, url: URL, engine: Engine, patience: float) -> None:

@@ -27,7 +27,16 @@ _SMALLEST = 1e-3  # of a budget that is drawn: noise below it would have to be w
 
 @dataclass(frozen=True)
 class Owner:
-    """An owner by name: the classes whose rows are theirs, and their budget."""
+    """An owner by name: the classes whose rows are theirs, and their budget.
+
+    Args:
+        name: Name of the owner.
+        classes: The classes whose rows are theirs, at least one.
+        epsilon: ε that they allow for each of their rows, above 0.
+
+    >>> Owner("clinic", ("healthy", "ill"), 0.5).epsilon
+    0.5
+    """
 
     name: str
     classes: tuple[str, ...]
@@ -41,6 +50,14 @@ class Owner:
 def even_owners(problem: Problem, low: float, high: float) -> tuple[Owner, ...]:
     """One owner per class, in the order of the classes, with budgets in even steps from `low` to `high`.
 
+    Args:
+        problem: Rows with classes.
+        low: Budget of the owner of the first class.
+        high: Budget of the owner of the last class.
+
+    Returns:
+        One owner per class.
+
     >>> rows = Problem.from_arrays([[0.0], [1.0], [2.0]], ["a", "b", "c"])
     >>> [owner.epsilon for owner in even_owners(rows, 1.0, 3.0)]
     [1.0, 2.0, 3.0]
@@ -53,6 +70,13 @@ def even_owners(problem: Problem, low: float, high: float) -> tuple[Owner, ...]:
 def dealt(owners: Sequence[Owner], seed: int) -> tuple[Owner, ...]:
     """The same owners and budgets; the seed deals their sets of classes anew.
 
+    Args:
+        owners: The owners.
+        seed: A public seed.
+
+    Returns:
+        The owners with other sets of classes.
+
     >>> before = (Owner("1", ("a",), 0.5), Owner("2", ("b",), 5.0))
     >>> sorted(owner.classes for owner in dealt(before, 3)) == [("a",), ("b",)]
     True
@@ -63,6 +87,13 @@ def dealt(owners: Sequence[Owner], seed: int) -> tuple[Owner, ...]:
 
 def disjoint(problem: Problem, owners: Sequence[Owner]) -> Problem:
     """The same rows, each owned by whom its class belongs to.
+
+    Args:
+        problem: Rows with classes.
+        owners: Who owns which classes.
+
+    Returns:
+        The rows with owners and budgets.
 
     Raises:
         InputError: A class of the rows belongs to nobody or to two owners.
@@ -76,6 +107,18 @@ def disjoint(problem: Problem, owners: Sequence[Owner]) -> Problem:
 
 def overlapping(problem: Problem, owners: Sequence[Owner], share: float, seed: int) -> Problem:
     """As `disjoint`, then `share` of every owner's rows, chosen at random, go to the other owners at random.
+
+    Args:
+        problem: Rows with classes.
+        owners: Who owns which classes at first, at least two.
+        share: Share of each owner's rows that go to others, between 0 and 1.
+        seed: A public seed.
+
+    Returns:
+        The rows with owners and budgets.
+
+    Raises:
+        InputError: There are fewer than two owners, the share is no share, or a class belongs to nobody or to two.
 
     >>> rows = Problem.from_arrays([[0.0]] * 100, ["a", "b"] * 50)
     >>> mixed = overlapping(rows, [Owner("1", ("a",), 0.1), Owner("2", ("b",), 1.0)], 0.3, seed=0)
@@ -105,6 +148,12 @@ def one_row_each(problem: Problem, owners: Sequence[Owner], spread: Spread, seed
             `uniform_spread`, `normal_spread` or any other distribution. Budgets below 0.001 are raised to it.
         seed: A public seed.
 
+    Returns:
+        The rows, each with a budget of its own.
+
+    Raises:
+        InputError: `spread` does not return one finite budget for every row.
+
     >>> rows = Problem.from_arrays([[0.0]] * 4, ["a", "b"] * 2)
     >>> each = one_row_each(rows, [Owner("1", ("a",), 1.0), Owner("2", ("b",), 5.0)], uniform_spread(0.25), seed=0)
     >>> max(each.public.budgets) <= 5.25
@@ -122,17 +171,48 @@ def one_row_each(problem: Problem, owners: Sequence[Owner], spread: Spread, seed
 
 
 def uniform_spread(reach: float) -> Spread:
-    """Budgets evenly between `reach` below and above the mean."""
+    """Budgets evenly between `reach` below and above the mean.
+
+    Args:
+        reach: How far a budget may lie from the mean.
+
+    Returns:
+        A spread for `one_row_each`.
+
+    >>> bool((abs(uniform_spread(0.5)(np.random.default_rng(0), np.full(9, 2.0)) - 2.0) <= 0.5).all())
+    True
+    """
     return lambda generator, means: means + generator.uniform(-reach, reach, size=means.shape)
 
 
 def normal_spread(deviation: float) -> Spread:
-    """Gaussian budgets of this standard deviation around the mean."""
+    """Gaussian budgets of this standard deviation around the mean.
+
+    Args:
+        deviation: Standard deviation of the budgets.
+
+    Returns:
+        A spread for `one_row_each`.
+
+    >>> normal_spread(0.0)(np.random.default_rng(0), np.full(2, 2.0)).tolist()
+    [2.0, 2.0]
+    """
     return lambda generator, means: means + deviation * generator.standard_normal(means.shape)
 
 
 def flipped(problem: Problem, share: float, seed: int) -> Problem:
     """The same rows and owners, `share` of the labels replaced by another class at random; for training rows.
+
+    Args:
+        problem: Rows with classes, at least two.
+        share: Share of the labels to replace, between 0 and 1.
+        seed: A public seed.
+
+    Returns:
+        The rows with other labels.
+
+    Raises:
+        InputError: The share is no share, or there is one class only.
 
     >>> rows = Problem.from_arrays([[0.0]] * 10, ["a", "b"] * 5)
     >>> int((flipped(rows, 0.2, seed=0).targets != rows.targets).sum())

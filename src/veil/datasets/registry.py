@@ -24,6 +24,9 @@ class Dataset:
         licence: Its licence, in words.
         home: Module and function that read it.
         listed: Name of the list of its files in that module.
+
+    >>> dataset("adult").present()
+    True
     """
 
     name: str

@@ -19,6 +19,11 @@ class Split:
         train: Rows to train on.
         test: Rows to measure on.
         validation: Rows to choose settings by, or None.
+
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("all", 30)])
+    >>> Split(train=rows, test=rows).validation is None
+    True
     """
 
     train: Problem

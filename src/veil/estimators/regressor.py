@@ -55,6 +55,16 @@ class FairPrivateRegressor(RegressorMixin, FairPrivate):  # type: ignore[misc]
         accountant: "pld" or "rdp".
         secure_noise: Whether noise is safe against attacks on floating-point numbers; slower.
         random_state: A seed, for tests only: the certificate states that it was given.
+
+    >>> import numpy as np
+    >>> generator = np.random.default_rng(0)
+    >>> X = generator.normal(size=(1000, 2))
+    >>> y = np.clip(X[:, 0] + 0.1 * generator.normal(size=1000), -3, 3)
+    >>> sex = generator.choice(["f", "m"], 1000)
+    >>> model = FairPrivateRegressor(target_bounds=(-3, 3), epsilon=2.0, random_state=0)
+    >>> model = model.fit(X, y, sensitive_features=sex)
+    >>> model.predict(X[:5]).shape, model.certificate_.epsilon <= 2.0
+    ((5,), True)
     """
 
     def __init__(

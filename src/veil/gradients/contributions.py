@@ -152,7 +152,15 @@ def taken_apart(whole: Contribution, squares: Tensor, index: Tensor, exact: Tens
 
 @dataclass(slots=True)
 class Rowwise(Contribution):
-    """Per-row gradients as they are: (rows, *parameter); `squares` are their squared norms if already known."""
+    """Per-row gradients as they are: (rows, *parameter); `squares` are their squared norms if already known.
+
+    Args:
+        rows: One gradient per row.
+        squares: Their squared norms, or None.
+
+    >>> Rowwise(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).settle()[0]
+    tensor([25.,  1.])
+    """
 
     rows: Tensor
     squares: Tensor | None = None

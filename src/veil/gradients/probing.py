@@ -54,6 +54,9 @@ class Finding:
         module: Name of the module.
         reason: What is wrong with it.
         fix: What to do.
+
+    >>> str(Finding("norm (BatchNorm1d)", "it normalises a row by the other rows of its batch", "use GroupNorm"))
+    'norm (BatchNorm1d): it normalises a row by the other rows of its batch: use GroupNorm'
     """
 
     module: str

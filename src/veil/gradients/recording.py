@@ -40,6 +40,18 @@ def rule(*functions: Any) -> Callable[[Rule], Rule]:
     """Register the decorated function as the rule for these torch functions.
 
     A rule takes the recorder and then the torch function's own arguments, and returns what the function returns.
+
+    Args:
+        functions: Functions of torch, such as `torch.nn.functional.bilinear`.
+
+    Returns:
+        A decorator, which returns its function unchanged.
+
+    >>> @rule()  # for no function: a rule that is never called
+    ... def unused(recorder, x):
+    ...     return NotImplemented
+    >>> unused.__name__
+    'unused'
     """
 
     def register(function: Rule) -> Rule:

@@ -33,6 +33,10 @@ class PerRow:
         losses: Loss of each row.
         norms: Gradient norm of each row.
         finite: Whether loss and gradient of each row are finite.
+
+    >>> import torch
+    >>> PerRow(torch.zeros(2), torch.tensor([0.5, 4.0]), torch.ones(2, dtype=torch.bool)).norms.clamp(max=1)
+    tensor([0.5000, 1.0000])
     """
 
     losses: Tensor

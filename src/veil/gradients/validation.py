@@ -54,6 +54,12 @@ def check(model: nn.Module, batch: Batch | None = None, loss: LossFn | None = No
 
     Raises:
         GradientError: The model mixes or stores rows; the message lists where, and what to use instead.
+
+    >>> check(nn.Linear(3, 2))
+    >>> check(nn.BatchNorm1d(3))
+    Traceback (most recent call last):
+        ...
+    veil.gradients.records.GradientError: ...
     """
     findings = validate(model, batch, loss)
     if findings:

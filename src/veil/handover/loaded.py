@@ -21,7 +21,14 @@ from veil.training.run import load as load_run
 
 @dataclass(frozen=True)
 class LoadedTableRun(LoadedRun):
-    """A run on a table: it has its model and how columns became numbers."""
+    """A run on a table: it has its model and how columns became numbers.
+
+    Args:
+        folder: Where the run is stored.
+        record: What `run.json` holds.
+        certificate: What is promised.
+        history: One line per step.
+    """
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -34,11 +41,25 @@ class LoadedTableRun(LoadedRun):
         return self.predictor.model
 
     def predict(self, table: Any) -> NDArray[np.str_] | NDArray[np.float64]:
-        """The most likely class of each row, or its expected number, for a table of pandas, polars or Arrow."""
+        """The most likely class of each row, or its expected number, for a table of pandas, polars or Arrow.
+
+        Args:
+            table: The columns that the model was trained on, in any order.
+
+        Returns:
+            One class or number per row.
+        """
         return self.predictor.predict(as_table(table, empty=True))
 
     def predict_proba(self, table: Any) -> NDArray[np.float64]:
-        """The probability of each class, in the order of `predictor.classes`."""
+        """The probability of each class, in the order of `predictor.classes`.
+
+        Args:
+            table: The columns that the model was trained on, in any order.
+
+        Returns:
+            Probabilities of shape (rows, classes).
+        """
         return self.predictor.predict_proba(as_table(table, empty=True))
 
     def export(self, to: str, out: Path | str, *, force: bool = False) -> Path:

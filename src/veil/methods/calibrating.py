@@ -17,7 +17,20 @@ Sampling = Literal["poisson", "wor"]
 
 
 def batch_of(facts: PublicFacts, settings: Settings) -> int:
-    """The expected batch: as set, but never more than there are rows."""
+    """The expected batch: as set, but never more than there are rows.
+
+    Args:
+        facts: Public facts about the rows.
+        settings: The settings, with `batch_size`.
+
+    Returns:
+        The number of rows that take part in a step, in expectation.
+
+    >>> from veil.problem import Cell
+    >>> facts = PublicFacts(("all",), ("everybody",), (Cell(0, 0, 100),), (1,))
+    >>> batch_of(facts, Settings(batch_size=256))
+    100
+    """
     return min(settings.batch_size, facts.rows)
 
 
@@ -54,7 +67,30 @@ def balanced_rates(facts: PublicFacts, batch: float) -> tuple[float, ...]:
 def calibrate(
     release: Callable[[float], GradientRelease], facts: PublicFacts, settings: Settings, steps: int
 ) -> tuple[float, tuple[TokenBucket, ...]]:
-    """The smallest κ at which `steps` times `release(κ)` stays within every cell's budget, and the rules it makes."""
+    """The smallest κ at which `steps` times `release(κ)` stays within every cell's budget, and the rules it makes.
+
+    Args:
+        release: The gradient release of a step at a given noise multiplier κ.
+        facts: Public facts about the rows: cells and their budgets.
+        settings: The settings: ε, δ and the accountant.
+        steps: How many such releases there are.
+
+    Returns:
+        κ, and one rule for each cell that takes part.
+
+    Raises:
+        InputError: No noise is enough for the budget of a group.
+
+    >>> from veil.bounding import Clip
+    >>> from veil.problem import Cell
+    >>> facts = PublicFacts(("all",), ("everybody",), (Cell(0, 0, 1000),), (1,))
+    >>> draw = uniform_draw(facts, Settings(batch_size=100), "poisson")
+    >>> def release(kappa):
+    ...     return GradientRelease(draw, Clip((1.0,)), kappa, 100.0, Relation.ADD_REMOVE)
+    >>> kappa, rules = calibrate(release, facts, Settings(epsilon=1.0, delta=1e-5), steps=50)
+    >>> 2.0 < kappa < 4.0, len(rules)
+    (True, 1)
+    """
     accountant, delta = settings.accountant_for(facts), settings.delta_for(facts)
     probe = release(1.0).events(facts)
     tightest: dict[Event, tuple[float, int]] = {}

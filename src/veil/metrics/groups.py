@@ -26,6 +26,9 @@ class GroupScore:
     Args:
         n: Number of rows.
         accuracy: Share that is right, between 0 and 1.
+
+    >>> GroupScore(n=200, accuracy=0.9).as_json()
+    {'n': 200, 'accuracy': 0.9}
     """
 
     n: int
@@ -51,6 +54,10 @@ class GroupMetrics:
         by_group: Score of each group.
         accuracy: Accuracy over all rows.
         outcomes: Predictions for each row, where known.
+
+    >>> found = GroupMetrics({"large": GroupScore(900, 0.9), "small": GroupScore(100, 0.7)}, accuracy=0.88)
+    >>> found.worst_group, found.worst_group_accuracy, round(found.average_group_accuracy, 2)
+    ('small', 0.7, 0.8)
     """
 
     by_group: dict[str, GroupScore]
@@ -152,6 +159,11 @@ def evaluate(
 
     Returns:
         Figures of each group, and over groups: worst, average, disparity.
+
+    >>> from veil.datasets import GroupSpec, generate
+    >>> found = evaluate(nn.Linear(10, 2), generate([GroupSpec("large", 300), GroupSpec("small", 60)]))
+    >>> {group: score.n for group, score in found.by_group.items()}
+    {'large': 300, 'small': 60}
     """
     if problem.targets.is_floating_point() and problem.public.task != "multi-label":
         from veil.metrics.errors import error_metrics

@@ -100,6 +100,10 @@ class Earlier:
         first: Number of the first step.
         count: How many steps.
         events: What one step costs each cell, by number of the cell.
+
+    >>> from veil.accounting import Gaussian
+    >>> Earlier("preprocessing", first=0, count=1, events={0: Gaussian(20.0)}).count
+    1
     """
 
     purpose: str
@@ -135,6 +139,13 @@ class Plan:
         earlier: Releases made before training.
         solver: Trains the model as a whole.
         options: The method's own options.
+
+    >>> import veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 900), GroupSpec("small", 100)])
+    >>> plan = veil.plan(rows, "dp-sgd", epsilon=1.0, steps=20, batch_size=100)
+    >>> plan.steps, plan.private, plan.delta
+    (20, True, 0.0005)
     """
 
     method: str

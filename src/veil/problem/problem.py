@@ -58,6 +58,9 @@ class Cell:
         group: Number of the group.
         owner: Number of the owner.
         rows: Public number of rows.
+
+    >>> Cell(group=0, owner=0, rows=900).rows
+    900
     """
 
     group: int
@@ -83,6 +86,10 @@ class PublicFacts:
         unit: "row" or "person".
         rows_per_unit: The most rows of a person that count.
         person_rows: "mean" or "each": how several rows of a person count.
+
+    >>> facts = PublicFacts(("large", "small"), ("everybody",), (Cell(0, 0, 900), Cell(1, 0, 100)), (10,))
+    >>> facts.rows, facts.group_sizes
+    (1000, (900, 100))
     """
 
     groups: tuple[str, ...]

@@ -195,6 +195,10 @@ class Collate:
     Where something is padded a mask is added: beside a tensor and at the end of a tuple as true values where a place is
     real, in a dict as `attention_mask` unless it has one. `pad_to` is the length of all batches; by default each is as
     long as its longest row.
+
+    >>> rows, real = Collate(padded=frozenset({()}))([torch.tensor([1, 2]), torch.tensor([3])])
+    >>> rows.tolist(), real.tolist()
+    ([[1, 2], [3, 0]], [[True, True], [True, False]])
     """
 
     padded: frozenset[tuple[Any, ...]] = frozenset()

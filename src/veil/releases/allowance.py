@@ -21,6 +21,12 @@ class Allowance:
         accountant: Computes ε from events.
         noise: Source of the noise.
         open_ledger: Opens the ledger, given its terms.
+
+    >>> from veil.accounting import Pld
+    >>> from veil.foundation.randomness import Seed
+    >>> noise = GaussianNoise(Seed.from_system())
+    >>> Allowance(1.0, 1e-5, Relation.ADD_REMOVE, Pld(), noise).epsilon
+    1.0
     """
 
     epsilon: float

@@ -35,6 +35,22 @@ def ordered_sum(
     relative order when one comes or goes. The noise is fresh from the operating system unless a seed is given; one
     (seed, step) is for one release.
 
+    Args:
+        values: One vector or number per row.
+        scores: One number per row; the highest go first.
+        bounds: Length to which a row's vector is clipped: one for all rows, or one per row.
+        tail: A tail importance function, or the length of the default one.
+        sigma: Standard deviation of the noise, at least 0.
+        seed: A seed, for tests.
+        step: Number of the release under this seed.
+        secure: Whether noise is drawn by the secure sampler.
+
+    Returns:
+        The noisy sum.
+
+    Raises:
+        InputError: Numbers of values, scores and bounds differ, or a bound or sigma is negative or not finite.
+
     >>> ordered_sum([[3.0], [1.0]], scores=[0.1, 0.9], bounds=1.0, tail=1.0, sigma=0.0)
     array([1.5])
     """
@@ -56,6 +72,17 @@ def ordered_sum(
 
 def ordered_event(sigma: float, bound: float, rate: float = 1.0) -> Event:
     """What one ordered sum costs a row with this bound that takes part with this rate.
+
+    Args:
+        sigma: Standard deviation of the noise.
+        bound: Bound of the row, above 0.
+        rate: Public probability with which the row takes part.
+
+    Returns:
+        The event, for an accountant.
+
+    Raises:
+        InputError: The bound is not above 0.
 
     >>> ordered_event(4.0, 2.0, 0.01)
     PoissonGaussian(noise_multiplier=2.0, rate=0.01, relation=<Relation.ADD_REMOVE: 'add-remove'>)

@@ -45,6 +45,10 @@ class Statistic:
         measure: Returns one vector per row.
         limit: The largest length of a row's vector, above 0.
         sigma: Standard deviation of the noise.
+
+    >>> long = Statistic("long rows", lambda per_row, cells: (per_row.norms > 1).float(), limit=1.0, sigma=5.0)
+    >>> long.name, long.limit
+    ('long rows', 1.0)
     """
 
     name: str
@@ -101,6 +105,14 @@ class GradientRelease:
         divisor: Public number that the sum is divided by.
         relation: The neighbouring relation.
         statistics: Further values from the same rows.
+
+    >>> from veil.bounding import Clip
+    >>> from veil.problem import Cell
+    >>> from veil.sampling.draws import Poisson
+    >>> facts = PublicFacts(("all",), ("everybody",), (Cell(0, 0, 1000),), (1,))
+    >>> step = GradientRelease(Poisson((0.01,)), Clip((2.0,)), sigma=3.0, divisor=10.0, relation=Relation.ADD_REMOVE)
+    >>> step.events(facts)  # noise over bound: 3 / 2
+    {0: PoissonGaussian(noise_multiplier=1.5, rate=0.01, relation=<Relation.ADD_REMOVE: 'add-remove'>)}
     """
 
     draw: Draw
@@ -374,6 +386,11 @@ class LossRelease:
         relation: The neighbouring relation.
         rate: Probability that a row takes part, above 0 and at most 1.
         one_sided: Whether replacing a row is charged one ζ, not two.
+
+    >>> from veil.problem import Cell
+    >>> facts = PublicFacts(("all",), ("everybody",), (Cell(0, 0, 1000),), (1,))
+    >>> LossRelease("losses", ceiling=2.0, tau=6.0, relation=Relation.ADD_REMOVE).events(facts)
+    {0: Gaussian(noise_multiplier=3.0, relation=<Relation.ADD_REMOVE: 'add-remove'>, one_sided=True)}
     """
 
     summed: ClassVar[str] = "losses"

@@ -27,6 +27,13 @@ def render_card(run: Record, *, requirements: Sequence[Record] = (), audits: Seq
 
     Raises:
         InputError: The record is not one of a run.
+
+    >>> import torch, veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 300), GroupSpec("small", 60)])
+    >>> run = veil.fit(torch.nn.Linear(10, 2), rows, method="dp-sgd", steps=3, batch_size=50, evaluation=rows)
+    >>> render_card(run.as_json()).startswith("#")
+    True
     """
     twin, tables = build([_without_folders(run)], requirements, audits)
     filling = environment(escaped=False)
@@ -50,6 +57,15 @@ def write_card(run: Record, folder: Path, audits: Sequence[Record] = ()) -> Path
 
     Raises:
         InputError: The record is not one of a run.
+
+    >>> import torch, veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 300), GroupSpec("small", 60)])
+    >>> run = veil.fit(torch.nn.Linear(10, 2), rows, method="dp-sgd", steps=3, batch_size=50, evaluation=rows)
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     write_card(run.as_json(), Path(place)).name
+    'MODEL_CARD.md'
     """
     path = folder / NAME
     write_whole(path, render_card(run, audits=audits).encode(), FOR_ALL)

@@ -71,6 +71,13 @@ def render_page(
 
     Raises:
         InputError: There is no run, or a record is not one of a run.
+
+    >>> import torch, veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 300), GroupSpec("small", 60)])
+    >>> run = veil.fit(torch.nn.Linear(10, 2), rows, method="dp-sgd", steps=3, batch_size=50, evaluation=rows)
+    >>> "<html" in render_page([run.as_json()])
+    True
     """
     return _render(*build(runs, requirements, audits or ()))
 
@@ -90,6 +97,13 @@ def build_twin(
 
     Raises:
         InputError: There is no run, or a record is not one of a run.
+
+    >>> import torch, veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 300), GroupSpec("small", 60)])
+    >>> run = veil.fit(torch.nn.Linear(10, 2), rows, method="dp-sgd", steps=3, batch_size=50, evaluation=rows)
+    >>> len(build_twin([run.as_json()])["runs"])
+    1
     """
     return build(runs, requirements, audits or ())[0]
 
@@ -105,6 +119,13 @@ def render_summary(run: Record) -> str:
 
     Raises:
         InputError: The record is not one of a run.
+
+    >>> import torch, veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 300), GroupSpec("small", 60)])
+    >>> run = veil.fit(torch.nn.Linear(10, 2), rows, method="dp-sgd", steps=3, batch_size=50, evaluation=rows)
+    >>> "large" in render_summary(run.as_json()) or "small" in render_summary(run.as_json())
+    True
     """
     twin = build_twin([run])
     html: str = environment(escaped=True).get_template("summary.html.j2").render(twin=twin, run=twin["runs"][0])

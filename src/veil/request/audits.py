@@ -13,7 +13,11 @@ from veil.request.settings import Argument, Asked
 
 
 class AuditSettings(Asked):
-    """Which attack, how large, and how sure its bounds are."""
+    """Which attack, how large, and how sure its bounds are.
+
+    >>> AuditSettings.checked(attack="one-run").canaries
+    20000
+    """
 
     attack: Literal["canary", "one-run", "input", "lira", "loss"] = Field(
         "canary", description="canary, one-run, input, lira or loss."
@@ -38,7 +42,11 @@ class AuditSettings(Asked):
 
 
 class AuditRequest(AuditSettings):
-    """The request of `veil audit`."""
+    """The request of `veil audit`.
+
+    >>> AuditRequest.checked(run="run", canaries=500).settings().canaries
+    500
+    """
 
     run: Path | None = Argument(None, description="The folder of a finished run.")
     self_test: str | None = Field(None, description="Name of a method: test its parts instead of a run.")
@@ -53,5 +61,9 @@ class AuditRequest(AuditSettings):
     )
 
     def settings(self) -> AuditSettings:
-        """The settings of the attack itself."""
+        """The settings of the attack itself.
+
+        Returns:
+            The settings alone.
+        """
         return AuditSettings(**{name: getattr(self, name) for name in AuditSettings.model_fields})

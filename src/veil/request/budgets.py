@@ -11,7 +11,11 @@ from veil.request.settings import Argument, Asked
 
 
 class BudgetRequest(Asked):
-    """The request of `veil budget create`."""
+    """The request of `veil budget create`.
+
+    >>> BudgetRequest.checked(dataset="people", epsilon=3.0, delta=1e-5).compose
+    'sum'
+    """
 
     dataset: str = Argument(..., description="The name of the data set.")
     epsilon: float = Field(description="Maximum ε per row (with --person: per person), for all runs together.")

@@ -70,7 +70,11 @@ def default_method(*, linear: bool, given: Collection[str] = (), groups: bool = 
 
 
 class RowsRequest(Asked):
-    """Which rows, and what their columns are: the request of `veil data check`. A schema can set the roles instead."""
+    """Which rows, and what their columns are: the request of `veil data check`. A schema can set the roles instead.
+
+    >>> RowsRequest.checked(data="people.csv", target="income").target
+    'income'
+    """
 
     data: Path = Argument(..., description="A CSV, Parquet or Arrow file, or a folder of Parquet files or of images.")
     target: str | None = Field(None, description="Column to predict.")
@@ -107,7 +111,11 @@ class RowsRequest(Asked):
 
 
 class TableRequest(RowsRequest):
-    """The fields of every command that trains on a table."""
+    """The fields of every command that trains on a table.
+
+    >>> TableRequest.checked(data="people.csv", target="income", group="sex,race").group
+    ('sex', 'race')
+    """
 
     without: ClassVar[tuple[str, ...]] = ()
     """Settings that are not available here."""
@@ -128,20 +136,35 @@ class TableRequest(RowsRequest):
         """The request as a configuration file, without the settings; None for unset fields.
 
         A preset is omitted: method and model already record it.
+
+        Returns:
+            Values by the name of the option.
         """
         found = self.model_dump(mode="json", by_alias=True, exclude={"settings", "preset"})
         return {name: None if value == [] or value is False else value for name, value in found.items()}
 
     @classmethod
     def recorded(cls, config: Mapping[str, Any], **more: Any) -> Self:
-        """The request recorded in a run's configuration file."""
+        """The request recorded in a run's configuration file.
+
+        Args:
+            config: What `config.toml` holds.
+            more: Fields to set beside it.
+
+        Returns:
+            The request.
+        """
         names = {field.alias or name for name, field in cls.model_fields.items()}
         kept = {name: value for name, value in config.items() if name in names and value is not None}
         return cls.checked(**kept | more)
 
 
 class Request(TableRequest):
-    """The request of `veil train`."""
+    """The request of `veil train`.
+
+    >>> Request.checked(data="people.csv", target="income", group="sex").method
+    'auto'
+    """
 
     preset: str | None = Field(None, description="Preset of method and model: best. See docs/methods/group-gd.md.")
     method: str = Field("auto", description="See `veil methods`.")
@@ -199,7 +222,11 @@ class Request(TableRequest):
         return {**given, "method": method, "model": SUITED.get(method, NETWORK)}
 
     def options(self) -> dict[str, Any]:
-        """The options of the method, including those with their own command-line option."""
+        """The options of the method, including those with their own command-line option.
+
+        Returns:
+            Values by the name of the option.
+        """
         own = {
             "aim": self.aim,
             "tail": self.tail,
@@ -209,7 +236,11 @@ class Request(TableRequest):
 
 
 class CompareRequest(TableRequest):
-    """The request of `veil compare`."""
+    """The request of `veil compare`.
+
+    >>> CompareRequest.checked(methods="dp-sgd,asc", seeds=2).methods
+    ('dp-sgd', 'asc')
+    """
 
     without: ClassVar[tuple[str, ...]] = ("seed",)
 
@@ -244,6 +275,13 @@ class CompareRequest(TableRequest):
     option: list[str] = Field([], description="An option of one of the methods, as method.name=value. Repeatable.")
 
     def of_table(self, **more: Any) -> Request:
-        """The request of a single run on the same table."""
+        """The request of a single run on the same table.
+
+        Args:
+            more: Fields of the single run.
+
+        Returns:
+            The request.
+        """
         same = {name: getattr(self, name) for name in TableRequest.model_fields}
         return Request.checked(**same | {"method": FOR_NETWORKS} | more)

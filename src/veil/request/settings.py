@@ -88,7 +88,15 @@ Rate = Annotated[float | None, BeforeValidator(_rate)]
 
 
 class Settings(Asked):
-    """Settings of any method. Method-specific options belong to the method."""
+    """Settings of any method. Method-specific options belong to the method.
+
+    >>> Settings(epsilon=2.0, epochs=5).epsilon
+    2.0
+    >>> Settings.checked(epsilon=-1)
+    Traceback (most recent call last):
+        ...
+    veil.errors.InputError: ...
+    """
 
     epsilon: float = Option(1.0, description="Privacy budget ε of every owner without a budget.")
     delta: Delta = Option(None, description="δ, or auto for 1 / (2 × training rows).", unset="auto")

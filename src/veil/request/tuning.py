@@ -34,6 +34,13 @@ class Candidate:
     """One way to train that a trial may take: a method with options, a model and settings.
 
     `weight` is how often it is drawn, against the weights of the others.
+
+    Args:
+        method: Name of the method.
+        model: Name of the model; "" for the one that suits the method.
+        options: Options of the method.
+        settings: Settings of the run.
+        weight: How often it is drawn.
     """
 
     method: str
@@ -181,7 +188,17 @@ class TuneRequest(TableRequest):
         return TRIALS[self.charge] if self.trials is None else self.trials
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """The candidates asked for, or the usual ones; each once."""
+        """The candidates asked for, or the usual ones; each once.
+
+        Returns:
+            The candidates in their order.
+
+        Raises:
+            InputError: A candidate cannot be read, or is given twice.
+
+        >>> [one.method for one in TuneRequest.checked(data="people.csv", candidate=["auto", "group-gd"]).candidates()]
+        ['auto', 'group-gd']
+        """
         found = [one for text in self.candidate or CANDIDATES for one in candidates_of(text)]
         if self.model:
             require(
@@ -195,7 +212,14 @@ class TuneRequest(TableRequest):
         return tuple(found)
 
     def of_run(self, one: Candidate) -> Request:
-        """The request of a run of `veil train` that trains the same candidate."""
+        """The request of a run of `veil train` that trains the same candidate.
+
+        Args:
+            one: The candidate.
+
+        Returns:
+            The request.
+        """
         same = {name: getattr(self, name) for name in TableRequest.model_fields}
         settings = Settings.checked(**{**self.settings.model_dump(), **one.settings})
         own = {

@@ -16,18 +16,49 @@ class Draw(Protocol):
     """Which rows take part, in public constants: can be applied to rows and turned into an event."""
 
     def sampler(self, strata: Strata) -> Sampler:
-        """The sampler for given rows."""
+        """The sampler for given rows.
+
+        Args:
+            strata: The rows by cell.
+
+        Returns:
+            The sampler.
+        """
 
     def event(self, cell: int, noise_multiplier: float, relation: Relation, facts: PublicFacts) -> Event | None:
-        """What a row of a cell is charged at this noise, or None if it never takes part."""
+        """What a row of a cell is charged at this noise, or None if it never takes part.
+
+        Args:
+            cell: Number of the cell.
+            noise_multiplier: Standard deviation of the noise over the bound.
+            relation: The neighbouring relation.
+            facts: Public facts about the rows.
+
+        Returns:
+            The event, or None.
+        """
 
     def expected_batch(self, facts: PublicFacts) -> float:
-        """The public divisor."""
+        """The public divisor.
+
+        Args:
+            facts: Public facts about the rows.
+
+        Returns:
+            The number of rows that take part in a step, in expectation.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
-    """Each row of a cell takes part independently with the cell's public rate."""
+    """Each row of a cell takes part independently with the cell's public rate.
+
+    Args:
+        rates: The rate of each cell, between 0 and 1.
+
+    >>> Poisson((0.01, 1.0)).event(0, 2.0, Relation.ADD_REMOVE, None)
+    PoissonGaussian(noise_multiplier=2.0, rate=0.01, relation=<Relation.ADD_REMOVE: 'add-remove'>)
+    """
 
     rates: tuple[float, ...]
 

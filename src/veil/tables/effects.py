@@ -54,6 +54,17 @@ class ColumnEffect:
     it has a flag; `unknown` that of a value of a category that is missing or not listed. A text has one effect for each
     hashed token, which counts by the token's share; it is not centred. `spread` is the standard deviation over `at`,
     each counting the same. `noise` is None where the model does not know it.
+
+    Args:
+        column: Name of the column.
+        kind: "number", "category", "date" or "text", as the encoding has it.
+        at: Knots or values.
+        effects: By curve, the effect at each of them.
+        missing: Effect of a missing number by curve, or None.
+        unknown: Effect of an unlisted value by curve, or None.
+        spread: Standard deviation over `at`.
+        levels: The levels that the column is crossed by, or None.
+        noise: Standard deviation of each effect by the noise of training, or None.
     """
 
     column: str
@@ -72,6 +83,13 @@ class PairEffect:
     """The interaction of two crossed columns: by curve, level of the first, level of the second.
 
     A missing number has the levels of the middle between its bounds.
+
+    Args:
+        columns: Names of both columns.
+        levels: Names of the levels of each.
+        effects: By curve, level of the first and level of the second column.
+        spread: Standard deviation over all pairs of levels.
+        noise: Standard deviation of each effect by the noise of training, or None.
     """
 
     columns: tuple[str, str]
@@ -88,6 +106,14 @@ class Effects:
     Of two classes there is one curve, the log-odds of the second; of more, one each: its score less the mean over
     classes. Numbers to predict have one curve, in the target's own unit. `from_rows` says whether knots and
     values stand on bounds and categories that were taken from rows.
+
+    Args:
+        unit: What an effect is measured in.
+        curves: Names of the curves.
+        from_rows: Whether bounds or categories were taken from rows.
+        constant: By curve, what is added to all rows.
+        columns: What each column adds.
+        pairs: What pairs of columns add beside it.
     """
 
     unit: Unit
@@ -98,7 +124,11 @@ class Effects:
     pairs: tuple[PairEffect, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """What `effects.json` holds."""
+        """What `effects.json` holds.
+
+        Returns:
+            A mapping of JSON values.
+        """
         return {"format": FORMAT, **asdict(self)}
 
 
@@ -137,6 +167,9 @@ def effects_of(
         encoding: how the columns of the table became numbers.
         classes: their names; empty for numbers to predict.
         target_range: the numbers that −1 and 1 stand for, where numbers are predicted.
+
+    Returns:
+        The effects, or None.
 
     >>> from veil.models.tables import additive
     >>> from veil.problem import PublicFacts

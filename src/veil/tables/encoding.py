@@ -189,6 +189,9 @@ class Encoding:
     Args:
         columns: One for each column that the model sees.
         from_rows: Whether bounds or values were taken from private rows.
+
+    >>> Encoding((Numeric("age", 20, 80, "middle"),), from_rows=False).columns[0].name
+    'age'
     """
 
     columns: tuple[Column, ...]

@@ -39,7 +39,19 @@ AT_ONCE = 50_000
 
 @dataclass(frozen=True)
 class GroupThresholds:
-    """Thresholds by group, of rows whose group is told by columns; a group that has none takes that of all."""
+    """Thresholds by group, of rows whose group is told by columns; a group that has none takes that of all.
+
+    Args:
+        columns: Columns that tell the group of a row.
+        chosen: Threshold of all rows, and of groups that have their own.
+        missing_group: Name of the group of rows that have none.
+        source: What the thresholds were chosen on, as a sentence begins.
+
+    >>> import pandas as pd
+    >>> chosen = GroupThresholds(("sex",), Thresholds(0.5, {"f": 0.4}))
+    >>> chosen.of_rows(pd.DataFrame({"sex": ["f", "m"]})).tolist()
+    [0.4, 0.5]
+    """
 
     columns: tuple[str, ...]
     chosen: Thresholds
@@ -47,7 +59,14 @@ class GroupThresholds:
     source: str = "On the public rows of the run"
 
     def of_rows(self, rows: pd.DataFrame) -> NDArray[np.float64]:
-        """The threshold of each row."""
+        """The threshold of each row.
+
+        Args:
+            rows: A table with the group columns.
+
+        Returns:
+            One probability per row; the second class is predicted from there on.
+        """
         own, others = self.chosen.by_group, self.chosen.by_group.get(OTHER_GROUPS, self.chosen.overall)
         if not own:
             return np.full(len(rows), self.chosen.overall)
@@ -58,6 +77,13 @@ class GroupThresholds:
 
 def thresholds_of(run: Path, aim: str) -> GroupThresholds:
     """The thresholds that serve an aim best on the rows that a run was measured on: public ones, or by noisy counts.
+
+    Args:
+        run: Folder of a finished run with two classes.
+        aim: "accuracy", "balanced", "worst-group" or another aim of `veil predict --threshold-for`.
+
+    Returns:
+        The thresholds, with the columns that tell the group of a row.
 
     Raises:
         InputError: The run has no such figures, or they cannot carry the aim.

@@ -35,6 +35,14 @@ class Predictor:
         encoding: How columns become numbers.
         classes: Names of the classes in their order; empty for a number.
         target_range: Smallest and largest number to predict.
+
+    >>> import pandas as pd
+    >>> from veil.tables.encoding import Numeric
+    >>> always = nn.Linear(1, 2)
+    >>> _ = always.weight.data.zero_(), always.bias.data.copy_(torch.tensor([0.0, 1.0]))
+    >>> predictor = Predictor(always, Encoding((Numeric("age", 0, 100, "middle"),), from_rows=False), ("no", "yes"))
+    >>> predictor.predict(pd.DataFrame({"age": [30, 40]})).tolist()
+    ['yes', 'yes']
     """
 
     model: nn.Module

@@ -55,6 +55,12 @@ def read_table(path: Path, words: Words | None = None) -> pd.DataFrame:
 
     Raises:
         InputError: The file is missing, empty or of another kind; the message never quotes a row.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = (Path(place) / "people.csv").write_text("sex,age" + chr(10) + "f,41")
+    ...     list(read_table(Path(place) / "people.csv").columns)
+    ['sex', 'age']
     """
     refuse_other_kinds(path)
     with naming(path):

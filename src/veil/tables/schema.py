@@ -63,6 +63,9 @@ class SchemaColumn:
         day_first: Whether dates have the day before the month; None lets the reader decide.
         decimal: Sign of fractions, "." or ","; empty for plain numbers.
         unit: What stands behind a number, such as "kg".
+
+    >>> SchemaColumn("age", "numeric", low=0, high=120).missing
+    'flag'
     """
 
     name: str
@@ -174,6 +177,10 @@ class Schema:
         columns: One for each column.
         group_sizes: Public number of rows of each group.
         from_rows: Whether something was taken from private rows.
+
+    >>> age, bought = SchemaColumn("age", "numeric", low=0, high=120), SchemaColumn("bought", "target")
+    >>> Schema((age, bought), group_sizes={"f": 900, "m": 1100}).group_sizes["f"]
+    900
     """
 
     columns: tuple[SchemaColumn, ...]

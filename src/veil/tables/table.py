@@ -90,6 +90,9 @@ class Columns:
         number: The target as a number within its bounds.
         kept: The groups that are not merged.
         missing_group: Group of rows that have none.
+
+    >>> Columns("income", ("sex", "race")).groups
+    ('sex', 'race')
     """
 
     target: str

@@ -67,7 +67,33 @@ def train_table(
     """Read, set rows apart, preprocess, train, measure; the run's folder holds what each of these cost.
 
     With `resume`, the same call resumes a run that was interrupted at any of these. `method` is one of your own, in the
-    place of the one that the request names. `part` is given to a run of a comparison.
+    place of the one that the request names.
+
+    Args:
+        request: What to train on, how, and with which ε and δ.
+        method: A method of your own, in the place of the one that the request names.
+        out: Folder of the run; without one nothing is stored.
+        resume: Resume the interrupted run in `out`.
+        callbacks: What looks at each step.
+        config: What else the run's configuration says.
+        part: The comparison that this run is a part of.
+        say: Where sentences on the way go.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        InputError: Something asked for cannot be done; the sentence says what to change.
+
+    >>> import pandas as pd, tempfile
+    >>> people = pd.DataFrame({"sex": ["f", "m"] * 300, "age": list(range(20, 70)) * 12})
+    >>> people["bought"] = ["yes" if age > 45 else "no" for age in people["age"]]
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     people.to_csv(place + "/people.csv", index=False)
+    ...     asked = {"data": place + "/people.csv", "target": "bought", "group": "sex"}
+    ...     run = train_table(Request.checked(**asked, settings=Settings(epsilon=2.0)))
+    >>> sorted(run.certificate.by_group), run.certificate.epsilon <= 2.0
+    (['f', 'm'], True)
     """
     method = create(request.method, request.options()) if method is None else method
     columns, settings = asked_columns(request), request.settings

@@ -204,6 +204,16 @@ def tune(
 
     Raises:
         InputError: Something asked for cannot be done; nothing was spent if no row was read.
+
+    >>> import pandas as pd, tempfile
+    >>> people = pd.DataFrame({"sex": ["f", "m"] * 300, "age": list(range(20, 70)) * 12})
+    >>> people["bought"] = ["yes" if age > 45 else "no" for age in people["age"]]
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     people.to_csv(place + "/people.csv", index=False)
+    ...     asked = {"data": place + "/people.csv", "target": "bought", "group": "sex", "settings": {"epsilon": 4.0}}
+    ...     run = tune(TuneRequest.checked(**asked, candidate=["auto", "group-gd"]), Path(place) / "run")
+    >>> run.plan.method in ("auto", "group-gd"), run.certificate.epsilon <= 4.0
+    (True, True)
     """
     first = request.of_run(request.candidates()[0])
     columns = asked_columns(first)

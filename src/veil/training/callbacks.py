@@ -47,7 +47,21 @@ class StepReport:
 
 
 class Callback:
-    """Override what you need. Set `private = True` to see private rows: the run is then marked as not covered."""
+    """Override what you need. Set `private = True` to see private rows: the run is then marked as not covered.
+
+    >>> import torch, veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 300), GroupSpec("small", 60)])
+    >>> class Steps(Callback):
+    ...     seen = 0
+    ...
+    ...     def on_step(self, report):
+    ...         self.seen += 1
+    >>> counted = Steps()
+    >>> _ = veil.fit(torch.nn.Linear(10, 2), rows, method="dp-sgd", steps=3, batch_size=50, callbacks=[counted])
+    >>> counted.seen
+    3
+    """
 
     private: bool = False
 
@@ -112,6 +126,14 @@ class EarlyStopping(Callback):
     Args:
         metric: Name of a figure that is better when higher, like "worst_group_accuracy".
         patience: How many evaluations without improvement are allowed, at least 1.
+
+    >>> import torch, veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 300), GroupSpec("small", 60)])
+    >>> stop = EarlyStopping("worst_group_accuracy", patience=3)
+    >>> asked = {"method": "dp-sgd", "steps": 3, "batch_size": 50, "callbacks": [stop]}
+    >>> veil.fit(torch.nn.Linear(10, 2), rows, evaluation=rows, **asked).stopped is None
+    True
     """
 
     def __init__(self, metric: str = "worst_group_accuracy", patience: int = 5) -> None:

@@ -58,6 +58,13 @@ class Run:
         who: Digest of who is who in the rows.
         held_out: Ledgers of rows that took no part in training.
         preprocessing: How columns become numbers.
+
+    >>> import torch, veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 300), GroupSpec("small", 60)])
+    >>> run = veil.fit(torch.nn.Linear(10, 2), rows, method="dp-sgd", steps=3, batch_size=50, evaluation=rows)
+    >>> len(run.history), sorted(run.certificate.by_group), run.metrics.worst_group in ("large", "small")
+    (3, ['large', 'small'], True)
     """
 
     model: nn.Module

@@ -76,6 +76,16 @@ class Session:
 
     Args:
         preparation: What `veil.session` made; use that function.
+
+    >>> import torch, veil
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("large", 300), GroupSpec("small", 60)])
+    >>> model = torch.nn.Linear(10, 2)
+    >>> session = veil.session(model, rows, method="dp-sgd", steps=3, batch_size=50)
+    >>> for inputs, targets in session:
+    ...     session.step(torch.nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
+    >>> session.finish().certificate.epsilon <= 1.0
+    True
     """
 
     updated: bool = False

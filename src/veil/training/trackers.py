@@ -19,7 +19,11 @@ from veil.training.callbacks import Callback, StepReport
 
 
 class TensorBoard(Callback):
-    """Write event files into a folder; `tensorboard --logdir FOLDER` shows them."""
+    """Write event files into a folder; `tensorboard --logdir FOLDER` shows them.
+
+    Args:
+        folder: Where event files go.
+    """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -43,7 +47,12 @@ class TensorBoard(Callback):
 
 
 class MLflow(Callback):
-    """Log a run to MLflow, to the tracking server that MLflow is set up for."""
+    """Log a run to MLflow, to the tracking server that MLflow is set up for.
+
+    Args:
+        experiment: Name of the experiment, or None for MLflow's own choice.
+        run_name: Name of the run; by default that of the method.
+    """
 
     def __init__(self, experiment: str | None = None, run_name: str | None = None) -> None:
         self.experiment = experiment

@@ -50,7 +50,11 @@ class WrongRows(ValueError):
 
 
 class Scorer:
-    """An exported model: rows as mappings from column to value in, predictions out."""
+    """An exported model: rows as mappings from column to value in, predictions out.
+
+    Args:
+        path: The file `model.onnx`.
+    """
 
     def __init__(self, path: str | Path) -> None:
         options = onnxruntime.SessionOptions()
@@ -65,6 +69,13 @@ class Scorer:
         """The predicted class or number of each row and, of classes, the probabilities [rows, classes].
 
         `read` says that all values are texts of a CSV file.
+
+        Args:
+            rows: Raw values by the name of the column.
+            read: Whether all values are texts.
+
+        Returns:
+            `predicted` and, of classes, `probabilities`.
         """
         if not rows:
             return {"predicted": []} | ({"probabilities": np.zeros((0, len(self.classes)))} if self.classes else {})
@@ -74,7 +85,15 @@ class Scorer:
         return dict(zip(names, self.session.run(names, feeds), strict=True))
 
     def table(self, rows: Sequence[Row], read: bool = False) -> dict[str, Any]:
-        """The columns that `veil predict --probabilities` writes."""
+        """The columns that `veil predict --probabilities` writes.
+
+        Args:
+            rows: Raw values by the name of the column.
+            read: Whether all values are texts of a CSV file.
+
+        Returns:
+            One entry per column.
+        """
         found = self.predict(rows, read)
         chances = found.get("probabilities", np.zeros((len(rows), 0)))
         more = {f"probability of {name}": chances[:, place] for place, name in enumerate(self.classes)}

@@ -103,7 +103,14 @@ class Latest:
 
 @dataclass(frozen=True)
 class Constant(Steady):
-    """Every step is the same: nothing is adapted."""
+    """Every step is the same: nothing is adapted.
+
+    Args:
+        gradient: What every step releases.
+
+    >>> Constant("what every step releases").release({}, 7)
+    'what every step releases'
+    """
 
     gradient: GradientRelease
 
