@@ -86,6 +86,8 @@ def _measure(title: str, problem: Problem, model: nn.Module, batch: int, repeats
     return [
         {
             "name": f"{title}, batch {batch}: {choice}",
+            "model": title,
+            "method": choice,
             "seconds": whole[choice],
             "bound_seconds": bound[choice],
             "overhead_percent": 100 * (bound[choice] - bound["idp-sgd"]) / whole["idp-sgd"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,8 @@ def _lira(part: dict[str, Any], out: Path) -> list[str]:
         "once. The interval is Student's over target models. The ceiling is the area under the certificate's trade-off",
         "curve: no attack can have more. Models that were kept from an earlier call are not in the time below.",
         "",
+        *_lira_claims({method: found["online"]["by_owner"] for method, found in part["found"].items()}),
+        "",
         "| method | owner | ε | AUROC online [95 %] | AUROC offline | loss threshold (all) | ceiling "
         "| TPR at FPR 1 % | its ceiling |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
@@ -108,3 +111,41 @@ def _lira(part: dict[str, Any], out: Path) -> list[str]:
             lines.append("| " + " | ".join(cells) + " |")
         (out / f"audit_{method}.svg").write_text(roc_svg(f"LiRA on {method}, by owner", online["by_owner"]), "utf-8")
     return [*lines, "", *(f"![ROC curves of {m}, log-log](audit_{m}.svg)" for m in part["found"])]
+
+
+def _lira_claims(by_method: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What Fig. 22 of the INO-SGD paper claims, by the online attack, of methods with a budget for every owner."""
+    private = {
+        method: sorted(owners.values(), key=lambda one: float(one["epsilon"]))
+        for method, owners in by_method.items()
+        if all(one["epsilon"] is not None for one in owners.values())
+    }
+    each = [(method, one) for method, owners in private.items() for one in owners]
+    lines = [
+        _claim(
+            all(one["auroc_low"] <= one["auroc_ceiling"] for _, one in each),
+            "no owner is attacked better than its certificate allows (Fig. 22)",
+            "; ".join(
+                f"{m} ε = {one['epsilon']:.2g}: {one['auroc']:.3f} of {one['auroc_ceiling']:.3f}" for m, one in each
+            ),
+        ),
+        _claim(
+            all(owners[0]["auroc_low"] <= owners[-1]["auroc_high"] for owners in private.values()),
+            "the owner with the smallest budget is attacked no better than the one with the largest",
+            "; ".join(f"{m}: {own[0]['auroc']:.3f} against {own[-1]['auroc']:.3f}" for m, own in private.items()),
+        ),
+    ]
+    if {"idp-sgd", "ino-sgd"} <= set(private):
+        pairs = list(zip(private["ino-sgd"], private["idp-sgd"], strict=True))
+        lines.append(
+            _claim(
+                all(own["auroc_low"] <= base["auroc_high"] for own, base in pairs),
+                "the order of INO-SGD leaks no more about any owner than IDP-SGD does",
+                "; ".join(f"ε = {o['epsilon']:.2g}: {o['auroc']:.3f} against {b['auroc']:.3f}" for o, b in pairs),
+            )
+        )
+    return lines
+
+
+def _claim(holds: bool, text: str, numbers: str) -> str:
+    return f"- **{'Holds' if holds else 'Fails'}:** {text}. AUROC {numbers}."

@@ -52,4 +52,12 @@ def test_a_failing_build_says_so_and_keeps_the_history(
 def test_the_file_names_suites_that_exist() -> None:
     named = {threshold.suite for threshold in read_thresholds()}
     assert all(hasattr(importlib.import_module(f"benchmarks.{name}"), "run") for name in named)
-    assert named == {"startup", "loop", "planning", "architectures"}
+    assert named == {"startup", "loop", "planning", "architectures", "ino"}
+
+
+def test_ino_sgd_may_cost_three_percent_of_a_step_and_its_rows_are_measured() -> None:
+    own = [threshold for threshold in read_thresholds() if threshold.suite == "ino"]
+    assert own
+    rows = importlib.import_module("benchmarks.ino").run(1, quick=True)
+    assert len(measure(own, lambda _: rows)) == len(own)
+    assert all(threshold.most == 3.0 for threshold in own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veil import methods
-from veil.errors import InputError
+from veil.errors import Caution, InputError
 from veil.plans import Settings
 from veil.plans.levels import level_table
 from veil.problem import Problem
@@ -109,8 +110,44 @@ def test_levels_that_nobody_counted_keep_98_percent_of_the_budgets_and_are_not_m
     assert found.kept >= 0.98
     assert quantise(own, len(found.budgets) - 1).kept < 0.98
     assert len(quantise(np.repeat([0.1, 1.0, 5.0], 40)).budgets) == 3
-    wide = quantise(np.random.default_rng(0).lognormal(0.0, 3.0, 3000))
-    assert len(wide.budgets) == 128
+
+
+@pytest.mark.parametrize("name", ["exponential", "log-normal", "log-uniform"])
+def test_wide_budgets_too_keep_98_percent(name: str) -> None:
+    draw = np.random.default_rng(0)
+    own = {
+        "exponential": draw.exponential(1.0, 5000),
+        "log-normal": draw.lognormal(0.0, 1.5, 5000),
+        "log-uniform": np.exp(draw.uniform(np.log(0.01), np.log(100.0), 5000)),
+    }[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = quantise(own)
+    assert found.kept >= 0.98
+    assert 128 < len(found.budgets) < 256
+
+
+def test_budgets_too_wide_for_the_levels_are_said_to_lose_more_than_2_percent() -> None:
+    own = np.random.default_rng(0).lognormal(0.0, 3.0, 5000)
+    with pytest.warns(Caution, match=r"256 levels keep 97\.\d % of them, not 98 %"):
+        found = quantise(own)
+    assert len(found.budgets) == 256
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked = quantise(own, 256)
+    assert asked.kept == found.kept < 0.98
+
+
+def test_levels_are_the_best_of_all_ways_to_choose_so_many() -> None:
+    own = np.sort(np.random.default_rng(3).lognormal(size=9))
+
+    def loss(edges: np.ndarray) -> float:
+        return float(np.log(own / edges[np.searchsorted(edges, own, side="right") - 1]).sum())
+
+    for number in range(1, 9):
+        found = loss(np.array(sorted(quantise(own, number).budgets.values())))
+        ways = (own[[0, *rest]] for rest in itertools.combinations(range(1, 9), number - 1))
+        assert found == pytest.approx(min(map(loss, ways)))
 
 
 @pytest.mark.parametrize("wrong", [[], [1.0, 0.0], [1.0, float("nan")], [[1.0]], ["x"]])

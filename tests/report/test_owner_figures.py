@@ -42,3 +42,11 @@ def test_a_run_with_one_budget_for_all_has_no_owner_figures() -> None:
     record = finished("dp-sgd").as_json()
     assert "OwnerCurves" not in record["findings"]
     assert owner_figures(record) == {}
+
+
+def test_owners_with_several_classes_have_their_recall_drawn() -> None:
+    record = finished("idp-sgd").as_json()
+    found = record["findings"]["OwnerCurves"]
+    assert "owners-recall" not in owner_figures(record)
+    found["recall"] = found["accuracy"]
+    assert owner_figures(record)["owners-recall"].title == "Recall of each owner over the steps"

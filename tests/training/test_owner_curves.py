@@ -11,6 +11,7 @@ from tests.metrics.test_tail_activity import two_owners
 from veil.metrics.ordered_objective import owner_conditions
 from veil.metrics.owners import OwnerPull, owner_cosines
 from veil.metrics.tail_activity import owner_pulls
+from veil.problem import Problem
 from veil.training.fitting import Job, execute, row_losses
 from veil.training.owner_curves import OwnerCurves, looks
 
@@ -72,3 +73,18 @@ def test_pulls_are_rates_rows_and_thresholds_of_the_plan() -> None:
     plan = plan_for("idp-sgd", {"variant": "both"}, problem)
     for owner, pull in owner_pulls(plan).items():
         assert pull == OwnerPull(plan.details["owner_rates"][owner], 60, plan.details["owner_clips"][owner])
+
+
+def test_recall_counts_each_class_of_an_owner_alike_and_is_left_out_where_owners_have_one_class() -> None:
+    # "careful" has nine rows of class 0 on the left, where they belong, and one of class 1 there too.
+    x, classes = [[-1.0]] * 10 + [[1.0]] * 2, [0] * 9 + [1] + [0, 1]
+    rows = Problem.from_arrays(
+        x, classes, owners=["careful"] * 10 + ["open"] * 2, budgets={"careful": 0.5, "open": 2.0}, classes=[0, 1]
+    )
+    curves, alone = OwnerCurves(rows, at=(4,)), OwnerCurves(two_owners(), at=(4,))
+    run_of("idp-sgd", {}, curves, steps=4)
+    found = curves.findings()
+    assert found["recall"] == {"careful": [0.5], "open": [0.5]}  # a linear model finds one class at one place
+    assert found["accuracy"]["careful"][0] in (0.1, 0.9)
+    run_of("idp-sgd", {}, alone, steps=4)
+    assert "recall" not in alone.findings()

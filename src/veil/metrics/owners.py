@@ -30,6 +30,32 @@ def evaluate_owners(model: nn.Module, problem: Problem) -> GroupMetrics:
     return measure(correct, problem.owner_of[:, None] == np.arange(len(owners))[None, :], owners)
 
 
+def owner_recalls(correct: ArrayLike, problem: Problem) -> dict[str, float]:
+    """Recall of each owner: the mean, over the classes of its rows, of the share of the class's rows that were found.
+
+    Where an owner has rows of one class it is the owner's accuracy. Elsewhere a frequent class that is learnt early can
+    hide a rare one in the accuracy, and cannot here.
+
+    Args:
+        correct: For each row whether its class was found.
+        problem: Rows with owners and classes that were declared public.
+
+    Returns:
+        By owner; NaN for an owner without rows.
+
+    >>> rows = Problem.from_arrays([[0.0]] * 4, [0, 0, 0, 1], owners=["a"] * 4, budgets={"a": 1.0})
+    >>> owner_recalls([True, True, True, False], rows)
+    {'a': 0.5}
+    """
+    found, classes = np.asarray(correct, dtype=np.float64), problem.targets.numpy()
+    recalls = {}
+    for index, owner in enumerate(problem.public.owners):
+        own = (problem.owner_of == index) & problem.present
+        by_class = [found[own & (classes == label)].mean() for label in np.unique(classes[own])]
+        recalls[owner] = float(np.mean(by_class)) if by_class else math.nan
+    return recalls
+
+
 @dataclass(frozen=True, slots=True)
 class InitialDrop:
     """A fall below the early peak of a curve: from which step to which (None: not back yet), and how deep."""

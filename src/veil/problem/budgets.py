@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import tomllib
+import warnings
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veil.errors import InputError, require
+from veil.errors import Caution, InputError, require
 
 _OWNER_COLUMNS = ("owner", "name")
 _BUDGET_COLUMNS = ("epsilon", "budget", "ε")
-_CANDIDATES = 256
+_CANDIDATES = 1024
 _KEPT = 0.98
-_MOST = 128
+_MOST = 256
 
 
 def read_budgets(source: Mapping[str, Any] | Path | str) -> dict[str, float]:
@@ -79,7 +80,8 @@ class Levels:
 def quantise(row_budgets: ArrayLike, levels: int | None = None, *, names: Sequence[Any] | None = None) -> Levels:
     """Cut per-row budgets into at most `levels` levels, never above a row's own budget.
 
-    Without `levels` there are as many as keep 98 % of the budgets, 128 at most. They are chosen among the budgets
+    Without `levels` there are as many as keep 98 % of the budgets, 256 at most; where these keep less, a warning says
+    how much. They are chosen among the budgets
     themselves such that the summed loss log(ε/level) is smallest. Budgets are public: who may read the levels may read
     the budgets. `names` say what a row is called in errors (its place in a file, where only some of its rows are
     given); else rows are counted from 0.
@@ -114,18 +116,24 @@ def quantise(row_budgets: ArrayLike, levels: int | None = None, *, names: Sequen
         counts = np.bincount(np.searchsorted(chosen, own, side="right") - 1, minlength=len(chosen))
         values = chosen
 
-    def edges_of(number: int) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = values[_best_levels(np.log(values), counts.astype(float), number)]
-        return found
-
     most = min(_MOST if levels is None else levels, len(values))
-    enough = most
+    ways = _best_levels(np.log(values), counts.astype(float), most)
+    way = len(ways) - 1
     if levels is None:
-        enough = 1 + bisect_left(range(1, most), _KEPT, key=lambda number: _kept(edges_of(number), own))
-    edges = edges_of(enough)
+        way = min(way, bisect_left(ways, _KEPT, key=lambda places: _kept(values[places], own)))
+    edges: NDArray[np.float64] = values[ways[way]]
+    kept = _kept(edges, own)
+    if levels is None and kept < _KEPT:
+        warnings.warn(
+            f"The budgets of the rows spread so widely that {len(edges)} levels keep {100 * kept:.1f} % of them, not "
+            f"{100 * _KEPT:.0f} %: a row is trained with the ε of its level. To keep more, choose more levels "
+            "(veil.problem.quantise).",
+            Caution,
+            stacklevel=2,
+        )
     level_names = _names(edges)
     of_row = np.array(level_names)[_level_of(edges, own)]
-    return Levels(of_row, dict(zip(level_names, edges.tolist(), strict=True)), _kept(edges, own))
+    return Levels(of_row, dict(zip(level_names, edges.tolist(), strict=True)), kept)
 
 
 def _level_of(edges: NDArray[np.float64], own: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -165,24 +173,34 @@ def _from_toml(text: str, where: str) -> list[tuple[str, Any]]:
     return list(table.items())
 
 
-def _best_levels(logs: NDArray[np.float64], counts: NDArray[np.float64], levels: int) -> list[int]:
-    """Which of the sorted values become levels, so that Σ counts × (log value − log level below it) is smallest."""
+def _best_levels(logs: NDArray[np.float64], counts: NDArray[np.float64], most: int) -> list[list[int]]:
+    """For 1 level, 2 levels, … up to `most`: which of the sorted values become levels.
+
+    They are such that Σ counts × (log value − log level below it) is smallest.
+    """
     size = len(logs)
     rows = np.concatenate([[0.0], np.cumsum(counts)])
     mass = np.concatenate([[0.0], np.cumsum(counts * logs)])
-    start, stop = np.meshgrid(np.arange(size), np.arange(1, size + 1), indexing="ij")
-    loss = np.where(stop > start, mass[stop] - mass[start] - (rows[stop] - rows[start]) * logs[:, None], np.inf)
-    best, firsts = loss[0], []
-    for _ in range(levels - 1):
+    start, stop = np.arange(size), np.arange(1, size + 1)[:, None]
+    # By the end of a level in rows and its start in columns.
+    loss = mass[stop] - mass[start] - (rows[stop] - rows[start]) * logs
+    loss[start >= stop] = np.inf
+    best, firsts, found = loss[:, 0], [], [[0]]
+    for _ in range(most - 1):
         # A last level that starts at `start`, after the best use of the levels before it.
-        before = np.concatenate([[0.0], best[:-1]])
-        totals = before[:, None] + loss
-        firsts.append(totals.argmin(axis=0))
-        best = totals.min(axis=0)
-    chosen, end = [], size
+        totals = loss + np.concatenate([[0.0], best[:-1]])
+        firsts.append(totals.argmin(axis=1))
+        best = np.take_along_axis(totals, firsts[-1][:, None], axis=1)[:, 0]
+        found.append(_from_the_end(firsts))
+    return found
+
+
+def _from_the_end(firsts: Sequence[NDArray[np.intp]]) -> list[int]:
+    """Where levels start: the last one of all values, the last one of the values before it, and so on."""
+    chosen, end = [], len(firsts[0])
     for first in reversed(firsts):
-        chosen.append(int(first[end - 1]))
-        end = chosen[-1]
+        end = int(first[end - 1])
+        chosen.append(end)
         if end == 0:
             break
     return sorted({0, *chosen})

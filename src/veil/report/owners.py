@@ -14,10 +14,11 @@ _CONDITION = (
     "1 + Σ cos ∠ · (q·rows·C of the other owner) / (its own), over the other owners. At or below 0, the owner's loss "
     "may rise while the others learn. Thresholds and rates are those of the plan."
 )
+_RECALL = "Every class of an owner counts alike: a frequent class that is learnt early does not hide a rare one."
 
 
 def owner_figures(run: Record) -> dict[str, Figure]:
-    """Accuracy and loss of every owner, the pull between owners and the tail's activity; none without owner curves."""
+    """Accuracy, recall and loss of every owner, their pull and the tail's activity; none without owner curves."""
     found = (run.get("findings") or {}).get(FINDINGS) or {}
     steps, accuracy, loss = found.get("steps") or [], found.get("accuracy") or {}, found.get("loss") or {}
     if len(steps) < 2 or not accuracy:
@@ -39,6 +40,16 @@ def owner_figures(run: Record) -> dict[str, Figure]:
             format="number",
         ),
     }
+    recall = found.get("recall") or {}
+    if recall:
+        figures["owners-recall"] = Lines(
+            title="Recall of each owner over the steps",
+            x_label="Step",
+            y_label="Mean recall of the owner's classes",
+            series=_by_owner(steps, recall),
+            span=(0.0, 1.0),
+            note=_RECALL,
+        )
     activity = found.get("activity") or []
     if len(activity) == len(steps):
         figures["owners-pull"] = Lines(

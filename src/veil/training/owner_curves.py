@@ -13,7 +13,7 @@ from torch import nn
 
 from veil.errors import require
 from veil.metrics.ordered_objective import owner_conditions
-from veil.metrics.owners import OwnerPull, initial_drop, owner_cosines
+from veil.metrics.owners import OwnerPull, initial_drop, owner_cosines, owner_recalls
 from veil.metrics.tail_activity import TailActivity, owner_pulls, tail_activity
 from veil.models.applying import scored_pieces
 from veil.plans import LossFunction, Plan
@@ -39,11 +39,11 @@ def looks(steps: int) -> tuple[int, ...]:
 
 
 class OwnerCurves(Callback):
-    """Loss and accuracy of every owner along a run, the pull between owners and the activity of the tail.
+    """Loss, accuracy and recall of every owner along a run, the pull between owners and the activity of the tail.
 
     `every` measures at equal distances (after the first and the last step too), `at` after given steps; otherwise
-    `looks` says when. Gradients are taken of at most `activity_rows` of the rows; 0 leaves them out. A resumed run has
-    curves from where it was resumed.
+    `looks` says when. Recall is measured where an owner has rows of several classes. Gradients are taken of at most
+    `activity_rows` of the rows; 0 leaves them out. A resumed run has curves from where it was resumed.
 
     >>> from veil.problem import Problem
     >>> rows = Problem.from_arrays([[0.0], [1.0]], [0, 1], owners=["a", "b"], budgets={"a": 1.0, "b": 2.0})
@@ -67,6 +67,7 @@ class OwnerCurves(Callback):
         owners = evaluation.public.owners
         self.curves: dict[str, list[float]] = {owner: [] for owner in owners}
         self.losses: dict[str, list[float]] = {owner: [] for owner in owners}
+        self.recalls: dict[str, list[float]] = {owner: [] for owner in owners}
         self.conditions: dict[str, list[float | None]] = {owner: [] for owner in owners}
         self.activity: list[TailActivity] = []
         self._few = _few(evaluation, activity_rows) if activity_rows and len(owners) <= MOST_OWNERS else None
@@ -92,6 +93,9 @@ class OwnerCurves(Callback):
             own = self.evaluation.owner_of == index
             self.losses[owner].append(float(losses[own].mean()))
             self.curves[owner].append(float(correct[own].mean()))
+        if _of_several_classes(self.evaluation):
+            for owner, recall in owner_recalls(correct, self.evaluation).items():
+                self.recalls[owner].append(recall)
         if self._few is not None and report.plan.details.get("owner_rates"):
             release = report.plan.controller.release(dict(report.state), report.step)
             self._look_at_gradients(report.model, report.plan, release, self._few)
@@ -99,6 +103,8 @@ class OwnerCurves(Callback):
     def findings(self) -> Mapping[str, Any]:
         """The curves by owner, as JSON values."""
         found: dict[str, Any] = {"steps": self.steps, "accuracy": self.curves, "loss": self.losses}
+        if any(self.recalls.values()):
+            found["recall"] = self.recalls
         if self.steps:
             found["drop"] = {owner: initial_drop(self.steps, curve).as_json() for owner, curve in self.curves.items()}
         if self.activity:
@@ -126,6 +132,12 @@ def owner_curves(
     named, classes = evaluation.public.owners, evaluation.targets.ndim == 1 and bool(evaluation.public.classes)
     known = 1 < len(named) <= MOST_OWNERS and set(named) <= set(plan.facts.owners)
     return (OwnerCurves(evaluation, loss=loss),) if classes and known else ()
+
+
+def _of_several_classes(rows: Problem) -> bool:
+    """Whether an owner has rows of more than one class."""
+    classes = rows.targets.numpy()
+    return any(len(np.unique(classes[rows.owner_of == owner])) > 1 for owner in range(len(rows.public.owners)))
 
 
 def _few(rows: Problem, most: int) -> Problem:
