@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 import veil
-from veil.models import efficientnet_lite0
-from veil.models import embed
+from veil.models import efficientnet_lite0, embed
 
 SIZE = 64
 

@@ -12,7 +12,10 @@ from experiments.runner.spec import Claim, X
 
 @dataclass(frozen=True)
 class Compared:
-    """Two arms at one value: their means over the seeds that both have, and the difference of each seed."""
+    """Two arms at one value: their means over the seeds that both have, and the difference of each seed.
+
+    `above` and the differences are of so many times the arm above as the claim says.
+    """
 
     x: X | None
     above: float
@@ -63,12 +66,16 @@ class Verdict:
         return f"- **{word}{share}{doubt}:** {self.claim.text}. {numbers}.{'' if self.holds else self._failure()}"
 
     def _failure(self) -> str:
-        above, below, margin = self.claim.above, self.claim.below, self.claim.margin
+        above, below, margin = f"{self._times}{self.claim.above}", self.claim.below, self.claim.margin
         said = f"{above} is not above {below}{f' by more than {margin:g}' if margin else ''}"
         if margin < 0:
             said = f"{above} falls short of {below} by {-margin:g} or more"
         why = f" Why: {self.claim.why}" if self.claim.why else ""
         return f" Here {said}{'' if len(self.compared) == 1 else ' at some values'}.{why}"
+
+    @property
+    def _times(self) -> str:
+        return "" if self.claim.times == 1 else f"{self.claim.times:.3g} × "
 
     def _numbers(self, one: Compared) -> str:
         shown = column(self.claim.figure)
@@ -79,7 +86,8 @@ class Verdict:
         seeds = f"{len(one.differences)} seed{'s' if len(one.differences) > 1 else ''}"
         change = f"{shown.shown(one.difference, '+')}{spread}{shown.unit}"
         heading = shown.heading[0].upper() + shown.heading[1:] if one.x is None else shown.heading
-        return f"{at}{heading} {shown.shown(one.above)} against {shown.shown(one.below)}, {change}, {seeds}"
+        above = f"{self._times}{shown.shown(one.above / self.claim.times)}"
+        return f"{at}{heading} {above} against {shown.shown(one.below)}, {change}, {seeds}"
 
 
 def judge(results: Results) -> list[Verdict]:
@@ -97,7 +105,7 @@ def _compared(results: Results, claim: Claim) -> tuple[Compared, ...]:
         above, below = results.figure(claim.above, x, claim.figure), results.figure(claim.below, x, claim.figure)
         seeds = sorted(set(above) & set(below))
         if seeds:
-            pairs = [(above[seed], below[seed]) for seed in seeds]
+            pairs = [(claim.times * above[seed], below[seed]) for seed in seeds]
             high, low = (statistics.mean(pair[side] for pair in pairs) for side in (0, 1))
             found.append(Compared(x, high, low, tuple(one - other for one, other in pairs)))
     return tuple(found)

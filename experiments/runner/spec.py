@@ -72,7 +72,8 @@ class Plot(_Strict):
 class Claim(_Strict):
     """An ordering that the paper claims: `above` exceeds `below` by more than `margin` (in points where in percent).
 
-    `why` is said where it fails; it must rest on figures of the page.
+    With `times`, so many times `above` does: at 0.667 `below` is at most two thirds. `why` is said where it fails; it
+    must rest on figures of the page.
     """
 
     figure: str
@@ -80,6 +81,7 @@ class Claim(_Strict):
     below: str
     text: str
     margin: float = 0.0
+    times: float = Field(1.0, gt=0)
     at: list[X] = Field(default_factory=list)
     why: str = ""
 

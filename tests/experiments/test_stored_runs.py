@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.runner import Asked, Spec, read_spec, reproduce, running
+from experiments.runner import Asked, Spec, index, read_spec, reproduce, running
 from experiments.runner.claims import judge
 from experiments.runner.page import page_of, svg_of
 from experiments.runner.problems import load_pair, taken
@@ -202,6 +202,15 @@ def test_claims_are_computed_from_the_seeds_both_have_and_failing_ones_come_firs
     assert "one is not above two by more than 6" in page
 
 
+@pytest.mark.parametrize(("below", "holds"), [(0.32, True), (0.36, False)])
+def test_a_claim_of_a_share_is_judged_by_that_share_of_the_arm_above(tmp_path: Path, below: float, holds: bool) -> None:
+    spec = spec_of(tmp_path, GOOD + "times = 0.667\n")
+    runs = [record(spec, "one", 1, 0.51, 0.9), record(spec, "two", 1, below, 0.9)]
+    (verdict,) = judge(Results.of(spec, stored_of(runs)))
+    assert verdict.holds is holds
+    assert f"0.667 × 51.0 against {100 * below:.1f}" in verdict.line()
+
+
 def test_a_claim_must_hold_at_every_value_it_is_made_for(tmp_path: Path) -> None:
     vary = '[vary]\nof = "settings"\nname = "epsilon"\nvalues = [1.0, 2.0]\n'
     text = GOOD + 'at = [2.0]\n[[claims]]\nfigure = "worst_group_accuracy"\nabove = "one"\nbelow = "two"\ntext = "z"\n'
@@ -223,6 +232,32 @@ def test_the_page_puts_the_papers_figure_beside_ours_and_says_why_they_differ(tm
     assert "Fewer rows." not in near
     unknown = spec_of(tmp_path, GOOD.replace('method = "dp-sgd"', printed.replace("Fewer rows.", "")))
     assert "why is not known" in page_of(unknown, stored_of([record(unknown, "one", 1, 0.5, 0.6)]))
+
+
+def stored_pages(folder: Path, elsewhere: float, epsilon: float = 1.0, rows: int = 90) -> str:
+    """The first page beside an overview whose `one` has a worst group of 0.3, and a page that has its method too."""
+    for name, worst in (("overview-trial", 0.3), ("trial", elsewhere)):
+        text = GOOD if name == "overview-trial" else GOOD.replace("rows = 90", f"rows = {rows}")
+        spec = read_spec(name, written(folder, text, name))
+        assert isinstance(spec, Spec)
+        run = record(spec, "one", 1, worst, 0.9) | {"epsilon": 1.0 if name == "overview-trial" else epsilon}
+        (folder / f"{name}.json").write_text(json.dumps(stored_of([run]) | {"experiment": name}), encoding="utf-8")
+    return index.index_of(folder, folder)
+
+
+def test_a_default_below_half_of_what_another_page_has_on_the_same_rows_is_said_to_fail(tmp_path: Path) -> None:
+    said = "no method with default settings has less than half of it"
+    page = stored_pages(tmp_path, 0.61)
+    assert f"**Fails:** {said}" in page
+    assert "one on trial, 30.0 against 61.0 of one on [trial](trial.md)" in page
+    assert f"**Holds:** {said}" in stored_pages(tmp_path, 0.59)
+
+
+@pytest.mark.parametrize("other", [{"epsilon": 2.0}, {"rows": 80}])
+def test_a_better_run_with_a_larger_budget_or_on_other_rows_is_not_held_against_a_default(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    assert "less than half" not in stored_pages(tmp_path, 0.9, **other)
 
 
 def test_a_run_with_another_fingerprint_is_not_on_the_page(tmp_path: Path) -> None:

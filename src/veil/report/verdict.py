@@ -17,6 +17,7 @@ from veil.report.variants import Variant, find_variants, privacy_cost_gap
 from veil.report.wording import label, number, percent, some_of
 
 _SAYS_NOTHING = "it says nothing"
+_UNCOMPARED = "Not compared with a model that needs no rows: it may say nothing."
 OVER_GROUPS = {*(figure.name for figure in (*ACROSS, PRIVACY_COST_GAP)), *ERRORS_OF_GROUPS}
 
 
@@ -134,23 +135,22 @@ def _measured(metric: str, subject: Variant, runs: Sequence[Record]) -> float | 
 def _excess_risk(run: Record) -> dict[str, Any] | None:
     """The bound on the excess risk that a method with a utility guarantee states, and its sentence.
 
-    Where the released values of the finished run say more than the plan, it is what they say. `population` is a bound
-    for new rows beside one for the training rows, `at_least` what no method with this ε can promise less than.
+    Where the released values of the finished run say more than the plan, it is what they say. `says` is whether it is
+    known to lie below what a model has that needs no rows; None where that is not known. `population` is a bound for
+    new rows beside one for the training rows, `at_least` what no method with this ε can promise less than.
     """
     planned, (bound, nothing) = _planned_risk(run), _realised_risk(run)
     if bound < (math.inf if planned is None else planned["value"]):
         line = "An upper bound on the training rows from released values; it holds with probability 0.95."
-        found = {"value": bound, "sentence": _against_nothing(line, bound, nothing)}
+        found = _against_nothing({"value": bound, "sentence": line}, nothing)
     elif planned is None:
         return None
     else:
-        said = planned["sentence"] if _SAYS_NOTHING in planned["sentence"] else None
-        found = {
-            "value": planned["value"],
-            "sentence": said or _against_nothing(planned["sentence"], planned["value"], nothing),
-        }
+        found = _against_nothing(planned, nothing)
     more = planned or {"population": None, "at_least": None}
-    return {**found, "population": more["population"], "at_least": more["at_least"]}
+    # What was released is about the training rows: it does not tell what w = 0 loses on new ones.
+    new = None if more["population"] is None else _against_nothing(more["population"], math.inf)
+    return {**found, "population": new, "at_least": more["at_least"]}
 
 
 def _planned_risk(run: Record) -> dict[str, Any] | None:
@@ -163,7 +163,7 @@ def _planned_risk(run: Record) -> dict[str, Any] | None:
             value, words = found, place.get("expected_excess_risk_sentence") if found is not None else None
             more = {}
         if isinstance(value, (int, float)):
-            said = {"value": float(value), "sentence": str(words or "")}
+            said = {"value": float(value), "sentence": str(words or ""), "uncompared": more.get("uncompared")}
             return {**said, "population": more.get("population"), "at_least": more.get("at_least")}
     return None
 
@@ -177,12 +177,19 @@ def _realised_risk(run: Record) -> tuple[float, float]:
     return bound, nothing
 
 
-def _against_nothing(line: str, bound: float, nothing: float) -> str:
+def _against_nothing(bound: Mapping[str, Any], nothing: float) -> dict[str, Any]:
+    """A bound beside what weights of 0 have at least (∞: not known): its value, its sentence and whether it `says`."""
+    value, line = bound["value"], bound["sentence"]
+    if _SAYS_NOTHING in line:
+        return {"value": value, "sentence": line, "says": False}
     if not math.isfinite(nothing):
-        return line
-    if bound >= nothing:
-        return f"{line} Weights of 0, which need no rows, may do as well: {_SAYS_NOTHING}."
-    return f"{line} Weights of 0, which need no rows, have at least {nothing:.3g}."
+        words = (line, bound.get("uncompared") or _UNCOMPARED)
+        return {"value": value, "sentence": " ".join(word for word in words if word), "says": None}
+    if value >= nothing:
+        words = (line, f"Weights of 0, which need no rows, may do as well: {_SAYS_NOTHING}.")
+    else:
+        words = (line, f"Weights of 0, which need no rows, have at least {nothing:.3g}.")
+    return {"value": value, "sentence": " ".join(words), "says": value < nothing}
 
 
 def even_odds(epsilon: float | None) -> float | None:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binom, norm
 
 import veil
@@ -136,8 +137,30 @@ def test_a_planned_bound_above_what_weights_of_zero_have_says_nothing_on_the_rep
     shown = build_twin([run])["verdict"]["expected_excess_risk"]
     assert shown["value"] == 0.3
     assert shown["sentence"].endswith("it says nothing.")
+    assert shown["says"] is False
+    assert '<p class="big">says nothing</p>' in render_page([run])
     run["history"]["realised_excess_risk"] = [[0.5, 0.4]]
-    assert "have at least 0.4" in build_twin([run])["verdict"]["expected_excess_risk"]["sentence"]
+    shown = build_twin([run])["verdict"]["expected_excess_risk"]
+    assert "have at least 0.4" in shown["sentence"]
+    assert shown["says"] is True
+    assert "nothing" not in render_page([run]).split("Expected excess risk", 1)[1].split("New rows", 1)[0]
+
+
+@pytest.mark.parametrize("name", ["phased-erm", "dp-oco", "noisy-sgd-ags"])
+def test_a_bound_of_a_method_that_releases_no_losses_never_looks_as_if_it_beat_weights_of_zero(name: str) -> None:
+    """Labels are coins: w = 0 has an excess near 0, so every bound above that says nothing, and nobody knows it."""
+    drawn = np.random.default_rng(3)
+    coins = Problem.from_arrays(drawn.normal(size=(4000, 3)), drawn.integers(0, 2, 4000), ["a", "b"] * 2000)
+    method = veil.method(name, weight_radius=0.5)
+    run = veil.fit(torch.nn.Linear(3, 2), coins, method=method, epsilon=50.0, delta=1e-4, seed=5)
+    shown = build_twin([run.as_json()])["verdict"]["expected_excess_risk"]
+    for bound in (shown, *([shown["population"]] if shown["population"] else [])):
+        assert bound["says"] is not True
+        assert ("Not compared with weights of 0" in bound["sentence"]) is (bound["says"] is None)
+    setting = run.plan.solver.setting
+    assert (shown["says"] is None) is (shown["value"] < setting.most_of_nothing)
+    page = render_page([run.as_json()])
+    assert "May say nothing." in page or '<p class="big">says nothing</p>' in page
 
 
 @pytest.mark.parametrize("name", NAMES)

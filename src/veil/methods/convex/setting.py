@@ -58,19 +58,31 @@ class LinearSetting:
         return float(self.loss.values(scores, np.ones(1))[0])
 
     def says_nothing(self, bound: float) -> bool:
-        """Whether a bound is no better than that of w = 0, which needs no rows: its loss less the lowest possible."""
+        """Whether a bound is no better than that of w = 0, which needs no rows."""
+        return bound >= self.most_of_nothing
+
+    @property
+    def most_of_nothing(self) -> float:
+        """The excess of w = 0, at most: its loss less the lowest possible, which some rows reach."""
         if self.facts.task != "classification":
-            return bound >= self.constants.range
-        return bound >= self.loss_at_zero - self.constants.low
+            return self.constants.range
+        return self.loss_at_zero - self.constants.low
 
     def excess_risk(self, bound: float, of: str) -> dict[str, Any]:
-        """The plan's bound as reports show it: a number with a sentence."""
+        """The plan's bound as reports show it: a number with a sentence.
+
+        `uncompared` is what to add where no released value tells what w = 0 loses; None where the bound says nothing.
+        """
         rows = f"{of}, rows shortened to length {self.feature_radius:.3g}"
         if self.says_nothing(bound):
             line = f"An upper bound ({rows}). Weights of 0, which need no rows, have no larger one: it says nothing."
-        else:
-            line = f"An upper bound ({rows}) that holds in expectation, with its constants."
-        return {"value": bound, "sentence": line}
+            return {"value": bound, "sentence": line, "uncompared": None}
+        apart = f"their excess is between 0 and {self.most_of_nothing:.3g}, and nothing released tells where"
+        return {
+            "value": bound,
+            "sentence": f"An upper bound ({rows}) that holds in expectation, with its constants.",
+            "uncompared": f"Not compared with weights of 0, which need no rows: {apart}.",
+        }
 
     def details(self) -> dict[str, Any]:
         """Its description in a plan."""
