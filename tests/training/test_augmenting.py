@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 import veil
 from veil.errors import InputError
@@ -168,7 +168,16 @@ def views_of(rows: NDArray[np.int64], problem: Problem, loss: Any) -> dict[int, 
     return dict(zip(rows.tolist(), given[0].unflatten(0, (len(rows), -1)), strict=True))
 
 
-@pytest.mark.parametrize("rows", [PROBLEM, Problem.from_dataset(Drawing())], ids=["tensor", "data set"])
+SOURCES = {
+    "tensor": PROBLEM,
+    "data set": Problem.from_dataset(Drawing()),
+    "function of an item": Problem.from_dataset(
+        TensorDataset(PROBLEM.inputs, PROBLEM.targets), inputs=lambda item: of_all(item[0][None])[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("rows", SOURCES.values(), ids=SOURCES)
 def test_a_row_that_is_taken_out_leaves_the_views_of_the_others_as_they_were(rows: Problem) -> None:
     loss = Augmented(Compared(partial(F.cross_entropy, reduction="none")), of_all, views=2)
     begin_step(Seed.from_int(3), 4)

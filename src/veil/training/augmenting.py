@@ -66,9 +66,7 @@ class Augmented:
                     seen.append(self.transform(mapped(inputs, partial(_copied, row=row))))
         views = joined(seen)
         count = len(next(tensors(views)))
-        require(
-            count == len(seen), f"the transform makes {count} rows of {len(seen)}: it must keep the first dimension"
-        )
+        require(count == len(seen), f"the transform makes {count} rows of {len(seen)}: it must keep their number")
         return views
 
 
