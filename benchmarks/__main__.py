@@ -1,8 +1,8 @@
 """`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios.
 
-`python -m benchmarks tables`, `growth`, `plan`, `tune`, `people` and `hard-classes` measure models, not only time;
-`predict` measures the command on files of up to ten million rows; `thresholds` fails where a suite got slower. See
-their --help.
+`python -m benchmarks tables`, `growth`, `plan`, `tune`, `batches`, `people` and `hard-classes` measure models,
+not only time; `predict` measures the command on files of up to ten million rows; `thresholds` fails where a suite
+got slower. See their --help.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ MODELS = {
     "predict": "benchmarks.predict",
     "thresholds": "benchmarks.thresholds",
     "tune": "benchmarks.tables.tuning",
+    "batches": "benchmarks.tables.batches",
     "people": "benchmarks.people.command",
 }
 SUITES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
