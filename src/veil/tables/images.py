@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from veil.errors import InputError, require
 from veil.models.normalise import Normalisation, normalise
+from veil.models.pretrained import takes_pixels
 from veil.problem import Problem
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp"}
@@ -77,6 +78,11 @@ def image_problem(
     return Problem.from_arrays(
         normalise(torch.from_numpy(images), normalisation), labels, labels if groups is None else groups
     )
+
+
+def scaling_for(model: str) -> Normalisation:
+    """How bytes become numbers for a model by its name: pretrained ones take pixels, others each row by itself."""
+    return "none" if takes_pixels(model) else "per-row"
 
 
 def holds_images(folder: Path) -> bool:
