@@ -5,17 +5,23 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from torch import nn
 
 from tests.handover.exported import run_elsewhere
 from tests.program import Program
 from tests.tables.raw_table_cases import RAW, clinic, survey
 from veil.handover.loaded import LoadedTableRun, load
-from veil.tables import read_table
+from veil.models.tables import additive
+from veil.problem import Cell, PublicFacts
+from veil.tables import looking, read_table, repeated_people
+from veil.tables.encoding import Encoding, Numeric
 from veil.tables.looking import look_at_groups
+from veil.tables.table import Columns
 
 VALUES = ("Huber", "Gruber", "P00001", "fever", "treated")
 
@@ -156,6 +162,35 @@ def test_of_very_many_columns_some_are_shown_and_the_rest_counted(tmp_path: Path
     code, _, err = veil("train", *words, "--dry-run")
     assert code == 0, err
     assert "and 10 more." in " ".join(err.split())
+
+
+def test_of_a_hundred_thousand_columns_a_bounded_number_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = dict[str, list[str]]()
+    for module, name in ((looking, "may_be_identifier"), (looking, "_are_codes"), (repeated_people, "people_repeat")):
+        original = getattr(module, name)
+
+        def spied(column: pd.Series, of: str, name: str = name, original: Any = original) -> Any:
+            asked.setdefault(name, []).append(of)
+            return original(column, of)
+
+        monkeypatch.setattr(module, name, spied)
+    many = 100_000
+    values = np.random.default_rng(0).normal(size=(60, many))
+    table = pd.DataFrame(values, columns=[f"c{place}" for place in range(many - 1)] + ["patient_id"])
+    table = pd.concat([table, pd.DataFrame({"y": ["no", "yes"] * 30, "g": ["f", "f", "m"] * 20})], axis=1)
+    encoding = Encoding(tuple(Numeric(name, -5.0, 5.0) for name in table.columns[:many]), from_rows=True)
+    found = looking.look_at_rows(table, Columns("y", ("g",)), encoding)
+    assert found[0].sentence == "Of 100,002 columns, the values of the first 2,000 were looked at."
+    repeated_people.repeated_people(table, {"y", "g"})
+    assert {name: len(columns) for name, columns in asked.items()} == {
+        "may_be_identifier": 2_000,
+        "_are_codes": 2_000,
+        "people_repeat": 2_001,  # and one whose name says that it is about people
+    }
+    facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 60),), (20_000,), classes=("no", "yes"))
+    *_, layer = additive(facts, [1] * 20_000, list(range(20_000)), 3).children()
+    assert isinstance(layer, nn.Linear)
+    assert layer.in_features == 1024, "rows of very many numbers are projected onto fewer"
 
 
 def test_columns_the_certificate_does_not_own_up_to_are_noticed(tmp_path: Path, veil: Program) -> None:

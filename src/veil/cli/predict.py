@@ -17,7 +17,9 @@ from veil.foundation.words import listed
 
 def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    data: Annotated[Path, typer.Argument(help="New rows: a CSV, Parquet or Arrow file, or a folder of Parquet files.")],
+    data: Annotated[
+        Path, typer.Argument(help="New rows: a CSV, Parquet or Arrow file; a folder of Parquet files or of images.")
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A CSV or Parquet file. [default: CSV on standard output]")
     ] = None,
@@ -37,28 +39,34 @@ def predict(
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.")] = False,
 ) -> None:
     """Predict new rows with a run's model. Unseen categories and missing values are allowed; it costs no ε."""
+    from veil.tables.image_predictor import ImagePredictor, image_pieces
     from veil.tables.predicting import CsvWriter, ParquetWriter, predict_pieces, thresholds_of
-    from veil.tables.predictor import load_predictor
+    from veil.tables.predictor import load_any_predictor
     from veil.tables.reading import PARQUET
 
     require(run.is_dir(), f"{run} is not the folder of a run: give the --out of veil train")
     require(out is None or force or not out.exists(), f"{out} exists already: choose another file, or add --force")
     require(out is None or out.resolve() != data.resolve(), f"{out} is the file of the new rows: choose another one")
     require(threshold is None or threshold_for is None, "give --threshold or --threshold-for, not both")
-    predictor, rows = load_predictor(run), 0
+    predictor, rows = load_any_predictor(run), 0
+    images = isinstance(predictor, ImagePredictor)
+    require(not images or not (keep or threshold_for), "--keep and --threshold-for are for tables: leave them out")
     chosen = None if threshold_for is None else thresholds_of(run, threshold_for)
     if chosen is not None:
         for name, value in (chosen.chosen.by_group or {"all rows": chosen.chosen.overall}).items():
             stderr.print(f"Threshold of {name}: {value:g}", soft_wrap=True, highlight=False, markup=False)
         said = f"{chosen.source}: {chosen.chosen.reached}."
         stderr.print(said, soft_wrap=True, highlight=False, markup=False)
-    pieces = predict_pieces(
-        predictor,
-        data,
-        threshold=threshold if chosen is None else chosen,
-        probabilities=probabilities,
-        keep=listed(keep) if keep else (),
-    )
+    if isinstance(predictor, ImagePredictor):
+        pieces = image_pieces(predictor, data, threshold=threshold, probabilities=probabilities)
+    else:
+        pieces = predict_pieces(
+            predictor,
+            data,
+            threshold=threshold if chosen is None else chosen,
+            probabilities=probabilities,
+            keep=listed(keep) if keep else (),
+        )
     # What is not whole gets no name: an error in the middle of a file leaves nothing that looks finished.
     partial = None if out is None else out.with_name(f".{out.name}.{os.getpid()}.part")
     try:

@@ -1,4 +1,4 @@
-"""Loaded runs of tables: `veil.load(folder)` gives a run that predicts."""
+"""Loaded runs: `veil.load(folder)` of a run on a table or on images gives a run that predicts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from veil.accounting.model_digest import PREPROCESSING_FILE
+from veil.accounting.model_digest import PREPROCESSING_FILE, stored_preprocessing
 from veil.handover.exporting import export_run
-from veil.tables.predictor import Predictor, load_predictor
+from veil.tables.image_predictor import IMAGES, ImagePredictor
+from veil.tables.predictor import Predictor, load_any_predictor, load_predictor
 from veil.tables.reading import as_table
 from veil.training.run import LoadedRun
 from veil.training.run import load as load_run
@@ -79,19 +80,46 @@ class LoadedTableRun(LoadedRun):
         return export_run(self, to, out, force=force)
 
 
+@dataclass(frozen=True)
+class LoadedImageRun(LoadedRun):
+    """A run on a folder of images: it has its model, and how images became numbers."""
+
+    @cached_property
+    def predictor(self) -> ImagePredictor:
+        """The model with its preprocessing."""
+        found = load_any_predictor(self.folder)
+        assert isinstance(found, ImagePredictor)
+        return found
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model."""
+        return self.predictor.model
+
+    def predict(self, images: Any) -> NDArray[np.str_]:
+        """The most likely class of each image: of a folder, of paths, or of bytes [rows, 3, height, width]."""
+        return self.predictor.predict(images)
+
+    def predict_proba(self, images: Any) -> NDArray[np.float64]:
+        """The probability of each class, in the order of `predictor.classes`."""
+        return self.predictor.predict_proba(images)
+
+
 def load(folder: Path | str) -> LoadedRun:
-    """Read a run folder. A run on a table can predict; of any other the weights come by `load_weights`.
+    """Read a run folder. A run of `veil train` can predict; of `veil.fit` the weights come by `load_weights`.
 
     Args:
         folder: What `--out` or `out=` named.
 
     Returns:
-        Certificate, metrics, history and configuration of the run; `predict` where it was trained on a table.
+        Certificate, metrics, history and configuration of the run; `predict` and `model` of a run on a table or images.
 
     Raises:
         InputError: The folder holds no finished run.
     """
     run = load_run(folder)
-    if not (run.folder / PREPROCESSING_FILE).exists():
+    path = run.folder / PREPROCESSING_FILE
+    if not path.exists():
         return run
-    return LoadedTableRun(run.folder, run.record, run.certificate, run.history)
+    kind = LoadedImageRun if IMAGES in stored_preprocessing(path.read_bytes()) else LoadedTableRun
+    return kind(run.folder, run.record, run.certificate, run.history)

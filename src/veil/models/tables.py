@@ -100,10 +100,11 @@ def additive(
 def _places(widths: Sequence[int], curves: Knots) -> list[list[int]]:
     """Where each column's numbers stand in a row with knots behind it."""
     found, start, count = [], 0, curves.places.shape[1]
+    order, behind = {number: place for place, number in enumerate(curves.numbers)}, sum(widths)
     for width in widths:
         places = list(range(start, start + width))
-        if start in curves.numbers:
-            knots = sum(widths) + curves.numbers.index(start) * count
+        if start in order:
+            knots = behind + order[start] * count
             places += range(knots, knots + count)
         found.append(places)
         start += width

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from veil.errors import InputError, require
 from veil.models.normalise import Normalisation, normalise
+from veil.models.pretrained import takes_pixels
 from veil.problem import Problem
 
 # Images that take more than this many bytes as numbers stay in their files.
@@ -146,6 +147,11 @@ def image_problem(
         return Problem.from_dataset(files, by_class, targets=labels)
     images = torch.from_numpy(read_images(paths, size, grey))
     return Problem.from_arrays(normalise(images, normalisation), labels, by_class)
+
+
+def scaling_for(model: str) -> Normalisation:
+    """How bytes become numbers for a model by its name: pretrained ones take pixels, others each row by itself."""
+    return "none" if takes_pixels(model) else "per-row"
 
 
 def holds_images(folder: Path) -> bool:

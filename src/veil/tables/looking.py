@@ -21,7 +21,7 @@ from veil.tables.identifiers import COUNTS, IDENTIFIER, QUANTITIES, look_like_co
 from veil.tables.leaking import columns_that_tell
 from veil.tables.number_forms import unclear_numbers
 from veil.tables.reading import RENAMED
-from veil.tables.repeated_people import name_tokens, word_set
+from veil.tables.repeated_people import MOST_COLUMNS, name_tokens, word_set
 from veil.tables.table import Columns
 
 Kind = Literal[
@@ -39,6 +39,7 @@ Kind = Literal[
     "nested values",
     "tiny group",
     "only in test rows",
+    "many columns",
     "merged groups",
     "several rows of a person",
 ]
@@ -90,8 +91,13 @@ def look_at_names(table: pd.DataFrame, columns: Columns, ignore: Collection[str]
 def look_at_rows(
     table: pd.DataFrame, columns: Columns, encoding: Encoding, ignore: Collection[str] = ()
 ) -> list[Remark]:
-    """What the values of the columns tell, from at most 20,000 rows, evenly spaced; not of those to `ignore`."""
-    rows = table.iloc[:: max(1, len(table) // MOST_ROWS)]
+    """What the values tell, from at most 20,000 rows, evenly spaced, and 2,000 columns; not of those to `ignore`."""
+    rows, found = table.iloc[:: max(1, len(table) // MOST_ROWS)], list[Remark]()
+    if len(rows.columns) > MOST_COLUMNS:
+        roles = {columns.target, *columns.groups}
+        kept = [name in roles or place < MOST_COLUMNS for place, name in enumerate(rows.columns)]
+        said = f"Of {len(rows.columns):,} columns, the values of the first {MOST_COLUMNS:,} were looked at."
+        rows, found = rows.loc[:, kept], [Remark("many columns", (), said, from_rows=False)]
     written = _written(rows, columns, encoding)
     features = [name for name in map(str, rows.columns) if name not in {*columns.left_out(), *columns.groups}]
     nested = [name for name in features if is_nested(rows[name].dropna())]
@@ -100,6 +106,7 @@ def look_at_rows(
         written.append(Remark("nested values", tuple(nested), said))
     flat = rows.drop(columns=nested)
     return [
+        *found,
         *_target(rows, columns),
         *_tells(flat, columns, encoding),
         *_identifiers(table, flat[[name for name in features if name not in {*ignore, *nested}]], encoding),

@@ -22,8 +22,6 @@ from veil.errors import about, require
 from veil.foundation.randomness import Seed
 from veil.methods import Method, create
 from veil.models import normalise, reads_text
-from veil.models.normalise import Normalisation
-from veil.models.pretrained import takes_pixels
 from veil.noise import GaussianNoise
 from veil.problem import Problem
 from veil.releases import Allowance
@@ -35,7 +33,7 @@ from veil.tables.encoding import Category, Encoding
 from veil.tables.gathering import check_person, gather, most_rows, require_other_people, with_own_budgets
 from veil.tables.guessing import DIFFERENT, RARE
 from veil.tables.identity import table_identity
-from veil.tables.images import read_image_folder
+from veil.tables.images import read_image_folder, scaling_for
 from veil.tables.looking import LOOKED, Remark, look_at_groups, look_at_merging, look_at_names, look_at_rows
 from veil.tables.mapped import MappedPeople, first_rows, is_large, names_in, table_rows
 from veil.tables.measuring import held_out_problem
@@ -308,7 +306,7 @@ def _open_mapped(request: Request, columns: Columns, by: Opening) -> Opened:
 def _open_images(request: Request, by: Opening) -> Opened:
     """A folder with one folder of images per class: the class is target and group. Rows are normalised one by one."""
     images, labels = read_image_folder(request.data)
-    scaling: Normalisation = "none" if takes_pixels(request.model) else "per-row"
+    scaling = scaling_for(request.model)
     rows, classes = normalise(torch.from_numpy(images), scaling), sorted(set(labels.tolist()))
     by_place = by.split.relation is Relation.REPLACE_ONE
     identities = np.arange(len(rows), dtype=np.uint64) if by_place else image_identities(images, labels.tolist())

@@ -22,6 +22,7 @@ from veil.models import build_model
 from veil.models.applying import apply
 from veil.problem import PublicFacts, Task
 from veil.tables.encoding import Category, Codes, Column, Date, Encoding, HashedCategory, Numeric, Text
+from veil.tables.image_predictor import IMAGES, ImagePredictor, image_predictor_of
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Numeric, Date, Category, HashedCategory, Text, Codes)}
 
@@ -132,7 +133,7 @@ def preprocessing_record(
 
 
 def load_predictor(folder: Path | str) -> Predictor:
-    """Read a run of `veil train` back. A model of the user's own is imported from its module, as in training.
+    """Read a run of `veil train` on a table back. A model of the user's own is imported from its module.
 
     Args:
         folder: The folder of a run on a table.
@@ -143,13 +144,34 @@ def load_predictor(folder: Path | str) -> Predictor:
     Raises:
         InputError: The run is not one on a table, or is not finished.
     """
+    found = load_any_predictor(folder)
+    if isinstance(found, ImagePredictor):
+        raise InputError(f"{folder} holds a model of images, not of a table: use veil.load, or veil predict")
+    return found
+
+
+def load_any_predictor(folder: Path | str) -> Predictor | ImagePredictor:
+    """Read a run of `veil train` back, on a table or on images.
+
+    Args:
+        folder: The folder of a finished run.
+
+    Returns:
+        The model with what turns new rows into numbers.
+
+    Raises:
+        InputError: The run was trained by `veil.fit` on a model of the user's own, or is not finished.
+    """
     folder = Path(folder)
     require(
-        (folder / PREPROCESSING_FILE).exists(), f"{folder} contains no table model: {PREPROCESSING_FILE} is missing"
+        (folder / PREPROCESSING_FILE).exists(),
+        f"{folder} contains no table model: {PREPROCESSING_FILE} is missing. A model that you gave to veil.fit gets "
+        "its weights by veil.load(folder).load_weights(model)",
     )
     try:
         record = json.loads((folder / PREPROCESSING_FILE).read_text(encoding="utf-8"))
-        return predictor_of(record, load_file(folder / WEIGHTS_FILE))
+        weights = load_file(folder / WEIGHTS_FILE)
+        return image_predictor_of(record, weights) if IMAGES in record else predictor_of(record, weights)
     except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
         raise InputError(f"{folder} is not a readable run: {error}") from error
 

@@ -32,6 +32,8 @@ _OTHER = word_set(
 )
 _FEWEST = 50  # distinct values, for a column that is not named like an identifier
 _MOST_ROWS_EACH = 200
+# Of a table with more columns, the values of the first ones are looked at.
+MOST_COLUMNS = 2_000
 _OPAQUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w-]{4,}|[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
@@ -43,7 +45,8 @@ def repeated_people(table: pd.DataFrame, leave_out: Collection[str]) -> list[str
     ['patient_id']
     """
     names = [str(name) for name in table.columns if name not in leave_out]
-    return [name for name in names if people_repeat(table[name], name)]
+    looked = {*names[:MOST_COLUMNS], *(name for name in names if named_like_person(name))}
+    return [name for name in names if name in looked and people_repeat(table[name], name)]
 
 
 def named_like_people(table: pd.DataFrame, leave_out: Collection[str]) -> list[str]:

@@ -19,7 +19,8 @@ from veil.tables.charging import Charge
 from veil.tables.effects import Learned
 from veil.tables.encoding import Encoding
 from veil.tables.identity import held_out_identity, request_identity
-from veil.tables.images import holds_images
+from veil.tables.image_predictor import image_record
+from veil.tables.images import holds_images, scaling_for
 from veil.tables.measuring import ExactFigures, HeldOutFigures, expected_rows
 from veil.tables.opening import Opened, Opening, Say, open_rows
 from veil.tables.predictor import preprocessing_record
@@ -203,8 +204,7 @@ def _train(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: M
     seconds = None if by.say is None else estimated_seconds(job.model, job.problem, plan)
     if by.say is not None and seconds is not None and seconds >= WORTH_SAYING:
         by.say(f"Training takes {duration_in_words(seconds)}.")
-    if opened.encoding is not None:
-        job = replace(job, preprocessing=preprocessing_of(opened.request, plan.facts, opened.encoding))
+    job = replace(job, preprocessing=preprocessing_of(opened.request, plan.facts, opened.encoding))
     return execute(job, plan, by.folder)
 
 
@@ -218,9 +218,12 @@ def _check_scores(opened: Opened) -> None:
     )
 
 
-def preprocessing_of(request: Request, facts: PublicFacts, encoding: Encoding) -> dict[str, Any]:
-    """What turns a new table into predictions, besides the weights."""
-    return preprocessing_record(encoding, facts, request.model, model_options(request, facts, encoding))
+def preprocessing_of(request: Request, facts: PublicFacts, encoding: Encoding | None) -> dict[str, Any]:
+    """What turns a new table, or images where there is no encoding, into predictions, besides the weights."""
+    options = model_options(request, facts, encoding)
+    if encoding is None:
+        return image_record(facts, scaling_for(request.model), request.model, options)
+    return preprocessing_record(encoding, facts, request.model, options)
 
 
 def _job(opened: Opened, by: Opening, callbacks: Sequence[Callback], config: Mapping[str, Any]) -> Job:

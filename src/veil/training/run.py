@@ -235,6 +235,12 @@ class Run:
         return {"method": self.plan.method, **dict(self.config), "settings": settings}
 
 
+OWN_MODEL = (
+    "the run trained a model of your own, and its folder holds weights alone: build the module and call "
+    "veil.load(folder).load_weights(module)"
+)
+
+
 @dataclass(frozen=True)
 class LoadedRun:
     """A run read back from its folder; reading executes no code.
@@ -257,6 +263,15 @@ class LoadedRun:
         from veil.report import render_summary
 
         return render_summary(self.record)
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model; of a run of your own model this is an error that says how to get it."""
+        raise InputError(OWN_MODEL)
+
+    def predict(self, rows: Any) -> Any:
+        """Predictions; of a run of your own model this is an error that says how to get them."""
+        raise InputError(OWN_MODEL)
 
     def load_weights(self, model: nn.Module) -> nn.Module:
         """Put the run's weights into a module of the same shape."""
