@@ -48,7 +48,7 @@ _FINE_BITS = 40
 _COARSE_BITS = 20
 _LIMIT_BITS = 20
 # Normals worked on at once: few enough to stay in the cache. It changes no value.
-_AT_ONCE = 16384
+_AT_ONCE = 32768
 _BLOCK_BYTES = 64
 # Streams of at most this share of a piece are joined with others.
 SHORT = 1 / 8
