@@ -1,13 +1,14 @@
 """Where INO-SGD gains over IDP-SGD: clip × tail × steps on MNIST, the runner of `veil reproduce ino-regimes`.
 
-Three parts, each resumed from what is stored: `tuning` (both methods on validation rows, with seeds of its own), `map`
-(test rows, five seeds) and `long` (one run of each method over as many steps as the paper's).
+Four parts, each resumed from what is stored: `tuning` (both methods on validation rows, with seeds of its own; every
+choice with the first of them, the finalists with all), `best` (the best of either on test rows, with fresh seeds),
+`map` (test rows, five seeds) and `long` (one run of each method over as many steps as the paper's).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from experiments.ino_regimes_page import best, write_page
+from experiments.ino_regimes_page import score, write_page
 from experiments.runner import Asked
 from experiments.runner.findings import Findings, open_findings, read_findings
 from experiments.runner.problems import cut_down, load_pair, taken
@@ -31,22 +32,33 @@ from veil.training.fitting import Job, execute, row_losses
 from veil.training.owner_curves import OwnerCurves, looks
 
 OWNERS = (Owner("0–4", tuple("01234"), 0.1), Owner("5–9", tuple("56789"), 1.0))
-VALIDATION_SEED = 100
+VALIDATION_SEEDS = (100, 101, 102)
+PARTS = ("tuning", "best", "map", "long")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One setting: steps T, clip C, reach η = learning rate × C, and the tail in percent (0 is IDP-SGD)."""
+    """One setting: steps T, clip C, reach η = learning rate × C, the tail in percent (0 is IDP-SGD) and its shape.
+
+    >>> Choice(60, 1.0, 2.0, 90.0).label
+    'steps 60, clip 1, reach 2, tail 90'
+    >>> Choice(60, 1.0, 2.0, 60.0, 4.0, 0.5).label
+    'steps 60, clip 1, reach 2, tail 60, shape 4 0.5'
+    """
 
     steps: int
     clip: float
     reach: float
     tail: float
+    alpha: float = 1.0
+    beta: float = 1.0
 
     @property
     def label(self) -> str:
-        """As a key of the stored runs."""
-        return f"steps {self.steps}, clip {self.clip:g}, reach {self.reach:g}, tail {self.tail:g}"
+        """As a key of the stored runs; a straight tail does not name its shape."""
+        said = f"steps {self.steps}, clip {self.clip:g}, reach {self.reach:g}, tail {self.tail:g}"
+        straight = (self.alpha, self.beta) == (1.0, 1.0)
+        return said if straight else f"{said}, shape {self.alpha:g} {self.beta:g}"
 
 
 @lru_cache(maxsize=1)
@@ -67,7 +79,8 @@ def _plan(choice: Choice, batch: int, facts: PublicFacts) -> Plan:
     settings = Settings.checked(
         seed=0, momentum=0.0, delta=1e-5, steps=choice.steps, batch_size=batch, learning_rate=choice.reach / choice.clip
     )
-    name, tail = ("ino-sgd", {"tail": choice.tail}) if choice.tail else ("idp-sgd", {})
+    shape = {"tail": choice.tail, "alpha": choice.alpha, "beta": choice.beta}
+    name, tail = ("ino-sgd", shape) if choice.tail else ("idp-sgd", {})
     return methods.create(name, {"clip": choice.clip, **tail}).plan(facts, settings)
 
 
@@ -107,46 +120,79 @@ def _rounded(value: Any) -> Any:
     return [_rounded(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _choices(length: Mapping[str, Any], tails: Sequence[float]) -> Iterator[Choice]:
-    for clip in length["clips"]:
-        for reach in length["reaches"]:
-            for tail in (0.0, *tails):
-                yield Choice(length["steps"], clip, reach, tail)
+def tuned_choices(length: Mapping[str, Any], *, ordered: bool) -> list[Choice]:
+    """The grid of one method: clip × reach, and for INO-SGD × tails (percent, α, β); then what `more` has around it."""
+    grid, steps = length["ino" if ordered else "idp"], length["steps"]
+    tails = grid["tails"] if ordered else [[0.0]]
+    crossed = [[clip, reach, *tail] for clip in grid["clips"] for reach in grid["reaches"] for tail in tails]
+    more = [one if ordered else [*one, 0.0] for one in grid.get("more", [])]
+    return [Choice(steps, *numbers) for numbers in (*crossed, *more)]
 
 
 def reproduce(asked: Asked) -> None:
     """Run what is asked for and not stored yet, one length of run after the other, and write the page."""
     torch.set_num_threads(1)
     findings, options = open_findings(asked), dict(asked.options)
-    shared = {key: value for key, value in options.items() if key not in ("lengths", "seeds", "long_steps")}
-    parts = {part: findings.part(part, shared, {})["found"] for part in ("tuning", "map", "long")}
+    not_of_runs = ("lengths", "seeds", "finalists", "long_steps")
+    shared = {key: value for key, value in options.items() if key not in not_of_runs}
+    kept = {part: findings.part(part, shared, {})["found"] for part in PARTS}
+    study = _Study(asked, findings, kept, shared)
     sizes = options.get("rows"), options.get("test_rows")
     for length in options["lengths"]:
         rows, apart = _rows(True, *sizes)
-        for choice in _choices(length, length["tuned"]):
-            _keep(
-                asked, findings, parts["tuning"], choice, VALIDATION_SEED, (rows, apart), shared | {"activity_rows": 0}
-            )
+        bests = [study.tune(length, ordered, (rows, apart), options["finalists"]) for ordered in (False, True)]
         rows, test = _rows(False, *sizes)
-        for seed in range(asked.seeds or length.get("seeds", options["seeds"])):
-            for choice in chosen(parts["tuning"], length):
-                _keep(asked, findings, parts["map"], choice, seed, (rows, test), shared)
+        for seed in range(options["seeds"], 2 * options["seeds"]):
+            for choice in bests:
+                study.keep("best", choice, seed, (rows, test))
+        for seed in range(asked.seeds or options["seeds"]):
+            for choice in mapped_choices(length):
+                study.keep("map", choice, seed, (rows, test))
         if length is options["lengths"][0]:
             for choice in long_choices(options, rows.public):
-                _keep(asked, findings, parts["long"], choice, 0, (rows, test), shared)
+                study.keep("long", choice, 0, (rows, test))
     rewrite(asked.name, asked.folder)
 
 
-def chosen(tuning: Mapping[str, Any], length: Mapping[str, Any]) -> list[Choice]:
-    """The settings on test rows: clip × tail at one reach, and the best of either method on validation rows."""
-    found = [
-        Choice(length["steps"], clip, length["reach"], tail)
-        for clip in length["clips"]
-        for tail in (0.0, *length["tails"])
-    ]
-    tuned = list(_choices(length, length["tuned"]))
-    bests = [best(tuning, [choice for choice in tuned if bool(choice.tail) is ordered]) for ordered in (False, True)]
-    return list(dict.fromkeys([*found, *bests]))
+def mapped_choices(length: Mapping[str, Any]) -> list[Choice]:
+    """The settings of the map: clip × tail at one reach."""
+    tails = [[0.0], *length["tails"]]
+    return [Choice(length["steps"], clip, length["reach"], *tail) for clip in length["clips"] for tail in tails]
+
+
+@dataclass(frozen=True)
+class _Study:
+    """What was asked for, and what is stored of it by part."""
+
+    asked: Asked
+    findings: Findings
+    kept: Mapping[str, dict[str, Any]]
+    options: Mapping[str, Any]
+
+    def tune(self, length: Mapping[str, Any], ordered: bool, rows: tuple[Problem, Problem], finalists: int) -> Choice:
+        """The best choice of a method: all with one validation seed, then the best few with all validation seeds."""
+        grid, tuning = tuned_choices(length, ordered=ordered), self.kept["tuning"]
+        for choice in grid:
+            self.keep("tuning", choice, VALIDATION_SEEDS[0], rows)
+
+        def first(choice: Choice) -> float:
+            return score({"first": tuning[choice.label][str(VALIDATION_SEEDS[0])]})
+
+        few = sorted(grid, key=first, reverse=True)[:finalists]
+        for choice in few:
+            for seed in VALIDATION_SEEDS[1:]:
+                self.keep("tuning", choice, seed, rows)
+        return max(few, key=lambda choice: score(tuning[choice.label]))
+
+    def keep(self, part: str, choice: Choice, seed: int, rows: tuple[Problem, Problem]) -> None:
+        """Run one choice with one seed unless it is stored, and store it; tuning does not look at the tail."""
+        by_seed = self.kept[part].setdefault(choice.label, {})
+        if str(seed) in by_seed:
+            return
+        options = self.options if part in ("map", "long") else {**self.options, "activity_rows": 0}
+        by_seed[str(seed)] = found = run_one(choice, seed, *rows, options)
+        self.findings.keep(self.asked)
+        print(f"{part}: {choice.label}, seed {seed}: {found['end']} ({found['seconds']} s)", flush=True)
 
 
 def long_choices(options: Mapping[str, Any], facts: PublicFacts) -> list[Choice]:
@@ -163,25 +209,8 @@ def long_choices(options: Mapping[str, Any], facts: PublicFacts) -> list[Choice]
 
     long = replace(own, steps=options["long_steps"])
     reach = float(f"{own.reach * spread(own) / spread(long):.2g}")
-    return [replace(long, reach=reach, tail=tail) for tail in (0.0, max(length["tails"]))]
-
-
-def _keep(
-    asked: Asked,
-    findings: Findings,
-    found: dict[str, Any],
-    choice: Choice,
-    seed: int,
-    rows: tuple[Problem, Problem],
-    options: Mapping[str, Any],
-) -> None:
-    """Run one choice with one seed unless it is stored, and store it."""
-    by_seed = found.setdefault(choice.label, {})
-    if str(seed) in by_seed:
-        return
-    by_seed[str(seed)] = run_one(choice, seed, *rows, options)
-    findings.keep(asked)
-    print(f"{choice.label}, seed {seed}: {by_seed[str(seed)]['end']} ({by_seed[str(seed)]['seconds']} s)", flush=True)
+    longest = max(tail for tail, *shape in length["tails"] if tuple(shape) in ((), (1.0, 1.0)))
+    return [replace(long, reach=reach, tail=tail) for tail in (0.0, longest)]
 
 
 def rewrite(name: str, folder: Path) -> None:

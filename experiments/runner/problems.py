@@ -40,6 +40,7 @@ from veil.datasets import (
     load_surnames,
     load_unbalanced_mnist,
 )
+from veil.datasets.owner_scenarios import disjoint, even_owners, flipped, one_row_each, overlapping, uniform_spread
 from veil.datasets.split import set_apart, shuffled
 from veil.errors import InputError, require
 from veil.problem import Problem
@@ -141,19 +142,55 @@ def mnist(seed: int, **options: Any) -> Pair:
     return _pair(load_mnist(**options))
 
 
-def cifar10(seed: int, features: bool = False, first: int | None = None, **options: Any) -> Pair:
-    """CIFAR-10, one group per class; `owners = "class"`: every class has its budget; `features` of a public network."""
-    if features:
-        split = load_cifar10(normalisation="none", **options)
-        if first is not None:
-            return fresh_features(Split(cut_down(split.train, first), cut_down(split.test, first)))
-        return features_of(split)
-    return _pair(load_cifar10(**options))
+def cifar10(
+    seed: int, features: bool = False, first: int | None = None, validation: bool = False, **options: Any
+) -> Pair:
+    """CIFAR-10, one group per class; `owners = "class"`: every class has its budget; `features` of a public network.
+
+    With `validation` a fifth of the training rows is set apart, the same for every seed; no test row is looked at.
+    """
+    train, test = _cifar10(features, first, options)
+    if not validation:
+        return train, test
+    stays, away = set_apart(len(train), 0.2, 0, "reproduction/validation")
+    return taken(train, stays), taken(train, away)
 
 
-def cifar10_dealt(seed: int, **options: Any) -> Pair:
-    """CIFAR-10 with ten owners of fixed budgets, to whom the seed deals one class each."""
-    return _pair(load_cifar10(owners="dealt", seed=seed, **options))
+def cifar10_dealt(seed: int, features: bool = False, first: int | None = None, **options: Any) -> Pair:
+    """CIFAR-10 with ten owners of fixed budgets, to whom the seed deals one class each; `features` as in `cifar10`."""
+    return _cifar10(features, first, {**options, "owners": "dealt", "seed": seed})
+
+
+def _cifar10(features: bool, first: int | None, options: Mapping[str, Any]) -> Pair:
+    """Pixels, or features; with `first`, of so many rows, computed anew."""
+    if not features:
+        return _pair(load_cifar10(**options))
+    split = load_cifar10(**{**options, "normalisation": "none"})
+    if first is not None:
+        return fresh_features(Split(cut_down(split.train, first), cut_down(split.test, first)))
+    return features_of(split)
+
+
+OVERLAP, FLIPPED, SPREAD = 0.3, 0.1, 0.25
+
+
+def cifar10_scenario(seed: int, scenario: str, first: int | None = None) -> Pair:
+    """Features of CIFAR-10 with ε from 0.5 to 5 by class, in a scenario that the seed draws.
+
+    `disjoint`: every class has an owner. `overlapping`: 30 % of every owner's rows go to the others. `one row each`:
+    every row is an owner, with a budget within 0.25 of its class's. `flipped labels`: a tenth of the training labels
+    are of another class.
+    """
+    train, test = _cifar10(True, first, {})
+    owners = even_owners(train, 0.5, 5.0)
+    made: dict[str, Callable[[], Problem]] = {
+        "disjoint": lambda: disjoint(train, owners),
+        "overlapping": lambda: overlapping(train, owners, OVERLAP, seed),
+        "one row each": lambda: one_row_each(train, owners, uniform_spread(SPREAD), seed),
+        "flipped labels": lambda: flipped(disjoint(train, owners), FLIPPED, seed),
+    }
+    require(scenario in made, f'scenario is "{scenario}": it must be one of {", ".join(made)}')
+    return made[scenario](), test
 
 
 def cifar10_unbalanced(
@@ -244,6 +281,7 @@ PROBLEMS: dict[str, Source] = {
     "mnist": Source(mnist, by_seed=False, dataset="mnist"),
     "cifar10": Source(cifar10, by_seed=False, dataset="cifar10"),
     "cifar10-dealt": Source(cifar10_dealt, by_seed=True, dataset="cifar10"),
+    "cifar10-scenario": Source(cifar10_scenario, by_seed=True, dataset="cifar10"),
     "cifar10-unbalanced": Source(cifar10_unbalanced, by_seed=True, dataset="cifar10"),
     "cifar10-spurious": Source(cifar10_spurious, by_seed=True, dataset="cifar10"),
     "ctg": Source(ctg, by_seed=True, dataset="ctg"),

@@ -144,7 +144,8 @@ def _sentences(now: BudgetPlan, lowered: BudgetPlan, equal: BudgetPlan, lower: f
         "(ino-pareto) that was best for it and overall, and cost the other owner 16 points."
     )
     found.append(
-        "Before ino-sgd, try a larger clip with a learning rate that is smaller by as much: on MNIST (ino-regimes) it "
-        "helps the most private owner more than ino-sgd does at a small clip, and it costs no privacy."
+        "Before ino-sgd, try a larger clip with a learning rate that is smaller by as much, which costs no privacy: on "
+        "MNIST (ino-regimes) clip 1 instead of 0.02 took the most private owner from 13.4 to 37.2 %, ino-sgd at clip "
+        "0.02 took it to 30.2 %, and with the clip tuned for both, ino-sgd was not clearly ahead."
     )
     return tuple(found)
