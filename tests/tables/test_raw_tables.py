@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from tests.handover.exported import run_elsewhere
 from tests.program import Program
 from tests.tables.raw_table_cases import RAW, clinic, survey
+from veil.errors import InputError
 from veil.handover.loaded import LoadedTableRun, load
 from veil.models.tables import additive
 from veil.problem import Cell, PublicFacts
@@ -191,6 +193,8 @@ def test_of_a_hundred_thousand_columns_a_bounded_number_is_looked_at(monkeypatch
     *_, layer = additive(facts, [1] * 20_000, list(range(20_000)), 3).children()
     assert isinstance(layer, nn.Linear)
     assert layer.in_features == 1024, "rows of very many numbers are projected onto fewer"
+    with pytest.raises(InputError, match=r"400,000 features with their knots, and additive takes at most 250,000"):
+        additive(replace(facts, input_shape=(many,)), [1] * many, list(range(many)), 3)
 
 
 def test_columns_the_certificate_does_not_own_up_to_are_noticed(tmp_path: Path, veil: Program) -> None:

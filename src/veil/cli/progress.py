@@ -56,7 +56,8 @@ class ProgressBar(Callback):
             self._bar.start()
         self._task = self._bar.add_task(plan.method, total=plan.steps, budget="", figures="")
         self._trained = time.monotonic()
-        self._say(f"training: {plan.method}, {plan.steps:,} steps")
+        self._doing = f"training: {plan.method}, {plan.steps:,} steps"
+        self._say(self._doing)
 
     def on_step(self, report: StepReport) -> None:
         """Move on; ε spent is a reading of the ledger."""

@@ -17,6 +17,8 @@ from veil.problem import PublicFacts
 
 # Second moments take the square of these.
 MOST_NUMBERS, MOST_MAPS = 1024, 512
+# A projection of more features takes more than a gigabyte.
+MOST_FEATURES = 250_000
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
@@ -87,6 +89,12 @@ def additive(
         return nn.Sequential(ImageFeatures(), Projection(features, MOST_MAPS), head)
     inputs = prod(facts.input_shape)
     widths = [1] * inputs if blocks is None else list(blocks)
+    features = inputs + knots * len(numbers)
+    require(
+        features <= MOST_FEATURES,
+        f"the columns give {features:,} features with their knots, and additive takes at most {MOST_FEATURES:,}: leave "
+        "out columns, or train a network with --model mlp",
+    )
     curves = Knots(numbers, knots)
     crosses = Crosses(_places(widths, curves), crossed, tuple(first))
     wide = inputs + curves.added + crosses.added

@@ -456,6 +456,9 @@ def _looked(by: Opening, request: Request, columns: Columns, tables: Tables, enc
     found = look_at_names(table, columns, request.ignore)
     if encoding.from_rows:
         asked = request.task is not None or stated_bounds(request, columns) is not None
+        # A "telephone" of two values says whether there is one.
+        two = {c.name for c in encoding.columns if isinstance(c, Category) and len(c.values) <= 2}
+        found = [remark for remark in found if remark.kind != "name or address" or not two.issuperset(remark.columns)]
         seen = look_at_rows(table, columns, encoding, request.ignore)
         found += [remark for remark in seen if not asked or remark.kind != "numeric target"]
     tested = None if public is None else group_names(public, columns)[0]
