@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -222,10 +223,36 @@ def test_the_whole_comparison_is_charged_before_its_first_run_and_once(
     assert veil(*words, "--methods", "dp-sgd,auto,group-gd", "--seeds", "2", *charged)[0] == 0
     assert store.balances("visits")[0].left_epsilon == pytest.approx(0.5, abs=0.01)
     assert [entry.state for entry in store.history("visits")] == ["finished"] * 2
-    code, _, error = veil(*words, "--methods", "dp-sgd,auto,auto-s", "--seeds", "2", *charged)
+    code, _, error = veil(*words, "--methods", "dp-sgd,auto,group-gd,auto-s", "--seeds", "2", *charged)
     assert code == 2
     assert "visits" in error
     assert not (tmp_path / "out" / "auto-s-eps2-seed1").exists()
+
+
+def test_a_comparison_that_was_refused_pays_for_no_smaller_one(
+    words: tuple[str, ...], tmp_path: Path, veil: Program
+) -> None:
+    store, charged = store_of(tmp_path, 5.0)
+    assert veil(*words, "--methods", "auto", "--seeds", "3", *charged)[0] == 2  # three runs of ε = 2
+    assert store.balances("visits")[0].left_epsilon == 5.0
+    assert veil(*words, "--methods", "auto", "--seeds", "2", *charged)[0] == 0
+    assert store.balances("visits")[0].left_epsilon == pytest.approx(1.0, abs=0.01)
+    # A part of what was charged would leave the rest of the charge to be given back.
+    code, _, error = veil(*words, "--methods", "auto", "--seeds", "1", *charged)
+    assert code == 2
+    assert "ask for these too" in error
+
+
+def test_a_run_that_was_paid_for_and_deleted_is_not_made_again_for_free(
+    words: tuple[str, ...], tmp_path: Path, veil: Program
+) -> None:
+    _, charged = store_of(tmp_path, 5.0)
+    assert veil(*words, "--methods", "auto", "--seeds", "2", *charged)[0] == 0
+    shutil.rmtree(tmp_path / "out" / "auto-eps2-seed2")
+    code, _, error = veil(*words, "--methods", "auto", "--seeds", "2", *charged)
+    assert code == 2
+    assert "auto-eps2-seed2 was begun and is not in" in error
+    assert not (tmp_path / "out" / "auto-eps2-seed2").exists()
 
 
 def test_a_method_without_privacy_is_in_no_budget(words: tuple[str, ...], tmp_path: Path, veil: Program) -> None:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # a store is loaded where a comparison is charged, and few ar
     from veil.budget_store import RunReservation
 
 UNLIMITED = "{} is not private: no ε limits what all runs together tell about a row."
-# Folders of the charges of a comparison, and what each of them pays for.
-CHARGE, PAID = "charge-", "runs.json"
+# Folders of the charges of a comparison, what each of them pays for, and marks of the runs that were begun.
+CHARGE, PAID, BEGUN = "charge-", "runs.json", "begun"
 
 
 def compare_held_out(
@@ -55,7 +55,7 @@ def compare_held_out(
     for charge in charges:
         if charge.state == "reserved":
             charge.begin()
-    run = partial(_run, requests=asked, out=out, public=request.public_seeds)
+    run = partial(_run, requests=asked, out=out, public=request.public_seeds, charged=bool(charges))
     found = all_trials(trials, run, out, workers, finished)
     found = replace(found, together=together(out, each_row=request.person_rows == "each"))
     found.write(out)
@@ -79,13 +79,18 @@ def _request(request: CompareRequest, trial: Trial, options: Mapping[str, Any]) 
     return request.of_table(method=name, model=model, option=dict(options), settings=settings, show_private=shown)
 
 
-def _run(trial: Trial, requests: Mapping[str, Request], out: Path, public: bool) -> str:
+def _run(trial: Trial, requests: Mapping[str, Request], out: Path, public: bool, charged: bool) -> str:
     """One run into its folder, unless it is there already; returns the error message, "" if there is none."""
     target, request = out / trial.label, requests[trial.label]
     if finished_in(target):
         return ""
     torch.set_num_threads(1)
+    mark = out / BEGUN / trial.label
     try:
+        if charged:  # the folder first: a mark without one says that somebody took it away
+            target.mkdir(parents=True, exist_ok=True)
+            mark.parent.mkdir(exist_ok=True)
+            mark.touch()
         part = PartOf(trial.seed, (OTHER_RUNS, SEEDS_PUBLIC) if public else (OTHER_RUNS,))
         train_table(request, out=target, resume=under_way(target), part=part)
     except Exception as error:  # whatever it is, it is this run's: it is told at the end, and the others go on
@@ -171,16 +176,26 @@ def _charged(
     folders = sorted(out.glob(f"{CHARGE}*/{PAID}"))
     paid = [json.loads(path.read_text(encoding="utf-8")) for path in folders]
     covered = {label for labels in paid for label in labels}
+    more = [label for label in covered if label not in known]
+    require(
+        not more,
+        f"{out} is charged for further runs ({', '.join(sorted(more)[:3])}): ask for these too, or choose another "
+        "folder with --out",
+    )
+    gone = [label for label in known if (out / BEGUN / label).exists() and not (out / label).exists()]
+    require(
+        not gone,
+        f"the run {gone[0] if gone else ''} was begun and is not in {out} any more: what it released is paid for once, "
+        "so choose another folder with --out",
+    )
     new = [label for label in known if label not in covered]
     plans = {label: _plan(known[label], asked) for label in known}  # all errors come before any charge
     places = [path.parent for path in folders] + ([out / f"{CHARGE}{len(folders) + 1}"] if new else [])
     for place, labels in zip(places, [*paid, *([new] if new else [])], strict=True):
-        missing = [label for label in labels if label not in known]
-        if missing:  # paid for by an earlier call that asked for more
-            continue
         place.mkdir(parents=True, exist_ok=True)
-        write_whole(place / PAID, json.dumps(labels).encode(), FOR_ALL)
         found.append(_Charging(request, asked[labels[0]], place).reserve([plans[label] for label in labels]))
+        # Only what is reserved is paid for: a refused charge leaves no word that it was.
+        write_whole(place / PAID, json.dumps(labels).encode(), FOR_ALL)
     return found
 
 
