@@ -61,7 +61,7 @@ def test_the_trainer_makes_the_run_of_fit_by_its_own_schedule(tmp_path: Path, pa
     count, model = Count(), network()
     trainer = PrivateTrainer(model, args, PROBLEM, loss=F.cross_entropy, callbacks=[count], **PRIVACY)
     run = trainer.train_privately()
-    wanted = fitted(method="dp-sgd", steps=4, batch_size=12, learning_rate=0.3, momentum=0.0, schedule="linear")
+    wanted = fitted(steps=4, batch_size=12, learning_rate=0.3, momentum=0.0, schedule="linear")
     assert_same(model, wanted)
     assert count.steps == 4
     assert run.certificate.epsilon == pytest.approx(2.0, abs=0.02)
@@ -92,14 +92,14 @@ def test_lightning_makes_the_run_of_fit_by_an_optimizer_of_ones_own_and_its_hook
 
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    private = Watched(model, PROBLEM, optimizer, method="dp-sgd", steps=4, batch_size=12, **PRIVACY)
+    private = Watched(model, PROBLEM, optimizer, steps=4, batch_size=12, **PRIVACY)
     named = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", num_sanity_val_steps=0, **dict.fromkeys(named, False))
     trainer.fit(private, val_dataloaders=DataLoader(TensorDataset(X, Y), batch_size=60))
     run = private.finish()
     assert (private.batches, private.validated) == (4, 1)
     assert run.stopped is None
-    assert_same(model, fitted(method="dp-sgd", steps=4, batch_size=12, learning_rate=0.3, momentum=0.0))
+    assert_same(model, fitted(steps=4, batch_size=12, learning_rate=0.3, momentum=0.0))
 
 
 def test_lightning_gets_a_network_and_whole_batches() -> None:

@@ -185,6 +185,17 @@ def reserve_together(
 
     Raises:
         BudgetExceeded: A limit would be overrun; nothing is charged.
+
+    >>> import tempfile, veil
+    >>> from veil.budget_store import DataSet
+    >>> problem = veil.Problem.from_arrays([[0.0], [1.0]] * 50, [0, 1] * 50)
+    >>> plan = veil.plan(problem, "dp-sgd", epsilon=0.5, steps=4, batch_size=10)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     store = BudgetStore.create(place + "/budget.sqlite")
+    ...     store.add_dataset(DataSet("visits"), epsilon=3.0, delta=0.1)
+    ...     charge = reserve_together([plan, plan], store, "visits", "two runs")
+    ...     print(charge.state, round(store.balances("visits")[0].left_epsilon, 1))
+    reserved 2.0
     """
     place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
     terms = place.dataset(dataset)

@@ -28,6 +28,9 @@ class Head:
     Args:
         classes: The possible answers in the order of the scores; None for a number.
         weight: What its loss counts in the sum, above 0.
+
+    >>> Head(("no", "yes")).classes, Head(weight=0.5).classes
+    (('no', 'yes'), None)
     """
 
     classes: tuple[Any, ...] | None = None
