@@ -421,6 +421,8 @@ def test_a_network_and_a_setting_of_a_loop_are_taken_as_they_are(recwarn: pytest
     model = FairPrivateClassifier(model="mlp", epochs=1, random_state=1).fit(X, y, sensitive_features=groups)
     assert (model.method_, model.certificate_.method) == ("asc", "asc")
     assert FairPrivateClassifier(model="mlp", epochs=1, random_state=1).fit(X, y).certificate_.method == "dp-sgd"
+    alike = FairPrivateClassifier(model="mlp", epochs=1, random_state=1).fit(X, y, sensitive_features=["all"] * len(y))
+    assert alike.certificate_.method == "dp-sgd", "one group is none to be fair to"
     with pytest.raises(InputError, match="auto is not trained in steps that you set: omit epochs and batch_size"):
         FairPrivateClassifier(method="auto", epochs=1, batch_size=9).fit(X, y, sensitive_features=groups)
 

@@ -18,14 +18,17 @@ from torch.utils.data import Dataset, TensorDataset
 
 import veil
 from veil.errors import InputError
+from veil.foundation.nested import tensors
 from veil.foundation.randomness import Seed
-from veil.foundation.row_draws import begin_step, end_steps
+from veil.foundation.row_draws import begin_step, end_steps, fingerprints
 from veil.gradients import GradientEngine, GradientError
 from veil.plans.plan import OWN_DRAWS
 from veil.problem import Problem
+from veil.problem.rows import Collate, sequence_paths
 from veil.training import Augmented
 from veil.training.callbacks import Callback
 from veil.training.losses import Compared, as_row_losses
+from veil.training.run_folder import LEDGER
 
 ROWS = 48
 GENERATOR = torch.Generator().manual_seed(0)
@@ -221,6 +224,133 @@ def test_a_data_set_with_a_generator_of_its_own_is_named_on_the_certificate(tran
     rows = Problem.from_dataset(Drawing(transform))
     run = veil.fit(small(), rows, loss=F.cross_entropy, **SETTINGS)
     assert (OWN_DRAWS in run.certificate.not_covered) == isinstance(transform, Hidden)
+
+
+def test_a_run_over_a_data_set_with_a_generator_of_its_own_is_not_resumed(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "loss": F.cross_entropy, "checkpoint_every": 1, "out": tmp_path / "run"}
+    with pytest.raises(RuntimeError, match="cut short"):
+        veil.fit(small(), Problem.from_dataset(Drawing(Hidden())), callbacks=[Stop()], **settings)
+    before = (tmp_path / "run" / LEDGER).read_bytes()
+    with pytest.raises(InputError, match="the same noise on other values"):
+        veil.fit(small(), Problem.from_dataset(Drawing(Hidden())), resume=True, **settings)
+    assert (tmp_path / "run" / LEDGER).read_bytes() == before
+
+
+class Subclass(TensorDataset):
+    def __getitem__(self, row: int) -> tuple[Tensor, ...]:
+        images, target = super().__getitem__(row)
+        return of_all(images), target
+
+
+class Lazy(dict[str, Any]):
+    """An item that makes its values up when it is asked."""
+
+    def __getitem__(self, key: str) -> Any:
+        found = super().__getitem__(key)
+        return of_all(found) if key == "input" else found
+
+
+def drawn_together(items: list[Any]) -> Tensor:
+    return of_all(torch.stack(items))
+
+
+PAIRS = list(zip(PROBLEM.inputs, PROBLEM.targets.tolist(), strict=True))
+RANDOM_SOURCES: dict[str, Callable[[], Problem]] = {
+    "function of a pair": lambda: Problem.from_dataset(PAIRS, inputs=lambda item: of_all(item[0])),
+    "subclass of TensorDataset": lambda: Problem.from_dataset(Subclass(PROBLEM.inputs, PROBLEM.targets)),
+    "items that draw": lambda: Problem.from_dataset([Lazy(input=image, label=label) for image, label in PAIRS]),
+    "collate": lambda: Problem.from_dataset(PAIRS, collate=drawn_together),
+}
+
+
+@pytest.mark.parametrize("source", RANDOM_SOURCES.values(), ids=RANDOM_SOURCES)
+def test_whatever_draws_for_a_batch_draws_the_same_when_its_step_is_repeated(source: Callable[[], Problem]) -> None:
+    rows, found = source(), []
+    for step in (4, 4, 5):
+        begin_step(Seed.from_int(3), step)
+        found.append(next(tensors(rows.batch(np.arange(8))[0])))
+        of_all(torch.zeros(1))  # the generators go on in between
+    end_steps()
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+class Mean(nn.Module):
+    """The scores of a mean over real places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, inputs: tuple[Tensor, Tensor]) -> Tensor:
+        places, real = inputs
+        return self.layer((places * real[..., None]).sum(1) / real.sum(1, keepdim=True))
+
+
+def by_length(inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Looks at the padded length, rarely."""
+    return (inputs[0] * inputs[0].shape[1], inputs[1]) if random.random() < 0.25 else inputs
+
+
+def cut(inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Leaves the last place out."""
+    return inputs[0][:, :-1], inputs[1][:, :-1]
+
+
+@pytest.mark.parametrize("transform", [by_length, cut])
+@pytest.mark.parametrize("pad", [True, 70])
+def test_a_transform_cannot_see_how_far_its_batch_is_padded(transform: Any, pad: bool | int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    items = [(torch.randn(length, 3, generator=generator), int(length < 9)) for length in [4] * 60 + [60]]
+    problem = Problem.from_dataset(items, pad=pad)
+    torch.manual_seed(0)
+    engine = GradientEngine(model := Mean(), as_row_losses(Augmented(F.cross_entropy, transform), model, problem))
+
+    def total(rows: int) -> Tensor:
+        begin_step(Seed.from_int(9), 0)
+        found = engine.weighted_sum(problem.batch(np.arange(rows)), lambda part: (1 / part.norms).clamp(max=1)).sums[0]
+        end_steps()
+        return torch.cat([values.flatten() for values in found.values()])
+
+    assert float((total(61) - total(60)).norm()) <= 1 + 1e-4
+
+
+def test_a_row_alone_has_its_own_length_in_every_structure() -> None:
+    ids = [torch.tensor([5, 0]), torch.tensor([1, 2, 3, 4]), torch.tensor([0])]
+    seconds = [torch.ones(len(row), 2) for row in ids]
+    for items in (
+        ids,
+        list(zip(ids, seconds, strict=True)),
+        [{"ids": row, "more": more} for row, more in zip(ids, seconds, strict=True)],
+        [{"ids": row, "attention_mask": torch.ones_like(row)} for row in ids],
+    ):
+        collate = Collate(sequence_paths(items[0]))
+        batch = collate(items)
+        alone = collate.alone(batch)
+        for row, item in zip(alone, items, strict=True):
+            for found, wanted in zip(tensors(row), tensors(collate([item])), strict=True):
+                assert torch.equal(found, wanted)
+        assert all(map(torch.equal, tensors(collate.together(alone, batch)), tensors(batch)))
+
+
+def test_a_transform_that_moves_padded_parts_is_refused_before_anything_is_read() -> None:
+    items = [(torch.ones(length, 3), length % 2) for length in (2, 5, 3, 4) * 5]
+    with pytest.raises(InputError, match="so that they can be padded again"):
+        veil.fit(
+            Mean(),
+            Problem.from_dataset(items, pad=True),
+            loss=Augmented(F.cross_entropy, lambda row: row[0]),
+            **SETTINGS,
+        )
+
+
+def test_no_rows_have_no_views() -> None:
+    empty = torch.zeros(0, 1, 6, 6)
+    assert fingerprints(empty) == []
+    found = Augmented(lambda model, batch: batch[0].flatten(1).sum(1), of_all, views=2)(
+        small(), (empty, empty[:, 0, 0, 0])
+    )
+    assert found.shape == (0,)
 
 
 def test_a_model_or_a_transform_with_a_generator_of_its_own_is_refused() -> None:

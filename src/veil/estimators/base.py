@@ -208,11 +208,11 @@ class FairPrivate(BaseEstimator):  # type: ignore[misc]
     ) -> Run:
         """Set rows apart, encode, train and measure. Of people, one row each decides what is set apart."""
         groups, owners, people = besides
-        model = self._choose(groups is not None)
+        crossed = attributes(groups, table, "sensitive_features", self.missing_group)
+        model = self._choose(any(len(pd.unique(labels)) > 1 for labels in (crossed or {}).values()))
         if groups is None:
             warn_of_no_groups()
         require(weights.of_row is None or people is None, "sample weights are for rows: omit people or weights")
-        crossed = attributes(groups, table, "sensitive_features", self.missing_group)
         owned = None if owners is None else labels_of_rows(owners, len(table), "owners")
         told = {"target": targets, **{f"group {k}": v for k, v in (crossed or {}).items()}, "owner": owned}
         told["weight"] = weights.given

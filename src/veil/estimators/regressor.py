@@ -36,7 +36,7 @@ class FairPrivateRegressor(RegressorMixin, FairPrivate):  # type: ignore[misc]
         epsilon: Privacy budget ε, above 0 (1.0 by default).
         delta: δ. By default 1 / (2 × training rows).
         method: Name of a method; `veil methods` lists them. By default `auto`; with another model or a setting of a
-            loop (`epochs`, `batch_size`, `learning_rate`) it is `asc`, or `dp-sgd` without groups. `method_` has it.
+            loop (`epochs`, `batch_size`, `learning_rate`) it is `asc`, or `dp-sgd` with one group. `method_` has it.
         preset: Preset of method and model, such as "best"; omit both then.
         method_options: Options of the method by name.
         model: Name of a built-in model. By default the one that suits the method.

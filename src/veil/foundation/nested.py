@@ -41,6 +41,15 @@ def mapped(nested: Nested, function: Callable[[Tensor], Any]) -> Nested:
     return nested
 
 
+def row_of(nested: Nested, row: int) -> Nested:
+    """One row, as a batch of one.
+
+    >>> row_of({"x": torch.tensor([[1], [2]])}, 1)
+    {'x': tensor([[2]])}
+    """
+    return mapped(nested, lambda part: part[row : row + 1])
+
+
 def joined(parts: Sequence[Nested]) -> Nested:
     """Nested tensors of the same structure as one, along the first dimension.
 

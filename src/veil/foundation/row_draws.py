@@ -7,6 +7,7 @@ A generator that a transform keeps for itself is out of reach; `repeats` finds o
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from veil.foundation.randomness import Seed, mixed
 Begin: TypeAlias = Callable[[int, int], None]
 """Starts the random numbers of a view (second) of a row (first)."""
 
+# In the place of a row: what is drawn for a batch as a whole, the same for all batches of a step.
+BATCH = -1
 # The step under way; outside of a run each row has the same draws every time.
 _STEP: ContextVar[bytes] = ContextVar("veil_step", default=b"")
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -95,7 +98,7 @@ def fingerprints(batch: Nested) -> list[int]:
     """
     total: Tensor | None = None
     for place, part in enumerate(tensors(batch)):
-        values = part.detach().reshape(len(part), -1)
+        values = part.detach().reshape(len(part), math.prod(part.shape[1:]))
         if values.is_complex():
             values = torch.view_as_real(values).flatten(1)
         if values.is_floating_point():

@@ -77,6 +77,10 @@ OWN_DRAWS = (
     "Whether the random transforms of the data set keep rows separate: they draw from a generator of their own, which "
     "cannot be started again for each row and step. Use those of torch, np.random or random."
 )
+OWN_DRAWS_AGAIN = (
+    "Cannot resume: the transforms of the data set draw from a generator of their own, so repeated steps would put the "
+    "same noise on other values. Start a new run, with transforms that draw from torch, np.random or random."
+)
 OWN_LOOP = (
     "Whether the losses of the session's own loop keep rows separate: its torch calls outside the model were "
     "repeated with other rows; numbers taken out of torch (.item(), numpy) and anything kept from step to step were "

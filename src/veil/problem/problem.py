@@ -469,6 +469,12 @@ class Problem:
         return isinstance(self.source, ItemRows) and not isinstance(self.source.collate, Collate)
 
     @property
+    def padding(self) -> Collate | None:
+        """What pads batches as far as their longest row; None where the rows of all batches are alike long."""
+        collate = self.source.collate if isinstance(self.source, ItemRows) else None
+        return collate if isinstance(collate, Collate) and collate.padded and collate.pad_to is None else None
+
+    @property
     def own_draws(self) -> bool:
         """Whether reading a row takes random numbers from a generator that Veil cannot seed."""
         return isinstance(self.source, ItemRows) and self.source.own_draws

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,8 +19,8 @@ from torch import Generator, Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from veil.errors import InputError, require
-from veil.foundation.nested import Nested, mapped, tensors
-from veil.foundation.row_draws import drawn_by_row
+from veil.foundation.nested import Nested, joined, mapped, row_of, tensors
+from veil.foundation.row_draws import BATCH, drawn_by_row
 
 # The key under which a dict of padded sequences says which of their places are real.
 MASK = "attention_mask"
@@ -27,6 +28,8 @@ MASK = "attention_mask"
 IGNORED = -100
 # Whole numbers that layers of torch do not take.
 UNUSUAL = (torch.uint16, torch.uint32, torch.uint64, torch.int16)
+# Kinds of values that are as they are whenever they are read.
+_VALUES = frozenset({Tensor, np.ndarray, np.memmap, int, float, bool, str, bytes, type(None)})
 # Lengths of synthetic sequences, so that some are padded and some are not.
 _MADE_UP_LENGTHS = (4, 7, 5, 7, 6)
 
@@ -82,8 +85,8 @@ class ItemRows:
     """Rows that are asked for one by one (a list, a torch Dataset) and put together into a batch by `collate`.
 
     `of_item` is what the model is given of an item; `example` is a batch that shows the shapes. Random
-    generators start again for each item (`foundation.row_draws`); `own_draws` says that making one takes random numbers
-    from elsewhere.
+    generators start again for each item, and once more for a `collate` of the user's (`foundation.row_draws`);
+    `own_draws` says that making one takes random numbers from elsewhere.
     """
 
     items: Any
@@ -96,15 +99,24 @@ class ItemRows:
         """Some rows, put together."""
         if len(rows) == 0:
             return mapped(self.example, lambda part: part[:0])
-        # A function of the user's may draw random numbers whatever the items are.
-        if draws_nothing(self.items) and str(getattr(self.of_item, "__module__", "")).startswith("veil."):
-            return self.collate([self.of_item(item) for item in fetched(self.items, rows)])
+        if isinstance(self.collate, Collate) and self._picks() and draws_nothing(self.items):
+            items = fetched(self.items, rows)
+            if all(map(_is_plain, items)):
+                return self.collate([self.of_item(item) for item in items])
         found = []
         with drawn_by_row() as begin:
             for place, row in enumerate(rows.tolist()):
                 begin(row, 0)
-                found.append(self.of_item(fetched(self.items, rows[place : place + 1])[0]))
-        return self.collate(found)
+                item = self.of_item(fetched(self.items, rows[place : place + 1])[0])
+                # Reading the numbers of an object may draw too.
+                found.append(numbers(item) if isinstance(self.collate, Collate) else item)
+            begin(BATCH, 0)
+            return self.collate(found)
+
+    def _picks(self) -> bool:
+        """Whether parts of an item are picked by Veil: a function of the user's may draw whatever the items are."""
+        kind = type(self.of_item)
+        return (self.of_item.__module__ if kind is FunctionType else kind.__module__).startswith("veil.problem.")
 
     def only(self, rows: NDArray[np.int64]) -> ItemRows:
         """Some of the rows, which are asked for later as before."""
@@ -145,18 +157,29 @@ class ItemRows:
 
 
 def draws_nothing(items: Any) -> bool:
-    """Whether items are known to be as they are, so that they may be asked for together.
+    """Whether items are known to be as they are, so that they may be asked for together; a subclass may do anything.
 
     >>> draws_nothing([1, 2]), draws_nothing(Subset(TensorDataset(torch.zeros(2)), [1]))
     (True, True)
     """
-    if isinstance(items, Subset):
+    if type(items) is Subset:
         return draws_nothing(items.dataset)
-    if isinstance(items, list | tuple | np.ndarray | Tensor | TensorDataset):
+    if type(items) is TensorDataset:
+        return all(type(part) is Tensor for part in items.tensors)
+    if type(items) in (list, tuple, np.ndarray, np.memmap, Tensor):
         return True
     # A table of Hugging Face's datasets says what its format is; with a transform that is "custom".
-    kind = getattr(items, "format", None)
+    kind = getattr(items, "format", None) if type(items).__module__.startswith("datasets.") else None
     return hasattr(items, "column_names") and isinstance(kind, dict) and kind.get("type", "custom") != "custom"
+
+
+def _is_plain(item: Any) -> bool:
+    """Whether an item holds values alone, no object that makes them up when it is asked."""
+    if type(item) is dict:
+        return all(map(_is_plain, item.values()))
+    if type(item) in (list, tuple):
+        return all(map(_is_plain, item))
+    return type(item) in _VALUES or isinstance(item, np.generic)
 
 
 def made_up_lengths(count: int) -> list[int]:
@@ -281,6 +304,60 @@ class Collate:
         assert isinstance(batch, Tensor)
         return batch.shape[1]
 
+    def alone(self, batch: Nested) -> list[Nested]:
+        """Each row of a padded batch as a batch of one, without what was only padded: it owes nothing to other rows.
+
+        A row is as long as its mask shows, or up to the last value that is not zero; all its padded parts alike.
+
+        Args:
+            batch: A padded batch.
+
+        Returns:
+            One batch for each row.
+
+        >>> collate = Collate(padded=frozenset({()}))
+        >>> [row.tolist() for row, real in collate.alone(collate([torch.tensor([1, 2]), torch.tensor([3])]))]
+        [[[1, 2]], [[3]]]
+        """
+        paths = self._places(batch)
+        parts = [part for path, part in _leaves(batch, ()) if path in paths and part.ndim > 1]
+        ends = torch.stack([_ends(part) for part in parts]).amax(0).tolist()
+        return [_resized(row_of(batch, row), dict.fromkeys(paths, int(end))) for row, end in enumerate(ends)]
+
+    def together(self, rows: list[Nested], batch: Nested) -> Nested:
+        """Batches of one row together, padded as far as a batch is, or further where one of them is longer.
+
+        Args:
+            rows: Batches of one row, with the padded parts at the places where `batch` has them.
+            batch: A padded batch.
+
+        Returns:
+            One batch.
+
+        Raises:
+            InputError: They do not fit together.
+        """
+        paths = self._places(batch)
+        lengths: dict[tuple[Any, ...], int] = {}
+        for some in (batch, *rows):
+            for path, part in _leaves(some, ()):
+                if path in paths and part.ndim > 1:
+                    lengths[path] = max(lengths.get(path, 0), part.shape[1])
+        padded = [_resized(row, lengths) for row in rows]
+        shapes = {tuple(tuple(part.shape[1:]) for part in tensors(row)) for row in padded}
+        require(
+            len(shapes) == 1,
+            "the transform gives rows of different shapes: leave padded sequences and their mask at their places, so "
+            "that they can be padded again",
+        )
+        return joined(padded)
+
+    def _places(self, batch: Nested) -> frozenset[tuple[Any, ...]]:
+        """Where a batch is padded, its mask included."""
+        if isinstance(batch, dict):
+            return self.padded | {(MASK,)}
+        return frozenset({(0,), (1,)}) if () in self.padded else self.padded | {(len(batch) - 1,)}
+
     def _joined(self, items: list[Any], path: tuple[Any, ...]) -> Nested:
         first = items[0]
         if isinstance(first, dict):
@@ -383,9 +460,32 @@ def sequence_paths(item: Any) -> frozenset[tuple[Any, ...]]:
     return frozenset(path for path, part in _leaves(item, ()) if part.ndim)
 
 
+def _ends(part: Tensor) -> Tensor:
+    """For each row the number of places up to the last that is not zero."""
+    real = (part != 0).unsqueeze(-1).flatten(2).any(2)
+    places = torch.arange(1, part.shape[1] + 1, device=part.device)
+    return torch.nn.functional.pad(real * places, (1, 0)).amax(1)
+
+
+def _long(part: Tensor, length: int) -> Tensor:
+    """Rows of so many places: cut, or filled up with zeros."""
+    missing = part.new_zeros((len(part), max(0, length - part.shape[1]), *part.shape[2:]))
+    return torch.cat([part[:, :length], missing], 1)
+
+
+def _resized(nested: Nested, lengths: dict[tuple[Any, ...], int], path: tuple[Any, ...] = ()) -> Nested:
+    """The same with so many places of the tensors at these paths."""
+    if isinstance(nested, dict):
+        return {key: _resized(part, lengths, (*path, key)) for key, part in nested.items()}
+    if isinstance(nested, tuple | list):
+        return tuple(_resized(part, lengths, (*path, i)) for i, part in enumerate(nested))
+    fits = path in lengths and isinstance(nested, Tensor) and nested.ndim > 1
+    return _long(nested, lengths[path]) if fits else nested
+
+
 def _leaves(item: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Tensor]]:
     if isinstance(item, dict):
         return [found for key, part in item.items() for found in _leaves(part, (*path, key))]
-    if isinstance(item, tuple):
+    if isinstance(item, tuple | list):
         return [found for i, part in enumerate(item) for found in _leaves(part, (*path, i))]
     return [(path, item)]

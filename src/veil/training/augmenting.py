@@ -2,22 +2,23 @@
 
 A row is still one row: the mean of its views' gradients is bounded once, so more views cost no ε. The transform is
 given one row at a time, with random numbers that follow from seed, step, row and view: micro-batches, processes and
-resumed runs have the same views, and no row changes those of another.
+resumed runs have the same views, and no row changes those of another. Of rows that Veil pads it is given the row
+without its padding, so it cannot see how long the other rows of a batch are, however rarely it looks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
 from veil.errors import require
-from veil.foundation.nested import Nested, joined, mapped, tensors
+from veil.foundation.nested import Nested, joined, mapped, row_of, tensors
 from veil.foundation.row_draws import drawn_by_row, fingerprints
 from veil.plans import LossFunction
+from veil.problem.rows import Collate
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Augmented:
         loss: Any loss that `fit` takes.
         transform: Makes a view of a batch of one row; the first dimension stays. It may draw random numbers of torch,
             numpy (`np.random`) and Python (`random`): these start again for each row and view. One with a generator
-            of its own is rejected.
+            of its own is rejected. Of sequences that Veil pads (`pad=True`, ragged lists) it is given a row at the
+            row's own length, and its views are padded again afterwards; it may change the length, with the mask. Rows
+            that a `collate` of yours pads are given as they come: the certificate says that it is not covered.
         views: How many views of each row are taken in a step.
 
     >>> import torch, veil
@@ -44,6 +47,8 @@ class Augmented:
     loss: Any
     transform: Callable[[Nested], Nested]
     views: int = 1
+    # How the rows of a problem are padded; `fit` and `session` set it.
+    padding: Collate | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(self.views >= 1, f"views is {self.views}: take at least one view of each row")
@@ -57,18 +62,18 @@ class Augmented:
 
     def _seen(self, inputs: Nested) -> Nested:
         """All views of all rows, those of a row side by side."""
-        device, seen = next(tensors(inputs)).device, []
+        device, seen, known = next(tensors(inputs)).device, [], fingerprints(inputs)
+        if not known:
+            return inputs
+        padding = self.padding
+        rows = [row_of(inputs, row) for row in range(len(known))] if padding is None else padding.alone(inputs)
         with drawn_by_row(device) as begin:
-            for row, known in enumerate(fingerprints(inputs)):
+            for row, number in zip(rows, known, strict=True):
                 for view in range(self.views):
-                    begin(known, view)
+                    begin(number, view)
                     # A copy: a transform that works in place would write into the rows themselves.
-                    seen.append(self.transform(mapped(inputs, partial(_copied, row=row))))
-        views = joined(seen)
+                    seen.append(self.transform(mapped(row, Tensor.clone)))
+        views = joined(seen) if padding is None else padding.together(seen, inputs)
         count = len(next(tensors(views)))
         require(count == len(seen), f"the transform makes {count} rows of {len(seen)}: it must keep their number")
         return views
-
-
-def _copied(part: Tensor, row: int) -> Tensor:
-    return part[row : row + 1].clone()

@@ -24,7 +24,7 @@ from veil.metrics import GroupMetrics, evaluate
 from veil.models.calling import put_on
 from veil.plans import LossFunction, Plan
 from veil.plans.controllers import first_release
-from veil.plans.plan import METRICS, OWN_COLLATE, OWN_DRAWS, TRAINED, TUNING
+from veil.plans.plan import METRICS, OWN_COLLATE, OWN_DRAWS, OWN_DRAWS_AGAIN, TRAINED, TUNING
 from veil.problem import Problem
 from veil.problem.inputs import LOADER, is_loader
 from veil.problem.problem import ELSEWHERE
@@ -63,7 +63,8 @@ def fit(
     loss is given; otherwise `asc` where there are several groups and `dp-sgd` where there is one. `settings` are the
     fields of `veil.plans.Settings` (epsilon, delta, epochs, batch_size, …). `evaluation` holds rows that were declared
     public. With `out`, the ledger is on disk before any row is read, and checkpoints are kept: the same call with
-    `resume=True` resumes a run that was interrupted, bit by bit.
+    `resume=True` resumes a run that was interrupted, bit by bit. A run on a data set whose transforms draw
+    from a generator of their own cannot be resumed.
 
     Args:
         model: Any module whose rows do not see each other; it is trained in place.
@@ -191,6 +192,8 @@ def prepare(job: Job, plan: Plan, out: Path | str | RunFolder | None = None, res
         "public_steps states that the run ends by public facts alone, but a callback steers it by what is released: "
         "omit one of them",
     )
+    resumed = out.resumed if isinstance(out, RunFolder) else resume
+    require(not (resumed and job.problem.own_draws), OWN_DRAWS_AGAIN)
     job = _made_ready(job, plan)
     asked, plan = plan.settings, with_learning_rate(plan, job.model)
     job = replace(job, not_covered=(*job.not_covered, *_tried(job, plan)))

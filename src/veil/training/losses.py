@@ -129,7 +129,7 @@ def form_of(loss: Any, model: nn.Module, problem: Problem) -> Form:
     """How a loss becomes that of each row. Where its own kind does not tell, it is tried on synthetic rows."""
     if isinstance(loss, Augmented):
         inner = form_of(loss.loss, model, problem)
-        return lambda given: replace(given, loss=inner(given.loss))
+        return lambda given: replace(given, loss=inner(given.loss), padding=problem.padding)
     if loss is row_losses and problem.public.task == "multi-label":
         return lambda _: label_losses
     if isinstance(loss, str) and loss == OWN:
