@@ -33,6 +33,7 @@ class Augmented:
             row's own length, and its views are padded again afterwards; it may change the length, with the mask. Rows
             that a `collate` of yours pads are given as they come: the certificate says that it is not covered.
         views: How many views of each row are taken in a step.
+        padding: How the rows of a problem are padded; `fit` and `session` set it.
 
     >>> import torch, veil
     >>> problem = veil.Problem.from_arrays(torch.rand(40, 1, 4, 4), [0, 1] * 20)
@@ -47,7 +48,6 @@ class Augmented:
     loss: Any
     transform: Callable[[Nested], Nested]
     views: int = 1
-    # How the rows of a problem are padded; `fit` and `session` set it.
     padding: Collate | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:

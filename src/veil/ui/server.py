@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,8 @@ def make_server(root: Path, store: str, port: int = 0) -> Server:
     except OSError as error:
         own.close()
         raise InputError(f"port {port} cannot be used ({error.strerror}): choose another with --port") from error
+    # On a busy machine a request waits for a moment, and waitress would warn of each.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     guard = Guard(own.getsockname()[1])
     waiting = create_server(
         create_app(root, store, guard),
