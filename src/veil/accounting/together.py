@@ -67,7 +67,8 @@ class Together:
             One sentence.
         """
         more = "" if self.epsilon >= self.added_up else f"; added up one by one, ε = {self.added_up:.3g}"
-        return f"All {self.runs} runs together cost ε = {self.epsilon:.3g} at δ = {self.delta:.2g}{more}."
+        at = f"at δ = {self.delta:.2g} under {self.relation.value}"
+        return f"All {self.runs} runs together cost ε = {self.epsilon:.3g} {at}{more}."
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values.
@@ -107,7 +108,7 @@ def cost_together(runs: Sequence[RunTerms]) -> Together:
 
 
 def _under(relation: Relation, run: RunTerms) -> tuple[float, float]:
-    """(ε, δ) of a run; replacing a row is removing one and adding one."""
+    """(ε, δ) of a run; replacing a row is removing one and adding one, so that ε counts twice."""
     if run.training.relation is relation:
         return run.epsilon, run.training.delta
     return 2 * run.epsilon, (1 + math.exp(min(run.epsilon, 700.0))) * run.training.delta
