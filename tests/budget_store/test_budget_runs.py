@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from veil import methods
 from veil.accounting import BudgetExceeded, Relation
-from veil.budget_store import BudgetStore, DataSet, reserve_amount, reserve_for
+from veil.budget_store import BudgetedRun, BudgetStore, DataSet, reserve_amount, reserve_for
 from veil.cli.budget import budget_app
 from veil.errors import InputError
 from veil.plans import Plan, Settings
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> BudgetStore:
 
 
 def test_a_plan_is_charged_cell_by_cell_where_its_groups_are_the_budget_s(plan: Plan, store: BudgetStore) -> None:
-    own = reserve_for(plan, store, "people", "a", groups=["sex"])
+    own = reserve_for(plan, BudgetedRun(store, "people", "a", groups=["sex"]))
     assert plan.rules is not None
     accountant = plan.settings.accountant_for()
     expected = {
@@ -47,13 +47,13 @@ def test_a_plan_is_charged_cell_by_cell_where_its_groups_are_the_budget_s(plan: 
     }
     assert {group: cost.epsilon for (group, _), cost in own.spending.cells.items()} == expected
     assert expected["m"] < expected["f"]
-    other = reserve_for(plan, store, "people", "b", groups=["colour"])
+    other = reserve_for(plan, BudgetedRun(store, "people", "b", groups=["colour"]))
     assert dict(other.spending.cells) == {}
     assert other.spending.most.epsilon == max(expected.values())
 
 
 def test_a_held_out_row_pays_for_its_measurement(plan: Plan, store: BudgetStore) -> None:
-    with_rest = reserve_for(plan, store, "people", "a", groups=["sex"], held_out=True)
+    with_rest = reserve_for(plan, BudgetedRun(store, "people", "a", groups=["sex"]), held_out=True)
     assert {cost.epsilon for cost in with_rest.spending.cells.values()} >= {1.0}
     assert min(cost.epsilon for cost in with_rest.spending.cells.values()) >= 0.999
 
@@ -63,16 +63,16 @@ def test_plans_can_be_kept_in_renyi_costs(plan: Plan, store: BudgetStore) -> Non
     runs = 0
     with pytest.raises(BudgetExceeded):
         while True:
-            reserve_for(plan, store, "tight", f"run {runs}", held_out=True)
+            reserve_for(plan, BudgetedRun(store, "tight", f"run {runs}"), held_out=True)
             runs += 1
     assert runs > 2, "sums would admit two runs of ε = 1"
 
 
 def test_a_run_keeps_its_mark_and_a_copy_in_its_folder(plan: Plan, store: BudgetStore, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    first = reserve_for(plan, store, "people", "a", groups=["sex"], folder=folder)
+    first = reserve_for(plan, BudgetedRun(store, "people", "a", groups=["sex"], folder=folder))
     first.begin()
-    again = reserve_for(plan, store, "people", "another name", groups=["sex"], folder=folder)
+    again = reserve_for(plan, BudgetedRun(store, "people", "another name", groups=["sex"], folder=folder))
     assert (again.claim, again.spending.run) == (first.claim, "a")
     assert len(store.history("people")) == 1
     again.begin()
@@ -82,7 +82,7 @@ def test_a_run_keeps_its_mark_and_a_copy_in_its_folder(plan: Plan, store: Budget
     assert kept["charged"]["epsilon"] == first.spending.most.epsilon
     assert kept["limits"][0]["spent_epsilon"] == pytest.approx(first.spending.most.epsilon)
     with pytest.raises(InputError, match="another name"):
-        reserve_for(plan, store, "people", "a", groups=["sex"], folder=tmp_path / "second")
+        reserve_for(plan, BudgetedRun(store, "people", "a", groups=["sex"], folder=tmp_path / "second"))
 
 
 def test_a_crash_between_mark_and_reservation_charges_once(
@@ -96,38 +96,40 @@ def test_a_crash_between_mark_and_reservation_charges_once(
 
     monkeypatch.setattr(BudgetStore, "reserve", crash)
     with pytest.raises(KeyboardInterrupt):
-        reserve_for(plan, store, "people", "a", folder=tmp_path / "run")
+        reserve_for(plan, BudgetedRun(store, "people", "a", folder=tmp_path / "run"))
     monkeypatch.undo()
     assert len(store.history("people")) == 1, "a crashed run stays charged"
-    reserve_for(plan, store, "people", "a", folder=tmp_path / "run")
+    reserve_for(plan, BudgetedRun(store, "people", "a", folder=tmp_path / "run"))
     assert len(store.history("people")) == 1
 
 
 def test_a_refused_run_charges_nothing_and_can_be_asked_for_again(
     plan: Plan, store: BudgetStore, tmp_path: Path
 ) -> None:
-    reserve_amount(store, "people", "most", epsilon=1.9, delta=0.0, relation=Relation.ADD_REMOVE)
+    reserve_amount(BudgetedRun(store, "people", "most"), epsilon=1.9, delta=0.0, relation=Relation.ADD_REMOVE)
     with pytest.raises(BudgetExceeded):
-        reserve_for(plan, store, "people", "a", folder=tmp_path / "run")
+        reserve_for(plan, BudgetedRun(store, "people", "a", folder=tmp_path / "run"))
     store.cancel("people", "most")
-    reserve_for(plan, store, "people", "a", folder=tmp_path / "run").cancel()
+    reserve_for(plan, BudgetedRun(store, "people", "a", folder=tmp_path / "run")).cancel()
     assert store.balances("people")[0].spent_epsilon == 0
     assert json.loads((tmp_path / "run" / "budget.json").read_text())["state"] == "cancelled"
-    reserve_for(plan, store, "people", "a", folder=tmp_path / "run").begin()
+    reserve_for(plan, BudgetedRun(store, "people", "a", folder=tmp_path / "run")).begin()
     assert [entry.state for entry in store.history("people")] == ["cancelled", "cancelled", "running"]
 
 
 def test_a_method_that_is_not_private_gets_no_budget(store: BudgetStore) -> None:
     problem = Problem.from_arrays([[0.0], [1.0]] * 50, [0, 1] * 50)
     with pytest.raises(InputError, match="not private"):
-        reserve_for(methods.create("erm").plan(problem.public, Settings.checked(steps=2)), store, "people", "a")
+        reserve_for(
+            methods.create("erm").plan(problem.public, Settings.checked(steps=2)), BudgetedRun(store, "people", "a")
+        )
 
 
 def test_a_damaged_copy_is_said_and_nothing_is_charged(plan: Plan, store: BudgetStore, tmp_path: Path) -> None:
     for content in ("", "[]", "{}", '{"claim": 3}', "\x00"):
         (tmp_path / "budget.json").write_text(content)
         with pytest.raises(InputError, match="is damaged"):
-            reserve_for(plan, store, "people", "a", folder=tmp_path)
+            reserve_for(plan, BudgetedRun(store, "people", "a", folder=tmp_path))
     assert store.history("people") == []
 
 

@@ -21,7 +21,7 @@ from veil.auditing.attacks import AuditSettings, canary_audit
 from veil.auditing.canaries import play
 from veil.auditing.replay import Scene, random_scene, replay_checks, tied_scene
 from veil.auditing.self_test import self_test
-from veil.budget_store import BudgetStore, DataSet, reserve_for
+from veil.budget_store import BudgetedRun, BudgetStore, DataSet, reserve_for
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
@@ -191,10 +191,10 @@ def test_a_budget_of_renyi_costs_takes_no_run_that_counts_each_row(tmp_path: Pat
     store = BudgetStore.create(tmp_path / "store.sqlite")
     store.add_dataset(DataSet("sum", person="who"), epsilon=3.0, delta=1e-2)
     store.add_dataset(DataSet("renyi", person="who", composition="renyi"), epsilon=3.0, delta=1e-2)
-    charged = reserve_for(plan, store, "sum", "one", person="who")
+    charged = reserve_for(plan, BudgetedRun(store, "sum", "one", person="who"))
     assert charged.spending.most.epsilon == pytest.approx(1.0, rel=1e-3)
     with pytest.raises(InputError, match="count one row of a person"):
-        reserve_for(plan, store, "renyi", "two", person="who")
+        reserve_for(plan, BudgetedRun(store, "renyi", "two", person="who"))
 
 
 def test_wrong_ways_are_one_sentence() -> None:

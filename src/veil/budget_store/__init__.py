@@ -17,13 +17,14 @@ reads a row; a run that would exceed a limit is rejected. `docs/budgets.md` stat
 from veil.budget_store.balance import Balance, Charge, Limit
 from veil.budget_store.costs import Cost, DataSet
 from veil.budget_store.entries import NOT_CHARGED, Entry, Spending, State
-from veil.budget_store.runs import RunReservation, reserve_amount, reserve_for, reserve_together
+from veil.budget_store.runs import BudgetedRun, RunReservation, reserve_amount, reserve_for, reserve_together
 from veil.budget_store.store import BudgetStore
 
 __all__ = [
     "NOT_CHARGED",
     "Balance",
     "BudgetStore",
+    "BudgetedRun",
     "Charge",
     "Cost",
     "DataSet",

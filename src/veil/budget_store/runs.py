@@ -97,36 +97,63 @@ class RunReservation:
             _write(self.folder / SNAPSHOT, self.snapshot(state))
 
 
-def reserve_for(
-    plan: Plan,
-    store: BudgetStore | str | Path,
-    dataset: str,
-    run_id: str,
-    *,
-    groups: Sequence[str] = (),
-    owner: str | None = None,
-    person: str | None = None,
-    held_out: bool = False,
-    folder: Path | None = None,
-) -> RunReservation:
-    """Reserve what a plan may spend, before any row is read; refused with `BudgetExceeded` if a limit is overrun.
+@dataclass(frozen=True)
+class BudgetedRun:
+    """A run, and the data set whose budget it is charged to.
 
-    `groups` and `owner` are the columns that make the run's groups and owners: if they are the budget's, every cell is
-    charged its own cost, else every row the largest. `held_out` says that rows which take no part in training are
-    measured with noise at the run's own (ε, δ): a row is then charged the larger of the two. With `folder`, the run's
-    mark and name are kept there, so that a resumed run is not charged again. `person` is the column of people that the
-    run protects: all are charged the largest cost, as nothing says that they count in the same group in every run.
+    Args:
+        store: A budget store, or where it is: a file or a PostgreSQL URL.
+        dataset: Name of the data set in the store.
+        name: Names the run in the store; one name is charged once.
+        groups: Columns that make the run's groups.
+        owner: Column of the run's owners, if it has any.
+        person: Column of the people whom the run protects, if it protects people.
+        folder: Where the mark of the charge is kept, so that a resumed run is not charged again.
+
+    >>> BudgetedRun("budget.sqlite", "people", "survey of May", groups=("sex",)).owner is None
+    True
+    """
+
+    store: BudgetStore | str | Path
+    dataset: str
+    name: str
+    groups: Sequence[str] = ()
+    owner: str | None = None
+    person: str | None = None
+    folder: Path | None = None
+
+    def opened(self) -> BudgetStore:
+        """The store.
+
+        Returns:
+            The store that was given, or the one at the place that was given.
+        """
+        return self.store if isinstance(self.store, BudgetStore) else BudgetStore.open(self.store)
+
+    def shares_cells(self, terms: DataSet) -> bool:
+        """Whether the run's cells are the budget's, so that each is charged its own cost.
+
+        Args:
+            terms: The data set as the store knows it.
+
+        Returns:
+            True if groups and owners are the same columns and the unit is a row.
+        """
+        same = tuple(self.groups) == terms.groups and (self.owner or "") == terms.owner
+        return same and bool(terms.groups or terms.owner) and self.person is None
+
+
+def reserve_for(plan: Plan, run: BudgetedRun, *, held_out: bool = False) -> RunReservation:
+    """Reserve what a plan may spend, before any row is read.
+
+    If the run's groups and owners are the budget's, every cell is charged its own cost, else every row the largest.
+    People are all charged the largest cost, as nothing says that they count in the same group in every run.
 
     Args:
         plan: What the run may spend.
-        store: A store, or where it is: a file or a PostgreSQL URL.
-        dataset: The data set's name in the store.
-        run_id: A name for the charge.
-        groups: Columns of the run's groups.
-        owner: Column of the run's owners.
-        person: Column of people, if they are the unit.
-        held_out: Whether other rows are measured with noise.
-        folder: The run's folder.
+        run: The run, and the budget that it is charged to.
+        held_out: Whether rows that take no part in training are measured with noise at the run's own (ε, δ). A row is
+            then charged the larger of the two.
 
     Returns:
         The reservation, to be begun, finished or given back.
@@ -141,44 +168,24 @@ def reserve_for(
     >>> store = BudgetStore.create(place.name + "/budget.sqlite")
     >>> _ = store.add_dataset(DataSet("people"), epsilon=3.0, delta=1e-3)
     >>> plan = veil.plan(generate([GroupSpec("all", 500)]), "dp-sgd", epsilon=1.0, steps=5)
-    >>> run = reserve_for(plan, store, "people", "run 1")
-    >>> run.cancel()  # no row was read
+    >>> reservation = reserve_for(plan, BudgetedRun(store, "people", "run 1"))
+    >>> reservation.cancel()  # no row was read
     >>> [balance.left_epsilon for balance in store.balances("people")]
     [3.0]
     >>> place.cleanup()
     """
-    place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
-    terms = place.dataset(dataset)
-    require_same_unit(terms, person)
+    store, terms = _terms(run)
     costs = _costs(plan, terms, held_out)
-    same = tuple(groups) == terms.groups and (owner or "") == terms.owner and bool(terms.groups or terms.owner)
-    same = same and person is None
-    spending = Spending(run_id, largest(costs.values()), costs if same else {}, plan.method)
-    return _reserved(place, dataset, spending, folder)
+    by_cell = costs if run.shares_cells(terms) else {}
+    return _reserved(store, run, Spending(run.name, largest(costs.values()), by_cell, plan.method))
 
 
-def reserve_together(
-    plans: Sequence[Plan],
-    store: BudgetStore | str | Path,
-    dataset: str,
-    run_id: str,
-    *,
-    groups: Sequence[str] = (),
-    owner: str | None = None,
-    person: str | None = None,
-    folder: Path | None = None,
-) -> RunReservation:
+def reserve_together(plans: Sequence[Plan], run: BudgetedRun) -> RunReservation:
     """Reserve what several runs on the same rows may spend, as one charge; all of them measure rows that they hold out.
 
     Args:
         plans: What each run may spend.
-        store: A store, or where it is: a file or a PostgreSQL URL.
-        dataset: The data set's name in the store.
-        run_id: A name for the charge.
-        groups: Columns of the runs' groups.
-        owner: Column of the runs' owners.
-        person: Column of people, if they are the unit.
-        folder: Where the mark of the charge is kept.
+        run: The runs as one, and the budget that they are charged to.
 
     Returns:
         The reservation, to be begun, finished or given back.
@@ -193,72 +200,62 @@ def reserve_together(
     >>> with tempfile.TemporaryDirectory() as place:
     ...     store = BudgetStore.create(place + "/budget.sqlite")
     ...     store.add_dataset(DataSet("visits"), epsilon=3.0, delta=0.1)
-    ...     charge = reserve_together([plan, plan], store, "visits", "two runs")
+    ...     charge = reserve_together([plan, plan], BudgetedRun(store, "visits", "two runs"))
     ...     print(charge.state, round(store.balances("visits")[0].left_epsilon, 1))
     reserved 2.0
     """
-    place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
-    terms = place.dataset(dataset)
-    require_same_unit(terms, person)
+    store, terms = _terms(run)
     costs = [_costs(plan, terms, True) for plan in plans]
-    same = tuple(groups) == terms.groups and (owner or "") == terms.owner and bool(terms.groups or terms.owner)
     by_cell: dict[tuple[str, str], Cost] = {}
-    if same and person is None:
+    if run.shares_cells(terms):
         cells = dict.fromkeys(cell for own in costs for cell in own)
         by_cell = {cell: total(own[cell] for own in costs if cell in own) for cell in cells}
     method = ", ".join(dict.fromkeys(plan.method for plan in plans))
-    spending = Spending(run_id, total(largest(own.values()) for own in costs), by_cell, method)
-    return _reserved(place, dataset, spending, folder)
+    return _reserved(store, run, Spending(run.name, total(largest(own.values()) for own in costs), by_cell, method))
 
 
 def reserve_amount(
-    store: BudgetStore | str | Path,
-    dataset: str,
-    run_id: str,
-    *,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
-    method: str = "",
-    person: str | None = None,
-    folder: Path | None = None,
+    run: BudgetedRun, *, epsilon: float, delta: float, relation: Relation, method: str = ""
 ) -> RunReservation:
     """Reserve an (ε, δ) for every row or person: for a run whose plan is not known before it reads rows.
 
     Args:
-        store: A budget store, or its file or URL.
-        dataset: The data set whose budget is charged.
-        run_id: Names the run in the store; the same id is charged once.
+        run: The run, and the budget that it is charged to.
         epsilon: What the run costs every row or person.
         delta: The δ of that cost.
         relation: The neighbouring relation of that cost.
         method: Shown in the list of runs.
-        person: The column of people whom the run protects, if it does.
-        folder: The run's folder, shown in the list of runs.
 
     Returns:
-        The reservation: confirm it when the run is done.
+        The reservation, to be begun, finished or given back.
 
     Raises:
-        InputError: The budget does not suffice, or relation or unit are not those of the data set.
+        BudgetExceeded: A limit would be overrun; nothing is charged.
+        InputError: Relation or unit are not those of the data set.
 
     >>> import tempfile
     >>> from veil.budget_store import BudgetStore, DataSet
     >>> place = tempfile.TemporaryDirectory()
     >>> store = BudgetStore.create(place.name + "/budget.sqlite")
     >>> _ = store.add_dataset(DataSet("people"), epsilon=3.0, delta=1e-5)
-    >>> run = reserve_amount(store, "people", "run 1", epsilon=1.0, delta=1e-6, relation=Relation.ADD_REMOVE)
-    >>> run.begin()
-    >>> run.finish()
+    >>> run = BudgetedRun(store, "people", "run 1")
+    >>> reservation = reserve_amount(run, epsilon=1.0, delta=1e-6, relation=Relation.ADD_REMOVE)
+    >>> reservation.begin()
+    >>> reservation.finish()
     >>> [balance.left_epsilon for balance in store.balances("people")]
     [2.0]
     >>> place.cleanup()
     """
-    place = store if isinstance(store, BudgetStore) else BudgetStore.open(store)
-    terms = place.dataset(dataset)
-    require_same_unit(terms, person)
-    cost = amount(epsilon, delta, terms, relation)
-    return _reserved(place, dataset, Spending(run_id, cost, method=method), folder)
+    store, terms = _terms(run)
+    return _reserved(store, run, Spending(run.name, amount(epsilon, delta, terms, relation), method=method))
+
+
+def _terms(run: BudgetedRun) -> tuple[BudgetStore, DataSet]:
+    """The store and the data set as it knows it; the run must protect what the budget counts: rows or people."""
+    store = run.opened()
+    terms = store.dataset(run.dataset)
+    require_same_unit(terms, run.person)
+    return store, terms
 
 
 def _costs(plan: Plan, terms: DataSet, held_out: bool) -> dict[tuple[str, str], Cost]:
@@ -298,13 +295,13 @@ def _measurement(plan: Plan, terms: DataSet, accountant: Accountant) -> Cost:
     return cost_of(rule, budget, plan.delta, terms, relation)
 
 
-def _reserved(store: BudgetStore, dataset: str, spending: Spending, folder: Path | None) -> RunReservation:
+def _reserved(store: BudgetStore, run: BudgetedRun, spending: Spending) -> RunReservation:
     mark = new_claim()
-    if folder is not None:
-        mark, name = _mark(folder, spending.run)
+    if run.folder is not None:
+        mark, name = _mark(run.folder, spending.run)
         spending = replace(spending, run=name)
-    state = store.reserve(dataset, spending, mark).state
-    reservation = RunReservation(store, dataset, spending, mark, folder, state)
+    state = store.reserve(run.dataset, spending, mark).state
+    reservation = RunReservation(store, run.dataset, spending, mark, run.folder, state)
     reservation.keep(state)
     return reservation
 

@@ -5,16 +5,31 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from veil.accounting import Relation
 from veil.errors import InputError, require
 from veil.plans import Plan
+from veil.tables.table import Columns
 from veil.training import Callback
-from veil.training.run_folder import RunFolder
 
 if TYPE_CHECKING:  # a store is loaded where a run is charged, and few are
-    from veil.budget_store import RunReservation
+    from veil.budget_store import BudgetedRun, RunReservation
+
+
+def budgeted_run(store: str, dataset: str, columns: Columns | None, folder: Path, name: str) -> BudgetedRun:
+    """The run in this folder, charged to this data set's budget; without columns it is one on images.
+
+    What follows `name` makes it one that no other run has. When it began stays out: beside its end that tells how long
+    a search took.
+    """
+    from veil.budget_store import BudgetedRun
+
+    own = f"{name}, {secrets.token_hex(4)}"
+    if columns is None:
+        return BudgetedRun(store, dataset, own, ("class",), folder=folder)
+    return BudgetedRun(store, dataset, own, columns.groups, columns.owner, columns.person, folder)
 
 
 class Charge(Callback):
@@ -23,20 +38,8 @@ class Charge(Callback):
     `reads_more` names what the run reads from the rows without noise: no ε covers it, and the store records it.
     """
 
-    def __init__(
-        self,
-        store: str,
-        dataset: str,
-        folder: RunFolder,
-        groups: Sequence[str],
-        owner: str | None,
-        held_out: bool,
-        reads_more: Sequence[str] = (),
-        person: str | None = None,
-    ) -> None:
-        self._store, self._dataset, self._folder, self._resumed = store, dataset, folder.path, folder.resumed
-        self._groups, self._owner, self._held_out = tuple(groups), owner, held_out
-        self._reads_more, self._person = tuple(reads_more), person
+    def __init__(self, run: BudgetedRun, *, resumed: bool, held_out: bool, reads_more: Sequence[str] = ()) -> None:
+        self._run, self._resumed, self._held_out, self._reads_more = run, resumed, held_out, tuple(reads_more)
         self._reservation: RunReservation | None = None
         self._begun = False
 
@@ -44,18 +47,7 @@ class Charge(Callback):
         """For a run that reads rows before it has a plan (private preprocessing): all that it may ever spend."""
         from veil.budget_store import reserve_amount
 
-        found = reserve_amount(
-            self._store,
-            self._dataset,
-            self._name(),
-            epsilon=epsilon,
-            delta=delta,
-            relation=relation,
-            method=method,
-            person=self._person,
-            folder=self._folder,
-        )
-        self._take(found)
+        self._take(reserve_amount(self._run, epsilon=epsilon, delta=delta, relation=relation, method=method))
         self.on_start()
 
     def reserve(self, plan: Plan) -> None:
@@ -64,18 +56,7 @@ class Charge(Callback):
 
         require(plan.private, f"{plan.method} is not private: its privacy loss is unlimited, so no budget allows it")
         if self._reservation is None:
-            found = reserve_for(
-                plan,
-                self._store,
-                self._dataset,
-                self._name(),
-                groups=self._groups,
-                owner=self._owner,
-                person=self._person,
-                held_out=self._held_out,
-                folder=self._folder,
-            )
-            self._take(found)
+            self._take(reserve_for(plan, self._run, held_out=self._held_out))
 
     def _take(self, found: RunReservation) -> None:
         """A run that is resumed repeats its releases; any other makes new ones, which an old charge does not pay."""
@@ -83,7 +64,7 @@ class Charge(Callback):
 
         require(
             self._resumed or found.state == "reserved",
-            f"{self._folder / SNAPSHOT} belongs to another run that has read rows. Use a new --out.",
+            f"{SNAPSHOT} in {found.folder} belongs to another run that has read rows. Use a new --out.",
         )
         self._reservation = found
 
@@ -94,7 +75,7 @@ class Charge(Callback):
                 from veil.budget_store import NOT_CHARGED
 
                 note = NOT_CHARGED + ", ".join(self._reads_more)
-                self._reservation.store.remark(self._dataset, self._reservation.claim, note)
+                self._reservation.store.remark(self._run.dataset, self._reservation.claim, note)
             if self._reservation.state != "finished":  # a run that was cut short after its very last step
                 self._reservation.begin()
             self._begun = True
@@ -109,7 +90,3 @@ class Charge(Callback):
         if self._reservation is not None and not self._begun:
             with suppress(InputError):  # a run that an earlier process began stays charged, and its error is to be seen
                 self._reservation.cancel()
-
-    def _name(self) -> str:
-        """A name that no other run has. When it began stays out: beside its end that tells how long a search took."""
-        return f"{self._folder.name}, {secrets.token_hex(4)}"

@@ -8,7 +8,6 @@ first of them reads a row.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.parallel import Workers
 from veil.plans import Plan
 from veil.request import SUITED, CompareRequest, Request
+from veil.tables.charging import budgeted_run
 from veil.tables.table_run import REPETITION, PartOf, asked_columns, plan_of, reads_more, train_table
 from veil.training.comparing import OTHER_RUNS, SEEDS_PUBLIC, Comparison, Finished, Trial, all_trials, error_sentence
 from veil.training.run_folder import EVALUATION, LEDGER, finished_in, under_way
@@ -151,16 +151,8 @@ class _Charging:
 
         columns = asked_columns(self.first)
         assert self.request.dataset is not None
-        found = reserve_together(
-            plans,
-            self.request.store,
-            self.request.dataset,
-            f"{self.folder.parent.name}, {secrets.token_hex(4)}",
-            groups=("class",) if columns is None else columns.groups,
-            owner=None if columns is None else columns.owner,
-            person=None if columns is None else columns.person,
-            folder=self.folder,
-        )
+        run = budgeted_run(self.request.store, self.request.dataset, columns, self.folder, self.folder.parent.name)
+        found = reserve_together(plans, run)
         if found.state == "reserved" and (more := reads_more(self.first, columns)):
             found.store.remark(self.request.dataset, found.claim, NOT_CHARGED + ", ".join(more))
         return found

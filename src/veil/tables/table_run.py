@@ -15,7 +15,7 @@ from veil.plans import Plan
 from veil.plans.budget_remarks import budget_remarks
 from veil.problem import PublicFacts
 from veil.request import Request, Settings
-from veil.tables.charging import Charge
+from veil.tables.charging import Charge, budgeted_run
 from veil.tables.effects import Learned
 from veil.tables.encoding import Encoding
 from veil.tables.identity import held_out_identity, request_identity
@@ -269,9 +269,9 @@ def charge_of(request: Request, columns: Columns | None, folder: RunFolder) -> C
     """The data set's budget, where the user named one; in a process group the first process is charged."""
     if request.dataset is None or not folder.leads:
         return None
-    groups, owner = (("class",), None) if columns is None else (columns.groups, columns.owner)
-    more, person = reads_more(request, columns), None if columns is None else columns.person
-    return Charge(request.store, request.dataset, folder, groups, owner, request.test is None, more, person)
+    run = budgeted_run(request.store, request.dataset, columns, folder.path, folder.path.name)
+    more = reads_more(request, columns)
+    return Charge(run, resumed=folder.resumed, held_out=request.test is None, reads_more=more)
 
 
 def reads_more(request: Request, columns: Columns | None) -> list[str]:
