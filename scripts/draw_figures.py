@@ -17,20 +17,22 @@ from veil.bounding import BetaTail
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 INK, SOFT, PAPER = "#1f2937", "#6b7280", "#ffffff"
+WIDTH = 400  # letters of 14 are then above 12 pixels on a phone
 BLUE, ORANGE, GREEN, GREY = "#2563eb", "#c2410c", "#15803d", "#e5e7eb"
 
 
-def svg(width: int, height: int, parts: Sequence[str], title: str) -> str:
-    """A picture on white paper, readable on light and dark pages."""
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
-    style = 'font-family="system-ui, sans-serif" font-size="14"'
-    paper = f'<rect width="{width}" height="{height}" rx="12" fill="{PAPER}"/>'
-    return "\n".join([f"{head} {style}>", f"<title>{escape(title)}</title>", paper, *parts, "</svg>", ""])
+def svg(height: int, parts: Sequence[str], title: str) -> str:
+    """A picture on white paper, readable on light and dark pages and narrow enough for a phone."""
+    size = f'width="{WIDTH * 1.15:g}" height="{height * 1.15:g}" viewBox="0 0 {WIDTH} {height}"'
+    style = 'role="img" font-family="system-ui, sans-serif" font-size="14"'
+    paper = f'<rect width="{WIDTH}" height="{height}" rx="12" fill="{PAPER}"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>'
+    return "\n".join([head, f"<title>{escape(title)}</title>", paper, *parts, "</svg>", ""])
 
 
-def text(x: float, y: float, words: str, color: str = INK, anchor: str = "middle", size: int = 14) -> str:
+def text(x: float, y: float, words: str, color: str = INK, anchor: str = "middle") -> str:
     """One line of text."""
-    return f'<text x="{x:g}" y="{y:g}" fill="{color}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'
+    return f'<text x="{x:g}" y="{y:g}" fill="{color}" text-anchor="{anchor}" font-size="14">{escape(words)}</text>'
 
 
 def box(x: float, y: float, width: float, lines: Sequence[str], color: str) -> str:
@@ -53,62 +55,51 @@ def arrow(x1: float, y1: float, x2: float, y2: float, color: str = SOFT) -> str:
 
 
 def step() -> str:
-    """The seven stages of one step."""
+    """The seven stages of one step, as a ring."""
+    left, right, rows = 8, 216, (66, 170, 274, 378)
     stages = [
-        ("1 reserve", ("the cost goes into", "the ledger, on disk"), ORANGE),
-        ("2 sample", ("which rows take part:", "a public rate"), BLUE),
-        ("3 gradients", ("one for each row", "that was drawn"), BLUE),
-        ("4 bound", ("no row counts for", "more than C"), BLUE),
-        ("5 noise", ("once, σ = κ·C:", "now it may leave"), ORANGE),
-        ("6 update", ("the optimizer sees", "released sums only"), GREEN),
-        ("7 controller", ("rates and bounds of", "the next step"), GREEN),
+        ("1 reserve", ("the cost goes into", "the ledger, on disk"), ORANGE, left, 0),
+        ("2 sample", ("which rows take part:", "a public rate"), BLUE, right, 0),
+        ("3 gradients", ("one for each row", "that was drawn"), BLUE, right, 1),
+        ("4 bound", ("no row counts for", "more than C"), BLUE, right, 2),
+        ("5 noise", ("once, σ = κ·C: the", "sum may be released"), ORANGE, right, 3),
+        ("6 update", ("the optimizer sees", "released sums only"), GREEN, left, 3),
+        ("7 controller", ("rates and bounds of", "the next step"), GREEN, left, 2),
     ]
-    parts = []
-    for k, (name, lines, color) in enumerate(stages):
-        x, y = (16 + 186 * k, 40) if k < 4 else (574 - 186 * (k - 4), 168)
-        parts.append(box(x, y, 160, [name, *lines], color))
-        if k < 3:
-            parts.append(arrow(x + 162, 81, x + 184, 81))
-        elif k == 3:
-            parts.append(arrow(x + 80, 124, x + 80, 166))
-        elif k < 6:
-            parts.append(arrow(x - 2, 209, x - 24, 209))
-    parts.append(text(95, 190, "next step", SOFT, size=13))
-    parts.append(arrow(95, 168, 95, 126))
-    parts.append(arrow(200, 209, 134, 209))
-    parts.append(
-        text(
-            375,
-            24,
-            "blue: private rows are read · orange: the guarantee is made · green: released values only",
-            SOFT,
-            size=13,
-        )
-    )
-    return svg(750, 268, parts, "One step: reserve, sample, gradients, bound, noise, update, controller")
+    parts = [text(200, 26, "blue: reads private rows · orange: makes the", SOFT)]
+    parts.append(text(200, 46, "guarantee · green: sees released values only", SOFT))
+    parts += [box(x, rows[row], 176, [name, *lines], color) for name, lines, color, x, row in stages]
+    parts.append(arrow(left + 178, rows[0] + 41, right - 2, rows[0] + 41))
+    parts += [arrow(right + 88, rows[row] + 84, right + 88, rows[row + 1] - 2) for row in range(3)]
+    parts.append(arrow(right - 2, rows[3] + 41, left + 178, rows[3] + 41))
+    parts.append(arrow(left + 88, rows[3] - 2, left + 88, rows[2] + 84))
+    parts.append(arrow(left + 88, rows[2] - 2, left + 88, rows[0] + 84))
+    parts.append(text(left + 98, rows[1] + 45, "next step", SOFT, "start"))
+    return svg(472, parts, "One step: reserve, sample, gradients, bound, noise, update, controller")
 
 
 def ledger() -> str:
     """What is on disk when a run dies."""
-    parts = [text(16, 28, "time →", SOFT, "start")]
+    parts = [text(8, 24, "time →", SOFT, "start")]
     for k, word in enumerate(("step 41", "step 42", "step 43")):
-        x = 40 + 230 * k
-        parts.append(box(x, 44, 92, ["reserve", word], ORANGE))
+        x = 2 + 152 * k
+        parts.append(box(x, 40, 66, ["reserve", word], ORANGE))
         if k < 2:
-            parts.append(arrow(x + 94, 74, x + 114, 74))
-            parts.append(box(x + 116, 44, 92, ["release", word], BLUE))
-            parts.append(arrow(x + 210, 74, x + 228, 74))
-    parts.append(
-        f'<line x1="612" y1="36" x2="612" y2="112" stroke="{ORANGE}" stroke-width="2" stroke-dasharray="6 4"/>'
+            parts.append(arrow(x + 67, 70, x + 75, 70))
+            parts.append(box(x + 76, 40, 66, ["release", word], BLUE))
+            parts.append(arrow(x + 143, 70, x + 151, 70))
+    dashes = f'stroke="{ORANGE}" stroke-width="2" stroke-dasharray="6 4"'
+    parts.append(f'<line x1="384" y1="34" x2="384" y2="106" {dashes}/>')
+    parts.append(text(392, 24, "crash", ORANGE, "end"))
+    lines = (
+        (134, INK, "The ledger on disk has steps 41, 42 and 43:"),
+        (154, SOFT, "step 43 is charged but was never released."),
+        (188, INK, "The model on disk is that after step 42:"),
+        (208, SOFT, "resuming repeats step 43 with the same rows"),
+        (228, SOFT, "and noise, so nothing new is charged."),
     )
-    parts.append(text(620, 66, "crash", ORANGE, "start"))
-    parts.append(text(40, 138, "ledger on disk:", INK, "start"))
-    parts.append(text(160, 138, "41  42  43   (43 is charged although it was never released)", SOFT, "start"))
-    parts.append(text(40, 162, "model on disk:", INK, "start"))
-    parts.append(
-        text(160, 162, "after 42   → resuming repeats 43: same rows, same noise, no new charge", SOFT, "start")
-    )
-    return svg(700, 182, parts, "The ledger runs ahead of the releases: a crash over-reports, never under-reports")
+    parts += [text(8, y, words, color, "start") for y, color, words in lines]
+    return svg(246, parts, "The ledger runs ahead of the releases: a crash over-reports, never under-reports")
 
 
 def bars(x: float, y: float, values: Sequence[float], scale: float, color: str, width: float = 26) -> list[str]:
@@ -129,35 +120,35 @@ def asc() -> str:
     events = [PoissonGaussian(kappa, rate) for kappa, rate in zip(noise, rates, strict=True)]
     costs = [Pld().epsilon([Repeated(event, steps)], delta) for event in events]
     panels = [
-        ("a group drawn more often …", rates, 360, BLUE, "{:.0%}", "share of its rows in a step"),
-        ("… is bounded more tightly,", bounds, 115, ORANGE, "{:.2f}", "bound, times the first one"),
-        ("and every group pays the same", costs, 80, GREEN, "ε = {:.1f}", "one row, after 400 steps"),
+        (("a group drawn", "more often …"), rates, 360, BLUE, "{:.0%}", ("share of its rows", "in a step")),
+        (("… is bounded", "more tightly,"), bounds, 115, ORANGE, "{:.2f}", ("bound, times", "the first one")),
+        (("and every group", "pays the same"), costs, 80, GREEN, "{:.1f}", ("ε of one row,", "after 400 steps")),
     ]
     parts = []
     for place, (title, values, scale, color, form, below) in enumerate(panels):
-        middle = 125 + 225 * place
-        parts.append(text(middle, 28, title, INK))
-        parts += bars(middle - 67, 170, values, scale, color, 40)
-        parts += [text(middle - 47 + 48 * k, 188, form.format(value), SOFT, size=12) for k, value in enumerate(values)]
-        parts.append(text(middle, 210, below, SOFT, size=12))
-    return svg(700, 226, parts, "ASC: a group that is drawn more often is bounded more tightly, at the same cost")
+        middle = 68 + 132 * place
+        parts += [text(middle, 26 + 18 * k, words) for k, words in enumerate(title)]
+        parts += bars(middle - 53, 182, values, scale, color, 30)
+        parts += [text(middle - 38 + 38 * k, 201, form.format(value), SOFT) for k, value in enumerate(values)]
+        parts += [text(middle, 226 + 18 * k, words, SOFT) for k, words in enumerate(below)]
+    return svg(258, parts, "ASC: a group that is drawn more often is bounded more tightly, at the same cost")
 
 
 def fdpg() -> str:
     """Long gradients lose more by clipping: the group is drawn more often until both pay the same."""
     norms = {"large group": (0.5, 0.8, 1.1, 1.4), "small group": (1.4, 2.2, 2.9, 3.6)}
-    parts = [text(350, 28, "what clipping at C takes from each row's gradient", INK)]
+    parts = [text(200, 26, "what clipping at C cuts off each row's gradient")]
     for k, (name, lengths) in enumerate(norms.items()):
-        x = 98 + 320 * k
-        parts += bars(x, 190, lengths, 38, GREY, 40)
-        parts += bars(x, 190, [min(length, 1.0) for length in lengths], 38, BLUE, 40)
+        x = 38 + 194 * k
+        parts += bars(x, 188, lengths, 38, GREY, 28)
+        parts += bars(x, 188, [min(length, 1.0) for length in lengths], 38, BLUE, 28)
         lost = 1 - sum(min(length, 1.0) for length in lengths) / sum(lengths)
-        parts.append(text(x + 92, 212, f"{name}: {lost:.0%} is cut off", SOFT, size=13))
-        parts.append(f'<line x1="{x - 20}" y1="152" x2="{x + 204}" y2="152" stroke="{ORANGE}" stroke-dasharray="5 4"/>')
-        parts.append(text(x - 26, 156, "C", ORANGE, "end"))
-    said = "FDPG draws the group that loses most more often, until privacy costs every group the same"
-    parts.append(text(350, 240, said, GREEN, size=13))
-    return svg(700, 256, parts, "FDPG: groups whose gradients lose more by clipping are drawn more often")
+        parts.append(text(x + 68, 210, f"{name} loses {lost:.0%}", SOFT))
+        parts.append(f'<line x1="{x - 10}" y1="150" x2="{x + 146}" y2="150" stroke="{ORANGE}" stroke-dasharray="5 4"/>')
+        parts.append(text(x - 14, 155, "C", ORANGE, "end"))
+    parts.append(text(200, 242, "FDPG draws the group that loses most more often,", GREEN))
+    parts.append(text(200, 261, "until privacy costs every group the same", GREEN))
+    return svg(278, parts, "FDPG: groups whose gradients lose more by clipping are drawn more often")
 
 
 def ino() -> str:
@@ -165,21 +156,14 @@ def ino() -> str:
     tail, rows = BetaTail(6.0), 12
     ends = np.arange(rows + 1, dtype=float)
     weights = (1.0 - np.diff(tail.lost(ends)))[::-1]
-    parts = [text(350, 28, "rows of a batch, the highest loss first", INK)]
-    parts += bars(64, 176, [1.0] * rows, 120, GREY, 40)
-    parts += bars(64, 176, list(weights), 120, BLUE, 40)
-    parts.append(text(200, 196, "hard rows count in full", SOFT, size=13))
-    parts.append(text(500, 196, "the tail: easy rows count less and less", SOFT, size=13))
-    parts.append(
-        text(
-            350,
-            224,
-            "No row can push others by more than its own bound, so the order costs no extra noise",
-            GREEN,
-            size=13,
-        )
-    )
-    return svg(700, 240, parts, "INO-SGD: rows with a low loss fall into a tail and weigh less")
+    parts = [text(200, 26, "rows of a batch, the highest loss first")]
+    parts += bars(24, 160, [1.0] * rows, 112, GREY, 22)
+    parts += bars(24, 160, list(weights), 112, BLUE, 22)
+    parts.append(text(24, 182, "hard rows count in full", SOFT, "start"))
+    parts.append(text(376, 182, "easy rows count less", SOFT, "end"))
+    parts.append(text(200, 212, "No row can push others by more than its own", GREEN))
+    parts.append(text(200, 231, "bound, so the order costs no extra noise", GREEN))
+    return svg(248, parts, "INO-SGD: rows with a low loss fall into a tail and weigh less")
 
 
 if __name__ == "__main__":

@@ -382,6 +382,9 @@ def test_the_letters_of_every_figure_can_be_read(site: Path, browser: Browser, w
     assert figures.count() == 5
     for figure in figures.all():
         assert figure.evaluate(LETTERS) >= SMALLEST_TEXT, figure.get_attribute("src")
+        box = figure.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= width, f"{figure.get_attribute('src')} is cut off"
     page.close()
 
 
