@@ -376,6 +376,20 @@ def test_a_collate_function_of_ones_own_is_named_as_not_covered() -> None:
     assert not any("collate function" in s for s in veil.fit(model, problem, **SETTINGS).certificate.not_covered)
 
 
+def few_words(*after: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Embedding(3, 2), *after)
+
+
+class Padded(nn.Module):
+    def __init__(self, words: nn.Module) -> None:
+        super().__init__()
+        self.words = words
+
+    def forward(self, ids: Tensor, real: Tensor) -> Tensor:
+        scores: Tensor = (self.words(ids) * real[:, :, None]).sum(1)
+        return scores
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "fractions as classes": (lambda: Problem.from_arrays(torch.zeros(4, 2), [0.5, 1.0, 0.5, 2.0]), "task='regression'"),
     "a DataLoader": (lambda: Problem.from_dataset(DataLoader(Items())), "give its data set"),
@@ -422,6 +436,28 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a key the model does not take": (
         lambda: veil.fit(Encoder(), Problem.from_arrays({"input_ids": TOKENS, "age": TOKENS}, CLASSES), **SETTINGS),
         'the model takes no "age": it takes input_ids, attention_mask',
+    ),
+    "a class in place of a model": (
+        lambda: veil.fit(Encoder, Problem.from_arrays(TOKENS, CLASSES)),
+        r"give Encoder\(…\)",
+    ),  # type: ignore[arg-type]
+    "a model without sizes": (
+        lambda: veil.session(nn.LazyLinear(3), Problem.from_arrays(TOKENS.float(), CLASSES), **SETTINGS),
+        'does not know the size of "weight" yet',
+    ),
+    "one-hot targets": (
+        lambda: veil.fit(
+            nn.Linear(6, 2), Problem.from_arrays(TOKENS.float(), F.one_hot(torch.tensor(CLASSES))), **SETTINGS
+        ),
+        r"give targets.argmax\(1\)",
+    ),
+    "words that an embedding does not have": (
+        lambda: veil.fit(few_words(nn.Flatten(), nn.Linear(12, 2)), Problem.from_arrays(TOKENS, CLASSES), **SETTINGS),
+        '"0" has no entry .it has 0 to 2.',
+    ),
+    "words that an embedding does not have, padded": (
+        lambda: veil.fit(Padded(few_words()), Problem.from_arrays([*SENTENCES], CLASSES), **SETTINGS),
+        "has no entry",
     ),
     "a solver": (
         lambda: veil.fit(

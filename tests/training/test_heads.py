@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from veil.metrics import evaluate
 from veil.metrics.errors import ErrorMetrics
 from veil.plans.plan import UNTRIED
 from veil.problem import Problem
+from veil.report.wording import number, percent
 from veil.training import Head, Heads
 
 ROWS = 60
@@ -80,6 +83,39 @@ def test_each_head_is_measured_as_a_model_of_its_own() -> None:
         found["age"].overall.root_mean_squared_error, ages.overall.root_mean_squared_error, rel_tol=1e-6
     )
     assert {name: error.n for name, error in found["age"].errors.items()} == {"a": 40, "b": 20}
+
+
+def test_a_run_shows_every_head_by_group(tmp_path: Path) -> None:
+    settings = {"method": "dp-sgd", "epsilon": 2.0, "steps": 3, "batch_size": 12, "seed": 1}
+    run = veil.fit(Two(), PROBLEM, loss=HEADS, evaluation=PROBLEM, out=tmp_path, **settings)
+    found = HEADS.evaluate(run.model, PROBLEM)
+    assert run.metrics is not None
+    assert {name: own.by_group for name, own in run.metrics.heads.items()} == {n: o.by_group for n, o in found.items()}
+    assert run.metrics.by_group == found["kind"].by_group, "the figures of the run are those of the first head"
+    stored = json.loads((tmp_path / "metrics.json").read_text())["metrics"]["heads"]
+    assert stored == json.loads(json.dumps({name: own.as_json() for name, own in found.items()}))
+    assert json.loads((tmp_path / "run.json").read_text())["classes"] == ["dog", "cat", "bird"]
+    ages = found["age"]
+    assert isinstance(ages, ErrorMetrics)
+    card, page = (tmp_path / "MODEL_CARD.md").read_text(), (tmp_path / "report.html").read_text()
+    for group in ("a", "b"):
+        share = percent(found["kind"].by_group[group].accuracy)
+        error = number(ages.errors[group].root_mean_squared_error)
+        assert f"| {group} | {' '.join(share.split())} | {error} |" in card
+        assert share in page
+        assert error in page
+    assert "kind: accuracy" in page
+
+
+def test_rows_of_several_heads_need_their_loss_and_evaluation_rows_their_heads() -> None:
+    with pytest.raises(InputError, match="give loss=heads"):
+        veil.fit(Two(), PROBLEM, method="dp-sgd", epsilon=1.0, steps=2, batch_size=12)
+    other = Heads({"kind": Head(("dog", "cat")), "age": Head()})
+    rows = other.problem(X, {"age": AGES, "kind": ["dog", "cat"] * (ROWS // 2)}, GROUPS)
+    plain = Problem.from_arrays(X, KINDS, GROUPS)
+    assert veil.fit(Two(), rows, loss=other, method="dp-sgd", epsilon=1.0, steps=1, batch_size=12).metrics is None
+    with pytest.raises(InputError, match="omit evaluation"):
+        veil.fit(Two(), PROBLEM, evaluation=plain, loss=HEADS, method="dp-sgd", epsilon=1.0, steps=2, batch_size=12)
 
 
 def test_what_does_not_fit_is_named() -> None:

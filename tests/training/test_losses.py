@@ -214,6 +214,12 @@ WRONG: dict[str, tuple[Any, Callable[[], nn.Module], Problem, str]] = {
         CLASSES,
         "the loss takes neither outputs and targets .*'scores'",
     ),
+    "a loss that no gradient goes through": (
+        lambda output, t: per_row(output, t).detach(),
+        linear,
+        CLASSES,
+        "no gradient reaches the model's trained weights",
+    ),
     "a function of something else": (lambda: 1.0, linear, CLASSES, "the loss takes neither outputs and targets"),
 }
 

@@ -147,6 +147,17 @@ def answered(session: Session, model: nn.Module, batches: int | None = None) -> 
     return count
 
 
+@pytest.mark.parametrize("wrong", ["backward", "detached"])
+def test_a_loop_that_trains_past_the_session_is_told_what_to_call(wrong: str) -> None:
+    model = small_model()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)
+    said = "call session.step.* in place of loss.backward" if wrong == "backward" else "no gradient reaches"
+    with pytest.raises((GradientError, InputError), match=said):
+        for inputs, targets in session:
+            losses = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+            losses.mean().backward() if wrong == "backward" else session.step(losses.detach())
+
+
 def test_batches_are_handed_out_once() -> None:
     """A second `for` over a session would release the same rows with the same noise, unpaid."""
     model = small_model()

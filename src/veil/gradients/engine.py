@@ -156,7 +156,7 @@ class GradientEngine:
                 if outcome is None:
                     self._trained = self._parameters()
                     outcome = run(self.model, self.loss, batch, rows, self._trained, self._memory, keep)
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
             said = in_words(error)
             if said is None:
                 raise

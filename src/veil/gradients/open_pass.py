@@ -49,7 +49,7 @@ class OpenPass:
         try:
             with torch.enable_grad():
                 outcome, left = conclude(losses, self._rows, self._recorder, self._gathering)
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
             said = in_words(error)
             if said is None:
                 raise

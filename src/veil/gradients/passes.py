@@ -248,8 +248,13 @@ def _backward(losses: Tensor, recorder: Recorder, gathering: _Gathering) -> list
     return left
 
 
-def in_words(error: RuntimeError) -> GradientError | None:
+def in_words(error: Exception) -> GradientError | None:
     """A torch error as a sentence with the fix; None for other errors."""
+    if "index out of range in self" in str(error):
+        return GradientError(
+            "a row holds a whole number that the model has no entry for (an embedding with too few): "
+            "give the embedding more entries, or check the rows"
+        )
     if isinstance(error, CheckpointError):
         return GradientError(
             "the model recomputes activations (gradient checkpointing), which is not supported: turn it off, and "

@@ -286,7 +286,10 @@ class Recorder(TorchFunctionMode):
         if self.pulling:
             return
         if use.place is None:
-            raise GradientError(f"a gradient reached a {use.label} that the losses do not depend on: please report it")
+            raise GradientError(
+                f"a gradient reached a {use.label} that the losses do not depend on: in a loop of your own call "
+                "session.step(losses), one per row, in place of loss.backward()"
+            )
         if use.source is not None and use.source._version != use.version:
             raise GradientError(
                 f"the model changes the input of a {use.label} in place before its backward pass reads it: "

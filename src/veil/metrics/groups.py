@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,6 +54,7 @@ class GroupMetrics:
         by_group: Score of each group.
         accuracy: Accuracy over all rows.
         outcomes: Predictions for each row, where known.
+        heads: Of a model with several heads, the figures of each; all others are then those of the first.
 
     >>> found = GroupMetrics({"large": GroupScore(900, 0.9), "small": GroupScore(100, 0.7)}, accuracy=0.88)
     >>> found.worst_group, found.worst_group_accuracy, round(found.average_group_accuracy, 2)
@@ -63,6 +64,7 @@ class GroupMetrics:
     by_group: dict[str, GroupScore]
     accuracy: float
     outcomes: Outcomes | None = field(default=None, repr=False, compare=False)
+    heads: Mapping[str, GroupMetrics] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def worst_group(self) -> str | None:
@@ -106,6 +108,8 @@ class GroupMetrics:
             "worst_group": self.worst_group,
             "by_group": {name: score.as_json() for name, score in self.by_group.items()},
         }
+        if self.heads:
+            found["heads"] = {name: own.as_json() for name, own in self.heads.items()}
         return found if self.outcomes is None else {**self.outcomes.figures, **found, **self._groups()}
 
     def _groups(self) -> dict[str, Any]:
@@ -149,7 +153,8 @@ def evaluate(
 
     For a group with fewer than `least` rows only the number of rows is given: its figures are NaN. Where targets are
     numbers, errors take the place of accuracies (`veil.metrics.errors`). Where a row has several targets (labels, or
-    places with a class), each counts once.
+    places with a class), each counts once. Where a model has several heads, the figures are those of the first, and
+    `heads` has those of each.
 
     Args:
         model: The trained model.
@@ -165,6 +170,10 @@ def evaluate(
     >>> {group: score.n for group, score in found.by_group.items()}
     {'large': 300, 'small': 60}
     """
+    if problem.public.heads:
+        from veil.metrics.heads import head_metrics
+
+        return head_metrics(model, problem, groups, least)
     if problem.targets.is_floating_point() and problem.public.task != "multi-label":
         from veil.metrics.errors import error_metrics
 

@@ -37,7 +37,7 @@ from veil.problem.people import (
     of_rows,
     own_budgets,
 )
-from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, row_size
+from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, leaves, row_size
 from veil.problem.strata import Strata
 from veil.problem.sums import RowsElsewhere
 from veil.problem.targets import Task, as_targets
@@ -86,6 +86,7 @@ class PublicFacts:
         unit: "row" or "person".
         rows_per_unit: The most rows of a person that count.
         person_rows: "mean" or "each": how several rows of a person count.
+        heads: The questions of a model with several heads, each with its classes (None for a number).
 
     >>> facts = PublicFacts(("large", "small"), ("everybody",), (Cell(0, 0, 900), Cell(1, 0, 100)), (10,))
     >>> facts.rows, facts.group_sizes
@@ -107,6 +108,8 @@ class PublicFacts:
     unit: Unit = "row"
     rows_per_unit: int = 1
     person_rows: Counting = "mean"
+    # Targets are then one column for each of them.
+    heads: tuple[tuple[str, tuple[str, ...] | None], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -473,6 +476,21 @@ class Problem:
         """What pads batches as far as their longest row; None where the rows of all batches are alike long."""
         collate = self.source.collate if isinstance(self.source, ItemRows) else None
         return collate if isinstance(collate, Collate) and collate.padded and collate.pad_to is None else None
+
+    def in_memory(self, path: tuple[Any, ...]) -> list[Tensor]:
+        """The values of one input of all rows, for checks of what was given; empty where rows are not in memory.
+
+        Args:
+            path: Keys and places that lead to it in a batch.
+
+        Returns:
+            Tensors that hold all its values.
+        """
+        if self.source is None:
+            return [self.inputs]
+        if isinstance(self.source, NestedRows):
+            return [part for own, part in leaves(self.source.parts) if own == path]
+        return self.source.in_memory(path) if isinstance(self.source, ItemRows) else []
 
     @property
     def own_draws(self) -> bool:

@@ -118,6 +118,13 @@ class ItemRows:
         kind = type(self.of_item)
         return (self.of_item.__module__ if kind is FunctionType else kind.__module__).startswith("veil.problem.")
 
+    def in_memory(self, path: tuple[Any, ...]) -> list[Tensor]:
+        """One tensor of each row, where rows are a list in memory; `path` leads to it in a batch."""
+        if type(self.items) is not list or not isinstance(self.collate, Collate) or not self._picks():
+            return []
+        path = path[1:] if () in self.collate.padded else path
+        return [part for item in self.items for own, part in leaves(item) if own == path]
+
     def only(self, rows: NDArray[np.int64]) -> ItemRows:
         """Some of the rows, which are asked for later as before."""
         return replace(self, items=Subset(self.items, rows.tolist()))
@@ -320,7 +327,7 @@ class Collate:
         [[[1, 2]], [[3]]]
         """
         paths = self._places(batch)
-        parts = [part for path, part in _leaves(batch, ()) if path in paths and part.ndim > 1]
+        parts = [part for path, part in leaves(batch, ()) if path in paths and part.ndim > 1]
         ends = torch.stack([_ends(part) for part in parts]).amax(0).tolist()
         return [_resized(row_of(batch, row), dict.fromkeys(paths, int(end))) for row, end in enumerate(ends)]
 
@@ -340,7 +347,7 @@ class Collate:
         paths = self._places(batch)
         lengths: dict[tuple[Any, ...], int] = {}
         for some in (batch, *rows):
-            for path, part in _leaves(some, ()):
+            for path, part in leaves(some, ()):
                 if path in paths and part.ndim > 1:
                     lengths[path] = max(lengths.get(path, 0), part.shape[1])
         padded = [_resized(row, lengths) for row in rows]
@@ -449,7 +456,7 @@ def ragged_paths(items: Sequence[Any]) -> frozenset[tuple[Any, ...]]:
     found: set[tuple[Any, ...]] = set()
     lengths: dict[tuple[Any, ...], int] = {}
     for item in items:
-        for path, part in _leaves(item, ()):
+        for path, part in leaves(item, ()):
             if part.ndim and lengths.setdefault(path, len(part)) != len(part):
                 found.add(path)
     return frozenset(found)
@@ -457,7 +464,7 @@ def ragged_paths(items: Sequence[Any]) -> frozenset[tuple[Any, ...]]:
 
 def sequence_paths(item: Any) -> frozenset[tuple[Any, ...]]:
     """Where an item has tensors of one dimension or more."""
-    return frozenset(path for path, part in _leaves(item, ()) if part.ndim)
+    return frozenset(path for path, part in leaves(item, ()) if part.ndim)
 
 
 def _ends(part: Tensor) -> Tensor:
@@ -483,9 +490,10 @@ def _resized(nested: Nested, lengths: dict[tuple[Any, ...], int], path: tuple[An
     return _long(nested, lengths[path]) if fits else nested
 
 
-def _leaves(item: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Tensor]]:
+def leaves(item: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Tensor]]:
+    """Every tensor with the keys and places that lead to it."""
     if isinstance(item, dict):
-        return [found for key, part in item.items() for found in _leaves(part, (*path, key))]
+        return [found for key, part in item.items() for found in leaves(part, (*path, key))]
     if isinstance(item, tuple | list):
-        return [found for i, part in enumerate(item) for found in _leaves(part, (*path, i))]
+        return [found for i, part in enumerate(item) for found in leaves(part, (*path, i))]
     return [(path, item)]

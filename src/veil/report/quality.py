@@ -9,7 +9,7 @@ from veil.report.cleaning import Record
 from veil.report.errors import SHOWN
 from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
 from veil.report.variants import FIGURES
-from veil.report.wording import label, number
+from veil.report.wording import label, number, percent
 
 
 def quality_figures(run: Record) -> dict[str, Figure]:
@@ -62,6 +62,34 @@ def score_table(run: Record) -> Table | None:
         for group, score in scores.items()
     )
     return Table("Further figures of each group", ("Group", *(label(key) for key in names)), rows)
+
+
+def head_table(run: Record) -> Table | None:
+    """Every head of a model that has several, by group: accuracies, and errors where it gives a number."""
+    heads = (run.get("metrics") or {}).get("heads") or {}
+    if not heads:
+        return None
+    kinds = {
+        name: "root_mean_squared_error" if own.get("worst_group_error") is not None else "accuracy"
+        for name, own in heads.items()
+    }
+    groups = dict.fromkeys(group for own in heads.values() for group in own["by_group"])
+    rows = [
+        (group, [own["by_group"].get(group, {}).get(kinds[name]) for name, own in heads.items()]) for group in groups
+    ]
+    for said, key in (("Worst group", "worst_group"), ("Average over groups", "average_group")):
+        of = {name: "error" if kind != "accuracy" else kind for name, kind in kinds.items()}
+        rows.append((said, [own.get(f"{key}_{of[name]}") for name, own in heads.items()]))
+    rows.append(("All rows", [own.get(kinds[name]) for name, own in heads.items()]))
+    shown = [percent if kind == "accuracy" else number for kind in kinds.values()]
+    return Table(
+        f"All heads; other figures are those of {next(iter(heads))}",
+        ("Group", *(f"{name}: {kind.replace('_', ' ')}" for name, kind in kinds.items())),
+        tuple(
+            (Cell(said, said), *(Cell(show(value), value) for show, value in zip(shown, values, strict=True)))
+            for said, values in rows
+        ),
+    )
 
 
 def further_figures(run: Record) -> dict[str, float]:

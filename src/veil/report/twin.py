@@ -22,7 +22,7 @@ from veil.report.panels import (
     privacy_figures,
     training_figures,
 )
-from veil.report.quality import audit_figures, further_figures, quality_figures, score_table
+from veil.report.quality import audit_figures, further_figures, head_table, quality_figures, score_table
 from veil.report.requirements import asked_of
 from veil.report.variants import (
     Variant,
@@ -68,7 +68,13 @@ def build(
     tables = {name: figure.table() for name, figure in figures.items()}
     if (errors := error_table(cleaned[subject.members[0]])) is not None:
         tables["groups"] = errors
-    for name, make in (("scores", score_table), ("learned", learned_table), ("generalisation", generalisation_table)):
+    makers = {
+        "scores": score_table,
+        "heads": head_table,
+        "learned": learned_table,
+        "generalisation": generalisation_table,
+    }
+    for name, make in makers.items():
         tables.update({f"{name}-run{i}": table for i in detailed if (table := make(cleaned[i])) is not None})
     twin = {
         "format": FORMAT,
@@ -171,6 +177,7 @@ def _sections(several: bool, audited: bool, run: int, tables: Mapping[str, Table
     wanted = [
         (several, "comparison", "Comparison"),
         (True, "groups", "Groups"),
+        (f"heads-run{run}" in tables, f"heads-{run}", "Heads"),
         (audited, "audit", "Audit"),
         (True, f"privacy-{run}", "Privacy"),
         (drawn, f"learned-{run}", "What it learned"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from veil import methods
 from veil.accounting import Ledger
@@ -41,7 +42,15 @@ from veil.training.person_losses import by_person, transformed
 from veil.training.process_group import ProcessGroup
 from veil.training.run import Run, note_trained, trained_before, weights_check
 from veil.training.run_folder import CHECKPOINT, LEDGER, RunFolder
-from veil.training.trials import check_evaluation, check_outputs, check_precision, check_rows_apart, check_savable
+from veil.training.trials import (
+    check_evaluation,
+    check_numbers_known,
+    check_outputs,
+    check_precision,
+    check_reaches,
+    check_rows_apart,
+    check_savable,
+)
 
 
 def fit(
@@ -92,6 +101,7 @@ def fit(
     1.0
     """
     require_problem(problem)
+    require_model(model)
     chosen = _default(model, problem, loss, settings) if method is None else method
     job = Job(model, problem, evaluation, loss, callbacks)
     return execute(job, methods.plan(problem, chosen, **settings), out, resume)
@@ -102,6 +112,18 @@ def _default(model: nn.Module, problem: Problem, loss: LossFunction, settings: M
     table = problem.is_one_tensor and problem.targets.ndim == 1 and loss is row_losses
     linear = table and trains_as_a_whole(model) and ProcessGroup.joined().alone
     return default_method(linear=linear, given=settings, groups=len(problem.public.groups) > 1)
+
+
+def require_model(given: Any) -> None:
+    """Reject what is no model, and one that does not know its sizes yet."""
+    called = f"{given.__name__}(…)" if isinstance(given, type) else "an nn.Module"
+    kind = "class" if isinstance(given, type) else type(given).__name__
+    require(isinstance(given, nn.Module), f"the model is a {kind}, not a module: give {called}")
+    waiting = next((name for name, parameter in given.named_parameters() if is_lazy(parameter)), None)
+    require(
+        waiting is None,
+        f'the model does not know the size of "{waiting}" yet: call it once on synthetic rows, model(torch.zeros(…))',
+    )
 
 
 def require_problem(given: Any) -> None:
@@ -240,8 +262,11 @@ def _tried(job: Job, plan: Plan) -> list[str]:
     if problem.weights is not None:
         _check_weights(plan)
     if job.loss in (row_losses, label_losses):
+        require(not problem.public.heads, "these rows are for several heads: give loss=heads, the Heads that made them")
         check_outputs(model, problem, "pass your own loss")
     check_loss(job.loss, model, problem)
+    check_reaches(model, problem, job.loss)
+    check_numbers_known(model, problem)
     if evaluation is not None:
         check_evaluation(model, evaluation, plan.facts.groups)
     check_savable(model)

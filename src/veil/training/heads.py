@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from veil.errors import InputError, require
 from veil.metrics import GroupMetrics, evaluate
+from veil.metrics.heads import answers, scores_of
 from veil.models.calling import call
 from veil.problem import Problem
 
@@ -89,19 +90,25 @@ class Heads:
         columns = [_column(name, head, targets[name]) for name, head in self.heads.items()]
         lengths = {len(column) for column in columns}
         require(len(lengths) == 1, f"the targets have {' and '.join(map(str, sorted(lengths)))} rows: they must match")
-        return Problem.from_arrays(inputs, np.stack(columns, 1), groups, task="regression", **facts)
+        problem = Problem.from_arrays(inputs, np.stack(columns, 1), groups, task="regression", **facts)
+        return replace(problem, public=replace(problem.public, heads=self._questions()))
+
+    def _questions(self) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
+        """Names and classes, as the rows carry them."""
+        named = {name: head.classes for name, head in self.heads.items()}
+        return tuple((name, None if own is None else tuple(map(str, own))) for name, own in named.items())
 
     def __call__(self, model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
         """The weighted sum of each row's losses."""
         outputs, targets = call(model, batch[0]), batch[1]
         losses = [
-            head.weight * _losses(head, _of(outputs, name), targets[:, place])
+            head.weight * _losses(head, scores_of(outputs, name), targets[:, place])
             for place, (name, head) in enumerate(self.heads.items())
         ]
         return torch.stack(losses).sum(0)
 
     def evaluate(self, model: nn.Module, problem: Problem, groups: Sequence[str] = ()) -> dict[str, GroupMetrics]:
-        """Figures of each head by group, on rows that were declared public.
+        """Figures of each head by group, on rows that were declared public; `fit` with evaluation gives the same.
 
         Args:
             model: The trained model.
@@ -111,50 +118,14 @@ class Heads:
         Returns:
             By head, accuracies for classes and errors for numbers.
         """
-        return {
-            name: evaluate(_OneHead(model, name), self._alone(problem, place), groups)
-            for place, name in enumerate(self.heads)
-        }
-
-    def _alone(self, problem: Problem, place: int) -> Problem:
-        """The rows with the targets of one head."""
-        head = tuple(self.heads.values())[place]
-        task, names = ("regression", ()) if head.classes is None else ("classification", tuple(map(str, head.classes)))
-        public = replace(problem.public, task=task, classes=names, classes_declared=True)  # type: ignore[arg-type]
-        return replace(problem, targets=_answers(head, problem.targets[:, place]), public=public)
-
-
-class _OneHead(nn.Module):
-    """A model of which one head is asked."""
-
-    def __init__(self, model: nn.Module, name: str) -> None:
-        super().__init__()
-        self.model, self.name = model, name
-
-    def forward(self, *places: Any, **named: Any) -> Tensor:
-        """The scores of the head."""
-        inputs = named or (places if len(places) > 1 else places[0])
-        return _of(call(self.model, inputs), self.name)
-
-
-def _of(outputs: Any, name: str) -> Tensor:
-    """The scores of a head in what the model gives."""
-    found = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
-    if not isinstance(found, Tensor):
-        raise InputError(f'the model gives no scores for the head "{name}": return a dict with one tensor per head')
-    return found
+        return dict(evaluate(model, problem, groups).heads)
 
 
 def _losses(head: Head, scores: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy for classes, squared error for numbers, of each row."""
     if head.classes is None:
         return (scores.squeeze(-1) - targets) ** 2
-    return nn.functional.cross_entropy(scores, _answers(head, targets), reduction="none")
-
-
-def _answers(head: Head, column: Tensor) -> Tensor:
-    """The targets of a head; synthetic ones are any numbers, so they are brought among the classes."""
-    return column if head.classes is None else column.long().clamp(0, len(head.classes) - 1)
+    return nn.functional.cross_entropy(scores, answers(head.classes, targets), reduction="none")
 
 
 def _column(name: str, head: Head, given: ArrayLike | Tensor) -> NDArray[np.float64]:

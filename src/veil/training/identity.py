@@ -148,7 +148,7 @@ def rows_identity(problem: Problem, digest: Digester) -> dict[str, str]:
         return problem.elsewhere.identity(digest.key)
     return {
         "rows": digest.of(_inputs(problem, digest), facts.input_shape, problem.present, problem.weights),
-        "targets": digest.of(problem.targets, facts.task, facts.classes, facts.classes_declared),
+        "targets": digest.of(problem.targets, facts.task, facts.classes, facts.classes_declared, *facts.heads),
         "groups": digest.of(problem.group_of, facts.groups, facts.group_sizes, facts.sizes, problem.memberships),
         "owners": digest.of(problem.owner_of, facts.owners, [cell.rows for cell in facts.cells]),
         "budgets": digest.of(facts.budgets),

@@ -125,12 +125,16 @@ class Run:
         """
         plan, facts = self.plan, self.plan.facts
         own = {"name": plan.method, "family": "your own", "private": plan.private, "relation": None, "summary": ""}
+        task, classes = facts.task, facts.classes
+        if facts.heads:  # what is said of one answer is said of the first head
+            known = facts.heads[0][1]
+            task, classes = "regression" if known is None else "classification", known or ()
         about = next((row for row in methods.table() if row["name"] == plan.method), own)
         return {
             **self.summary(),
             "about": about,
-            "task": facts.task,
-            "classes": list(facts.classes),
+            "task": task,
+            "classes": list(classes),
             "sizes": facts.sizes,
             "groups": [{"name": n, "rows": r} for n, r in zip(facts.groups, facts.group_sizes, strict=True)],
             "owners": [{"name": n, "rows": r} for n, r in zip(facts.owners, facts.owner_sizes, strict=True)],

@@ -35,12 +35,12 @@ from veil.releases import GradientRelease
 from veil.request import default_method
 from veil.sampling import Sampler
 from veil.training.callbacks import Callback, StopTraining
-from veil.training.fitting import Job, Preparation, prepare, require_problem
+from veil.training.fitting import Job, Preparation, prepare, require_model, require_problem
 from veil.training.loop import refuse_public_end
 from veil.training.losses import Form, as_it_is, form_of, row_losses
 from veil.training.run import Run
 from veil.training.side_effects import refuse_written
-from veil.training.trials import check_rows_apart, learn
+from veil.training.trials import UNREACHED, check_rows_apart, learn
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,7 @@ class Session:
         if isinstance(losses, Tensor) and now.watched is not None:
             if now.trace is not None:
                 now.trace.check(losses)
+                require(losses.requires_grad, UNREACHED)
                 self._say_not_covered([OWN_LOOP])
             result = loop.engine.total(now.watched.finish(losses), weigh)
         else:
@@ -350,6 +351,7 @@ def session(
     True
     """
     require_problem(problem)
+    require_model(model)
     chosen = method or default_method(linear=False, groups=len(problem.public.groups) > 1)
     plan = methods.plan(problem, chosen, **settings)
     return Session(prepare(Job(model, problem.drawn(), evaluation, loss, callbacks), plan, out, resume))

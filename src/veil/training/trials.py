@@ -21,12 +21,18 @@ from veil.errors import InputError, require
 from veil.foundation.nested import mapped
 from veil.gradients.model_state import ModelState, untouched
 from veil.metrics import evaluate
+from veil.metrics.heads import apart
 from veil.models.calling import call, scores_or_none
 from veil.plans import LossFunction
 from veil.plans.plan import UNTRIED
 from veil.problem import Problem
+from veil.problem.rows import leaves
 
 MADE_UP_ROWS = 5
+UNREACHED = (
+    "no gradient reaches the model's trained weights from the loss (detached, made by numpy, or under no_grad): "
+    "compute the loss from what the model gives"
+)
 # Padding that is masked changes a loss by rounding only.
 PADDING_ERROR = 1e-3
 
@@ -84,8 +90,50 @@ def _fits(outputs: Tensor | None, problem: Problem, targets: tuple[int, ...]) ->
     if task == "regression":
         return shape == targets, f"{'×'.join(map(str, targets[1:]))} numbers per row"
     several = shape[:-1] == targets and len(shape) == len(targets) + 1 and shape[-1] >= classes
+    if len(targets) > 1 and shape == targets:
+        return False, f"{classes} numbers per place of a row (one-hot targets of rows: give targets.argmax(1))"
     where = "row" if len(targets) == 1 else "place of a row"
     return several, f"{classes} numbers per {where}, one per class"
+
+
+def check_reaches(model: nn.Module, problem: Problem, loss: LossFunction) -> None:
+    """Reject a loss through which no gradient reaches the model: all would be spent, and nothing learned."""
+    rows = problem.made_up(MADE_UP_ROWS)
+    found: Any = None
+    with untouched(model), torch.enable_grad(), torch.random.fork_rng(devices=[]), suppress(Exception):
+        found = loss(model, rows)  # an error says the trial that it belongs to
+    require(not isinstance(found, Tensor) or found.requires_grad, UNREACHED)
+
+
+def check_numbers_known(model: nn.Module, problem: Problem) -> None:
+    """Reject whole numbers that an embedding has no entry for, where they reach it as they are and lie in memory."""
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Embedding)}
+    if not layers:
+        return
+    inputs, _ = problem.made_up(MADE_UP_ROWS)
+    paths = {(part.data_ptr(), part.numel()): path for path, part in leaves(inputs)}
+    seen: list[tuple[tuple[Any, ...], str]] = []
+
+    def note(name: str, _: nn.Module, given: tuple[Any, ...]) -> None:
+        ids = given[0] if given else None
+        path = paths.get((ids.data_ptr(), ids.numel())) if isinstance(ids, Tensor) else None
+        if path is not None:
+            seen.append((path, name))
+
+    hooks = [layer.register_forward_pre_hook(partial(note, name)) for name, layer in layers.items()]
+    try:
+        with untouched(model), torch.no_grad(), torch.random.fork_rng(devices=[]), suppress(Exception):
+            call(model, inputs)  # an error says the trial that it belongs to
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for path, name in seen:
+        count = layers[name].num_embeddings
+        require(
+            all(bool(((part >= 0) & (part < count)).all()) for part in problem.in_memory(path)),
+            f'a row holds a whole number for which "{name}" has no entry (it has 0 to {count - 1}): give it more '
+            "entries, or correct the rows",
+        )
 
 
 def carried(model: nn.Module, problem: Problem, loss: LossFunction) -> tuple[Tensor, Tensor] | None:
@@ -155,7 +203,9 @@ def _check_padding(model: nn.Module, problem: Problem, loss: LossFunction) -> No
 
 def check_evaluation(model: nn.Module, evaluation: Problem, groups: Sequence[str]) -> None:
     """Reject evaluation rows on which the figures could not be computed after training."""
-    check_outputs(model, evaluation, "omit evaluation and measure yourself")
+    instead = "omit evaluation and measure yourself"
+    for head, own in apart(model, evaluation).values() if evaluation.public.heads else [(model, evaluation)]:
+        check_outputs(head, own, instead)
     inputs, targets = evaluation.made_up(MADE_UP_ROWS)
     cells = np.arange(MADE_UP_ROWS) % len(evaluation.public.cells)
     rows = evaluation.with_rows(inputs, targets, cells)
