@@ -9,8 +9,8 @@ same: how common a value is stays private. Knots are placed by noisy quantiles, 
 over rows.
 
 No row is read: effects are post-processing of the released model and cost no ε. `noise` estimates the standard
-deviation that the noise of the gradients gives an effect, from released and public values alone; it is not known for
-numbers to predict. Noise in where knots stand and in which columns are crossed is not in it.
+deviation that the noise of the gradients gives an effect, from released and public values alone. Noise in where knots
+stand, in which columns are crossed and in the weights of groups is not in it.
 """
 
 from __future__ import annotations

@@ -51,6 +51,8 @@ ERRORS, OFFSET = "group errors", "offset"
 FIXED = (nn.Flatten, nn.Identity, Knots, Crosses, Scale, ImageFeatures, Projection)
 # Of all rows, in double precision, so many stand in memory at once, where there is room.
 COPIES = 4
+# Where steps are long enough that weights swing, slopes are at their bounds and answer about half as much.
+STABLE = 0.5
 # Gaps in a column are learned from where their sum is at least so many times its noise.
 GAPS_SEEN = 2.0
 
@@ -133,20 +135,23 @@ class SteeredDescent:
             # Features of images take longer than all steps: their model is measured at the end only.
             slow = any(isinstance(part, ImageFeatures) for part in features)
             loudest = []
-            for step, weights, loudness in self._descend(work, (facts.outputs, white.width), noise):
+            for step, weights, loudness, off in self._descend(work, (facts.outputs, white.width), noise):
                 loudest.append(float(self.steering.weights(loudness)[0].max()))
                 weight, bias = white.folded(weights)
                 layer.weight.copy_(weight)
                 layer.bias.copy_(bias)
-                if not slow or step == self.steps - 1:
+                last = step == self.steps - 1
+                if not slow or last:
                     report(step, {"weights": self._by_group(loudness)})
-            if isinstance(layer, Head) and kind.curvature is not None:
-                curvature = kind.curvature * white.energy / math.hypot(1.0, CONSTANT) ** 2
-                layer.noise_root = white.root(self._weight_noise(loudest, facts.rows, curvature))
+                if last and isinstance(layer, Head):
+                    curvature = kind.falling(off, self.clip) / self.clip * white.energy / math.hypot(1.0, CONSTANT) ** 2
+                    layer.noise_root = white.root(self._weight_noise(loudest, facts.rows, curvature))
 
     def _weight_noise(self, loudest: Sequence[float], size: int, curvature: Tensor) -> Tensor:
         """The noise in each coordinate of the released weights; later steps correct it as this curvature lets them."""
         later, found = self.steps - math.ceil(AVERAGED * self.steps), torch.zeros_like(curvature)
+        swinging = 2 * (1 + self.momentum) / (1 - self.momentum) * self.steps / self.travel
+        curvature = curvature.clamp(max=STABLE * swinging)
         for first in range(self.steps):
             # What becomes of one unit of noise in this step.
             weights, speed, total = (torch.zeros_like(curvature) for _ in range(3))
@@ -189,31 +194,37 @@ class SteeredDescent:
 
     def _descend(
         self, work: RowSums, shape: tuple[int, int], noise: GaussianNoise
-    ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The current weights at each step, averaged towards the end, and the weight of each unit."""
+    ) -> Iterator[tuple[int, Tensor, Tensor, float | None]]:
+        """By step: the weights, averaged towards the end; the weight of each unit; the last released mean error."""
+        off: float | None = None
         loudness, size = torch.tensor(self.start, dtype=torch.float64), sum(self.steering.units.rows)
         weights, speed, total = (torch.zeros(shape, dtype=torch.float64) for _ in range(3))
         releases, later = self.steering.releases(self.steps), self.steps - math.ceil(AVERAGED * self.steps)
         for step in range(self.steps):
             if step in releases:
-                loudness = self._steer(work, weights, loudness, releases.index(step), noise)
+                released = self._errors(work, weights, releases.index(step), noise)
+                loudness = self._steer(loudness, released, releases.index(step))
+                off = float(released.sum()) / size
             voices, margins = self.steering.weights(loudness)
             loudest = float(voices.max())
             pull = work.total(Pull(weights, margins, voices / loudest, self.clip * INSIDE))
-            released = noise.add(step, {"head": pull}, self.noises.gradients * self.clip, GRADIENTS)
-            gradient = released["head"] * (loudest / (self.clip * size))
+            pulled = noise.add(step, {"head": pull}, self.noises.gradients * self.clip, GRADIENTS)
+            gradient = pulled["head"] * (loudest / (self.clip * size))
             speed = self.momentum * speed + (1 - self.momentum) * gradient
             weights = weights - self.travel / self.steps * speed
             if step >= later:
                 total += weights
             shown = total / (step - later + 1) if step >= later else weights
             last = step == self.steps - 1
-            yield step, self._cut(work, shown, noise) if last else shown, loudness
+            yield step, self._cut(work, shown, noise) if last else shown, loudness, off
 
-    def _steer(self, work: RowSums, weights: Tensor, loudness: Tensor, release: int, noise: GaussianNoise) -> Tensor:
+    def _errors(self, work: RowSums, weights: Tensor, release: int, noise: GaussianNoise) -> Tensor:
         errors = work.total(Errors(weights, len(self.start)))
         assert self.noises.errors is not None, "planned with the releases"
-        released = noise.add(release, {ERRORS: errors}, self.noises.errors, ERRORS)[ERRORS]
+        return noise.add(release, {ERRORS: errors}, self.noises.errors, ERRORS)[ERRORS]
+
+    def _steer(self, loudness: Tensor, released: Tensor, release: int) -> Tensor:
+        assert self.noises.errors is not None, "planned with the releases"
         return self.steering.moved(loudness, released, self.noises.errors, release)
 
     def _cut(self, work: RowSums, weights: Tensor, noise: GaussianNoise) -> Tensor:

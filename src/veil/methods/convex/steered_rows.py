@@ -14,6 +14,8 @@ from veil.methods.convex.whitening import Features
 from veil.problem import PublicFacts
 
 CONSTANT = 0.3
+# Where no error of numbers is released: the share of rows within the bound on slopes, rather too small than too large.
+UNKNOWN_SHARE, SMALL = 0.5, 1e-3
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,6 @@ class Whitened:
 class Classes:
     """Rows in whitened coordinates with their classes and units: what is wrong with each, and which way it pulls."""
 
-    # How fast slopes fall as scores rise, on average: many lie at their bound and do not fall at all.
-    curvature: float | None = 0.1
-
     def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, shares: Tensor, outputs: int) -> None:
         self.rows, self.targets, self.units, self.shares = rows, targets.long(), units, shares
         self.classes = nn.functional.one_hot(self.targets, outputs).to(rows.dtype)
@@ -63,6 +62,11 @@ class Classes:
         shifted = -self.classes * margins[self.units][:, None]
         return bounded_slopes(self.rows, self.lengths, weights, shifted, self.classes, limits)
 
+    @staticmethod
+    def falling(off: float | None, limit: float) -> float:
+        """How fast slopes fall as scores rise, on average: many lie at their bound and do not fall at all."""
+        return 0.03
+
     def errors(self, weights: Tensor) -> Tensor:
         """1 where the most likely class is wrong."""
         return ((self.rows @ weights.T).argmax(dim=1) != self.targets).double()
@@ -70,9 +74,6 @@ class Classes:
 
 class Numbers:
     """Rows in whitened coordinates with numbers in [−1, 1] to predict; a margin means nothing here."""
-
-    # Directions that rows never take have none; for numbers that makes an estimate five times too large.
-    curvature: float | None = None
 
     def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, shares: Tensor, outputs: int) -> None:
         self.rows, self.units, self.shares = rows, units, shares
@@ -84,6 +85,16 @@ class Numbers:
         off = torch.nan_to_num(self.rows @ weights.T - self.targets, nan=0.0)
         most = limit / self.lengths.clamp_min(torch.finfo(off.dtype).tiny)
         return torch.minimum(torch.maximum(off, -most), most)
+
+    @staticmethod
+    def falling(off: float | None, limit: float) -> float:
+        """The share of rows within the bound, whose slopes follow their errors: from the released mean error `off`.
+
+        Errors are taken as normal. A row that is off by more pulls no harder, whatever its prediction.
+        """
+        if off is None:
+            return UNKNOWN_SHARE
+        return math.erf(limit / (math.sqrt(math.pi) * min(max(off, SMALL), 1.0)))
 
     def errors(self, weights: Tensor) -> Tensor:
         """How far each row is off, at most 1."""
