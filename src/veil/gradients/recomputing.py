@@ -29,7 +29,11 @@ def _around(*_: Any, **__: Any) -> Iterator[None]:
 
 # What `torch.utils.checkpoint.checkpoint` looks up when it is called, whoever holds a reference to it. In a torch that
 # has no such names, checkpointed models are rejected as before.
-_PARTS = {"CheckpointFunction": _Called, "_checkpoint_without_reentrant_generator": _around}
+_PARTS = {
+    "CheckpointFunction": _Called,
+    "_checkpoint_without_reentrant_generator": _around,
+    "_checkpoint_without_reentrant_generator_impl": _around,  # its name from torch 2.14 on
+}
 
 
 class _Openings:
