@@ -1,7 +1,7 @@
 """`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios.
 
-`python -m benchmarks tables`, `regression`, `growth`, `preprocessing`, `plan`, `tune`, `batches`, `people` and
-`hard-classes` measure models, not only time; `predict` measures the command on files of up to ten million rows;
+`python -m benchmarks tables`, `regression`, `growth`, `preprocessing`, `plan`, `tune`, `tuned`, `batches`, `people`
+and `hard-classes` measure models, not only time; `predict` measures the command on files of up to ten million rows;
 `thresholds` fails where a suite got slower. See their --help.
 """
 
@@ -20,6 +20,7 @@ from benchmarks._printing import print_table
 MODELS = {
     "tables": "benchmarks.tables.command",
     "regression": "benchmarks.tables.regression",
+    "tuned": "benchmarks.tables.tuned",
     "growth": "benchmarks.tables.growth",
     "preprocessing": "benchmarks.tables.preprocessing",
     "plan": "benchmarks.tables.forecasting",
