@@ -1,8 +1,8 @@
 """`python -m benchmarks SUITE [--json] [--quick]`: measured in one process, interleaved, printed as ratios.
 
-`python -m benchmarks tables`, `growth`, `preprocessing`, `plan`, `tune`, `batches`, `people` and `hard-classes` measure
-models, not only time; `predict` measures the command on files of up to ten million rows; `thresholds` fails where a
-suite got slower. See their --help.
+`python -m benchmarks tables`, `regression`, `growth`, `preprocessing`, `plan`, `tune`, `tuned`, `batches`, `people`
+and `hard-classes` measure models, not only time; `predict` measures the command on files of up to ten million rows;
+`thresholds` fails where a suite got slower. See their --help.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from benchmarks._printing import print_table
 # These have options of their own: they measure models, or judge other suites.
 MODELS = {
     "tables": "benchmarks.tables.command",
+    "regression": "benchmarks.tables.regression",
+    "tuned": "benchmarks.tables.tuned",
     "growth": "benchmarks.tables.growth",
     "preprocessing": "benchmarks.tables.preprocessing",
     "plan": "benchmarks.tables.forecasting",

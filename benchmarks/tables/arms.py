@@ -82,7 +82,8 @@ def logistic(task: Task, epsilon: float, seed: int, *, weighted: bool = False) -
 def veil_train(task: Task, epsilon: float, seed: int, *, options: tuple[str, ...]) -> NDArray[np.float64]:
     """`veil train TABLE --target … --group … --epsilon … --delta … --schema … --holdout 0`, then its predictor.
 
-    The command runs in this process, so that its time is not that of imports.
+    What comes back are probabilities, or numbers where the target is a number. The command runs in this
+    process, so that its time is not that of imports.
     """
     from veil.cli.app import app
     from veil.tables import load_predictor
@@ -107,8 +108,17 @@ def veil_train(task: Task, epsilon: float, seed: int, *, options: tuple[str, ...
         kept = promised["epsilon"] <= epsilon and promised["delta"] <= task.delta
         require(kept, f"the certificate has ε = {promised['epsilon']} and δ = {promised['delta']}: more than was asked")
         predictor = load_predictor(folder / "run")
+        if task.target_bounds is not None:
+            return np.asarray(predictor.predict(task.test), dtype=np.float64)
         order = [predictor.classes.index(name) for name in task.classes]
         return predictor.predict_proba(task.test)[:, order]
+
+
+def dp_sgd_tuned(task: Task, epsilon: float, seed: int) -> NDArray[np.float64]:
+    """dp-sgd with the learning rate, batch and epochs that were best on validation rows of the table."""
+    from benchmarks.tables.tuned import tuned_dp_sgd
+
+    return tuned_dp_sgd(task, epsilon, seed)
 
 
 def schema_of(task: Task) -> Schema:
@@ -118,7 +128,8 @@ def schema_of(task: Task) -> Schema:
     columns = []
     for name in map(str, task.train.columns):
         if name == task.target:
-            columns.append(SchemaColumn(name, "target", values=task.classes))
+            low, high = task.target_bounds or (None, None)
+            columns.append(SchemaColumn(name, "target", low, high, values=task.classes or None))
         elif name in task.numeric:
             columns.append(SchemaColumn(name, "numeric", *task.numeric[name], missing="refuse"))
         elif name in task.group_columns:
@@ -131,8 +142,8 @@ def schema_of(task: Task) -> Schema:
     return Schema(tuple(columns))
 
 
-def _veil(name: str, *options: str) -> Arm:
-    return Arm(name, f"Veil `{name}`", "veil", partial(veil_train, options=options), by_group=True)
+def _veil(name: str, *options: str, by_group: bool = True) -> Arm:
+    return Arm(name, f"Veil `{name}`", "veil", partial(veil_train, options=options), by_group=by_group)
 
 
 _ARMS = (
@@ -156,17 +167,19 @@ _ARMS = (
     _veil("auto-overall", "--method", "auto", "--aim", "overall"),
     _veil("best", "--preset", "best"),
     _veil("asc", "--method", "asc"),
-    _veil("dp-sgd", "--method", "dp-sgd"),
+    # It does nothing with groups: one fit is measured with every definition of them.
+    _veil("dp-sgd", "--method", "dp-sgd", by_group=False),
+    Arm("dp-sgd-tuned", "Veil `dp-sgd`, tuned", "veil", dp_sgd_tuned),
 )
 ARMS: Mapping[str, Arm] = {arm.name: arm for arm in _ARMS}
 
 
-def arms_named(names: tuple[str, ...]) -> list[Arm]:
+def arms_named(names: tuple[str, ...], known: Mapping[str, Arm] = ARMS) -> list[Arm]:
     """Arms by their names; all of them where none is named."""
-    unknown = [name for name in names if name not in ARMS]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise InputError(f'unknown arm "{unknown[0]}": known are {", ".join(ARMS)}')
-    return [ARMS[name] for name in names or ARMS]
+        raise InputError(f'unknown arm "{unknown[0]}": known are {", ".join(known)}')
+    return [known[name] for name in names or known]
 
 
 @cache

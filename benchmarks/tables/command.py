@@ -19,6 +19,7 @@ from benchmarks.tables.peers import HIDDEN, OPACUS
 from benchmarks.tables.scoring import LEAST
 from benchmarks.tables.splits import SHARE, fixed_sizes
 from benchmarks.tables.store import COLUMNS, all_stored, collect, with_published
+from benchmarks.tables.tuned import TUNED
 from veil.errors import InputError, require
 
 STORE = ROOT / ".benchmarks" / "tables"
@@ -107,6 +108,7 @@ def _about() -> dict[str, Any]:
         "tables": {
             name: {**fixed_sizes(name), "target": spec.target, "groups": spec.groups} for name, spec in TABLES.items()
         },
+        "tuned": TUNED,
         "arms": {arm.name: {"title": arm.title, "family": arm.family} for arm in ARMS.values()},
     }
 

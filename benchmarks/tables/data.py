@@ -46,6 +46,8 @@ class TableSpec:
     groups: Mapping[Grouping, tuple[str, ...]]
     bounds: Mapping[str, tuple[float, float]]
     groups_only: tuple[str, ...] = ()
+    target_bounds: tuple[float, float] | None = None
+    """Where the target is a number: its public bounds."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Task:
     categories: Mapping[str, tuple[str, ...]]
     train: pd.DataFrame = field(repr=False)
     test: pd.DataFrame = field(repr=False)
+    target_bounds: tuple[float, float] | None = None
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -97,31 +100,43 @@ class Table:
             grouping=grouping,
             target=spec.target,
             group_columns=spec.groups[grouping],
-            classes=_values(self.frame[spec.target]),
+            classes=_values(self.frame[spec.target]) if spec.target_bounds is None else (),
             numeric=spec.bounds,
             categories={name: _values(self.frame[name]) for name in words},
             train=self.frame.iloc[train].reset_index(drop=True),
             test=self.frame.iloc[test].reset_index(drop=True),
+            target_bounds=spec.target_bounds,
         )
 
     def tasks(self, rows: Rows = "test", seed: int = splits.VALIDATION_SEEDS[0]) -> Iterator[Task]:
         """One task per definition of groups."""
-        return (self.task(grouping, rows, seed) for grouping in GROUPINGS)
+        return (self.task(grouping, rows, seed) for grouping in self.spec.groups)
 
 
 @lru_cache(maxsize=2)
 def load(name: str) -> Table:
     """One table by its name, checked against `splits.json`."""
-    table = _read(name)
-    splits.check(name, table.frame[table.spec.target].tolist())
+    require(name in TABLES, f'table is "{name}": known are {", ".join(TABLES)}')
+    return checked(name, TABLES[name])
+
+
+def checked(name: str, spec: TableSpec) -> Table:
+    """A table whose rows and splits are those of `splits.json`."""
+    table = read(name, spec)
+    splits.check(name, labels_of(table))
     return table
 
 
-def _read(name: str) -> Table:
-    require(name in TABLES, f'table is "{name}": known are {", ".join(TABLES)}')
-    spec = TABLES[name]
+def labels_of(table: Table) -> list[str]:
+    """The target of every row as a word, to know the rows again."""
+    return [str(label) for label in table.frame[table.spec.target].tolist()]
+
+
+def read(name: str, spec: TableSpec) -> Table:
+    """A table as it is, its columns checked."""
     frame = spec.read()
-    undeclared = [n for n in frame if n not in spec.bounds and not pd.api.types.is_string_dtype(frame[n])]
+    known = {*spec.bounds, spec.target} if spec.target_bounds is not None else {*spec.bounds}
+    undeclared = [n for n in frame if n not in known and not pd.api.types.is_string_dtype(frame[n])]
     if undeclared or frame.isna().any(axis=None):
         raise InputError(f'table "{name}": {undeclared or "a cell"} is neither a word nor a number within bounds')
     return Table(name, spec, frame)
@@ -336,8 +351,7 @@ def main() -> None:
     """Write the splits of every table that is here."""
     found = {}
     for name in TABLES:
-        table = _read(name)
-        found[name] = splits.fixed(name, table.frame[table.spec.target].tolist())
+        found[name] = splits.fixed(name, labels_of(read(name, TABLES[name])))
     splits.write(found)
 
 

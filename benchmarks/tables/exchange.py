@@ -85,6 +85,7 @@ def _write(folder: Path, task: Task, fits: Sequence[Fit]) -> None:
         "numeric": dict(task.numeric),
         "categories": dict(task.categories),
         "delta": task.delta,
+        "target_bounds": task.target_bounds,
         "fits": [{"id": number, **vars(fit)} for number, fit in enumerate(fits)],
     }
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.tables.arms import Arm, version_of
 from benchmarks.tables.data import Grouping, Table, Task, load
 from benchmarks.tables.exchange import Fit, ask_peers
+from benchmarks.tables.number_scoring import NumberScores, score_numbers
 from benchmarks.tables.scoring import Scores, score
 from benchmarks.tables.splits import Rows
 from benchmarks.tables.store import Cell, Outcome, keep, stored
@@ -36,6 +37,7 @@ class Asked:
     rows: Rows
     folder: Path
     any_version: bool = False
+    read: Callable[[str], Table] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Fitting:
 def measure(asked: Asked, name: str) -> None:
     """Measure what is missing of one table; a missing raw file is one sentence, and the others go on."""
     try:
-        table = load(name)
+        table = (asked.read or load)(name)
     except InputError as error:
         _say(f"{name} is left out: {error}")
         return
@@ -127,13 +129,16 @@ def _keep(
         if found is not None:
             scores = _scores(table.task(groups, asked.rows, fitting.seed), found)
             scored = Outcome(outcome.version, outcome.delta, outcome.seconds, scores)
-            shown = f"worst group {100 * scores.worst_group_accuracy:.1f}, AUC {100 * scores.auc:.1f}"
+            shown = scores.said()
         keep(cell, scored, asked.folder)
         budget = "" if fitting.epsilon is None else f", ε = {fitting.epsilon:g}"
         _say(f"{table.name}, {groups}: {fitting.arm.name}{budget}, seed {fitting.seed}: {shown}")
 
 
-def _scores(task: Task, found: NDArray[np.float64]) -> Scores:
+def _scores(task: Task, found: NDArray[np.float64]) -> Scores | NumberScores:
+    if task.target_bounds is not None:
+        numbers = task.test[task.target].to_numpy(dtype=np.float64)
+        return score_numbers(found, numbers, task.groups_of(task.test), task.target_bounds)
     return score(found, task.classes, task.test[task.target].to_numpy(dtype=str), task.groups_of(task.test))
 
 

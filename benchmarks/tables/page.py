@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from benchmarks.tables.scoring import METRICS, regret
 from benchmarks.tables.targets import EPSILON, lines_of
@@ -23,9 +23,9 @@ HEADINGS = {
 SHOWN = 1.0
 """The ε of the tables by data set."""
 NONE = "–"
-OVERALL = "auto-overall"
+OVERALL, TUNED = "auto-overall", "dp-sgd-tuned"
 # Measured on a few tasks for a question of its own: no mean over tasks has it.
-FEW = (OVERALL,)
+FEW = (OVERALL, TUNED)
 TaskKey = tuple[str, str]
 Key = tuple[str, str, str, float | None]
 
@@ -38,9 +38,10 @@ class Figures:
     versions: Mapping[str, Sequence[str]]
     failures: Sequence[Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]
+    headings: ClassVar[Mapping[str, str]] = HEADINGS
 
     @classmethod
-    def read(cls, path: Path) -> Figures:
+    def read(cls, path: Path) -> Self:
         """From the file."""
         record = json.loads(path.read_text(encoding="utf-8"))
         rows = [dict(zip(record["columns"], row, strict=True)) for row in record["rows"]]
@@ -87,7 +88,11 @@ class Figures:
         own = self.mean(task, arm, epsilon, metric)
         others = [self.mean(task, other, None, metric) for other in self.arms("not private")]
         known = [value for value in others if value is not None]
-        return None if own is None or not known else regret(own, max(known))
+        return None if own is None or not known else self.below_best(metric, own, known)
+
+    def below_best(self, metric: str, own: float, others: Sequence[float]) -> float:
+        """How much worse a figure is than the best of others, in points."""
+        return regret(own, max(others))
 
     def common_tasks(self, arms: Iterable[str], epsilon: float) -> list[TaskKey]:
         """Table and groups for which every one of the arms has every figure."""
@@ -96,7 +101,7 @@ class Figures:
         return [
             task
             for task in tasks
-            if all(self.regret(task, arm, epsilon, metric) is not None for arm in named for metric in METRICS)
+            if all(self.regret(task, arm, epsilon, metric) is not None for arm in named for metric in self.headings)
         ]
 
 
@@ -107,7 +112,7 @@ def write(source: Path, target: Path) -> None:
 
 def page_of(figures: Figures) -> str:
     """The whole page as Markdown."""
-    parts = [_opening(figures), _regrets(figures), _by_grouping(figures), _targets(figures), _overall(figures)]
+    parts = [_opening(figures), regrets(figures), by_grouping(figures), _targets(figures), _overall(figures)]
     parts += [_by_table(figures), _method(figures)]
     return "\n".join(part for part in parts if part)
 
@@ -122,7 +127,8 @@ def _opening(figures: Figures) -> str:
     )
 
 
-def _regrets(figures: Figures) -> str:
+def regrets(figures: Figures) -> str:
+    """By ε and arm, points below the best model without privacy; then the tasks that an arm has no figures for."""
     lines = [
         "## Regret to the best model without privacy",
         "",
@@ -138,10 +144,13 @@ def _regrets(figures: Figures) -> str:
         tasks = figures.common_tasks(arms, epsilon)
         lines += [f"### ε = {epsilon:g} ({len(tasks)} task{'s' * (len(tasks) != 1)})", ""]
         rows = [
-            [figures.title(arm), *(_points(_mean(figures.regret(t, arm, epsilon, m) for t in tasks)) for m in METRICS)]
+            [
+                figures.title(arm),
+                *(_points(_mean(figures.regret(t, arm, epsilon, m) for t in tasks)) for m in figures.headings),
+            ]
             for arm in arms
         ]
-        lines += table_lines(["arm", *HEADINGS.values()], rows)
+        lines += table_lines(["arm", *figures.headings.values()], rows)
     return "\n".join(lines + _failures(figures))
 
 
@@ -152,7 +161,7 @@ def _failures(figures: Figures) -> list[str]:
     return ["Tasks without figures:", "", *listed, ""]
 
 
-def _by_grouping(figures: Figures) -> str:
+def by_grouping(figures: Figures) -> str:
     """The worst group's regret, by where groups come from."""
     arms = [arm for arm in figures.arms("peer", "veil") if arm not in FEW and _measured(figures, arm, SHOWN)]
     arms = [*figures.arms("not private"), *arms]
@@ -160,7 +169,7 @@ def _by_grouping(figures: Figures) -> str:
     names = [name for name in figures.about["groupings"] if any(task[1] == name for task in tasks)]
     if not names:
         return ""
-    worst = METRICS[0]
+    worst = next(iter(figures.headings))
     rows = [
         [
             figures.title(arm),
@@ -184,16 +193,19 @@ def _targets(figures: Figures) -> str:
 
 
 def _overall(figures: Figures) -> str:
-    """`auto` with the aim `overall` beside dp-sgd, on the tasks that both have."""
-    arms, shown = ("dp-sgd", OVERALL), ("accuracy", "auc")
+    """`auto` with the aim `overall` beside dp-sgd, on the tasks that both have; and dp-sgd tuned, where it was."""
+    arms, shown = ["dp-sgd", OVERALL], ("accuracy", "auc")
     if any(arm not in figures.arms("veil") for arm in arms):
         return ""
     tasks = figures.common_tasks(arms, SHOWN)
+    if TUNED in figures.arms("veil"):
+        arms.insert(1, TUNED)
     cells = [[_percent(figures.mean(t, arm, SHOWN, metric)) for metric in shown for arm in arms] for t in tasks]
     names = [f"{HEADINGS[metric]}: {figures.title(arm)}" for metric in shown for arm in arms]
     heading = [f"## The aim `overall` beside dp-sgd, ε = {SHOWN:g}", ""]
     lines = [[", ".join(task), *found] for task, found in zip(tasks, cells, strict=True)]
-    return "\n".join([*heading, *table_lines(["table and groups", *names], lines)])
+    said = [f"{figures.about['tuned']}", ""] if TUNED in arms else []
+    return "\n".join([*heading, *said, *table_lines(["table and groups", *names], lines)])
 
 
 def _by_table(figures: Figures) -> str:
@@ -271,12 +283,12 @@ def _method(figures: Figures) -> str:
             "It is told the groups; their sizes are counted and taken as public, as its certificate says.",
         ]
     known = sorted({name for arm in figures.arms("not private", "peer", "veil") for name in figures.versions[arm]})
-    return "\n".join([*lines, f"- **Versions.** {'; '.join(known)}.", "", *_seconds(figures)])
+    return "\n".join([*lines, f"- **Versions.** {'; '.join(known)}.", "", *seconds(figures)])
 
 
-def _seconds(figures: Figures) -> list[str]:
+def seconds(figures: Figures) -> list[str]:
     """Times as ratios, which depend less on the machine."""
-    base = next((arm for arm in ("lightgbm", "logistic") if arm in figures.arms("not private")), None)
+    base = next((arm for arm in ("lightgbm", "logistic", "ridge") if arm in figures.arms("not private")), None)
     if base is None:
         return []
     tasks = sorted({key[:2] for key in figures.cells})

@@ -1,7 +1,7 @@
 """Fits in the peers' own environment: `python -m benchmarks.tables.peers FOLDER`. Nothing of Veil is imported.
 
 The folder has `train.parquet`, `test.parquet` and `job.json` (public facts and the list of fits). Each fit leaves
-`ID.npz` with probabilities and one line of JSON on standard output, as soon as it is done.
+`ID.npz` with probabilities (or numbers) and one line of JSON on standard output, as soon as it is done.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from benchmarks.tables import number_peers
 from benchmarks.tables.rows import bounded, group_weights, one_hot
 
 # The tutorial of opacus on image classifiers, the one that calls `make_private_with_epsilon`.
@@ -40,6 +41,7 @@ class Job:
     numeric: Mapping[str, tuple[float, float]]
     categories: Mapping[str, tuple[str, ...]]
     delta: float
+    target_bounds: tuple[float, float] | None = None
 
     @classmethod
     def read(cls, folder: Path) -> tuple[Job, list[dict[str, Any]]]:
@@ -53,6 +55,12 @@ class Job:
     def labels(self) -> NDArray[np.int64]:
         """The class of each training row, as a number."""
         return np.searchsorted(self.classes, self.train[self.target].to_numpy(dtype=str))
+
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        """The number of each training row, cut to its public bounds."""
+        assert self.target_bounds is not None
+        return np.clip(self.train[self.target].to_numpy(dtype=np.float64), *self.target_bounds)
 
     def rows(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         """Numbers by their bounds, words by their code book: all public."""
@@ -178,14 +186,22 @@ PEERS = {
     "opacus-logistic": _OPACUS,
     "opacus-mlp": _OPACUS,
 }
+_LIGHTGBM_NUMBERS = Peer(number_peers.lightgbm, "lightgbm", "lightgbm")
+NUMBER_PEERS = {
+    "lightgbm": _LIGHTGBM_NUMBERS,
+    "lightgbm-weighted": _LIGHTGBM_NUMBERS,
+    "dp-ebm": Peer(number_peers.dp_ebm, "interpret.privacy", "interpret-core"),
+    "diffprivlib": Peer(number_peers.diffprivlib, "diffprivlib.models", "diffprivlib"),
+}
 
 
 def main() -> None:
     """Do every fit of a folder, in order."""
     folder = Path(sys.argv[1])
     job, fits = Job.read(folder)
+    peers = PEERS if job.target_bounds is None else NUMBER_PEERS
     for fit in fits:
-        peer = PEERS[fit["arm"]]
+        peer = peers[fit["arm"]]
         import_module(peer.module)  # not part of the time
         answer: dict[str, Any] = {"id": fit["id"], "version": f"{peer.package} {version(peer.package)}"}
         start = time.perf_counter()

@@ -27,6 +27,10 @@ class Scores:
     groups_scored: int
     by_group: Mapping[str, tuple[int, float]]
 
+    def said(self) -> str:
+        """The figures to watch while it runs."""
+        return f"worst group {100 * self.worst_group_accuracy:.1f}, AUC {100 * self.auc:.1f}"
+
 
 def score(
     probabilities: NDArray[np.float64],

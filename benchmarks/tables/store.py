@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.tables.data import Grouping
+from benchmarks.tables.number_scoring import NumberScores
 from benchmarks.tables.scoring import METRICS, Scores
 from benchmarks.tables.splits import Rows
 from veil.foundation.files import FOR_ALL, write_whole
 
-COLUMNS = ("table", "groups", "epsilon", "arm", "seed", *METRICS, "worst_group", "groups_scored", "seconds", "delta")
+
+def columns_of(metrics: Sequence[str]) -> tuple[str, ...]:
+    """What the collected file has of a cell."""
+    return "table", "groups", "epsilon", "arm", "seed", *metrics, "worst_group", "groups_scored", "seconds", "delta"
+
+
+COLUMNS = columns_of(METRICS)
 DIGITS = 5
 
 
@@ -42,7 +49,7 @@ class Outcome:
     version: str
     delta: float
     seconds: float | None = None
-    scores: Scores | None = None
+    scores: Scores | NumberScores | None = None
     failed: str | None = None
 
 
@@ -101,7 +108,9 @@ def with_published(records: Iterable[Mapping[str, Any]], path: Path) -> list[Map
     return found
 
 
-def collect(records: Iterable[Mapping[str, Any]], about: Mapping[str, Any], target: Path) -> None:
+def collect(
+    records: Iterable[Mapping[str, Any]], about: Mapping[str, Any], target: Path, columns: Sequence[str] = COLUMNS
+) -> None:
     """One file of all cells: a heading of columns, then one line per cell; failures and versions are listed once."""
     found = sorted(records, key=_order)
     measured = [record for record in found if "failed" not in record]
@@ -114,13 +123,13 @@ def collect(records: Iterable[Mapping[str, Any]], about: Mapping[str, Any], targ
             where = failures.setdefault((record["arm"], record["failed"]), {})
             where[f"{record['table']}, {record['groups']}"] = None
     lines = ",\n".join(
-        "  " + json.dumps([record[column] for column in COLUMNS], ensure_ascii=False) for record in measured
+        "  " + json.dumps([record[column] for column in columns], ensure_ascii=False) for record in measured
     )
     rest = {
         "about": about,
         "versions": {arm: list(listed) for arm, listed in versions.items()},
         "failures": [{"arm": arm, "said": said, "tasks": list(where)} for (arm, said), where in failures.items()],
-        "columns": COLUMNS,
+        "columns": columns,
     }
     heading = ",\n".join(f" {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in rest.items())
     text = "{\n" + heading + ',\n "rows": [\n' + lines + "\n ]\n}\n"

@@ -146,4 +146,16 @@ def test_an_arm_of_few_tasks_takes_no_task_from_the_means_and_stands_beside_dp_s
     page, without = (page_of(Figures.read(tmp_path / name)) for name in ("tables.json", "less.json"))
     start, end = "## Regret to the best", "## The aim"
     assert page[page.index(start) : page.index(end)].strip() in without
+    assert "tuned" not in page
     assert "| first, label | 81.0 | 83.0 | 90.0 | 90.0 |" in page
+
+
+def test_tuned_dp_sgd_stands_between_dp_sgd_and_the_aim_overall_and_in_no_mean(tmp_path: Path) -> None:
+    arms = {name: {"title": name, "family": "veil"} for name in ("dp-sgd", "dp-sgd-tuned", "auto-overall")}
+    more = [record("first", name, 1.0, 1, 0.5, accuracy=0.8 + at / 100) for at, name in enumerate(arms)]
+    about = {**ABOUT, "arms": {**ABOUT["arms"], **arms}, "tuned": "How it was tuned."}  # type: ignore[dict-item]
+    collect([*RECORDS, *more], about, tmp_path / "tables.json")
+    page = page_of(Figures.read(tmp_path / "tables.json"))
+    assert "How it was tuned." in page
+    assert "| first, label | 80.0 | 81.0 | 82.0 | 90.0 | 90.0 | 90.0 |" in page
+    assert "dp-sgd-tuned" not in page[: page.index("## The aim")]

@@ -10,11 +10,12 @@ import pytest
 
 from benchmarks.tables import data, generated, splits
 from benchmarks.tables.data import GROUPINGS, TABLES, Table
+from benchmarks.tables.numbers import NUMBERS
 from veil.errors import InputError
 
 
 def test_every_table_has_its_splits_in_the_file() -> None:
-    assert sorted(json.loads(splits.FILE.read_text(encoding="utf-8"))) == sorted(TABLES)
+    assert sorted(json.loads(splits.FILE.read_text(encoding="utf-8"))) == sorted([*TABLES, *NUMBERS])
 
 
 @pytest.mark.parametrize("name", ["adult", "generated_tiny_cells"])
