@@ -24,7 +24,8 @@ def tails(draw: st.DrawFn) -> Tail:
     length = draw(st.floats(0.01, 60.0))
     kind = draw(st.sampled_from(["beta", "steps", "lines"]))
     if kind == "beta":
-        return BetaTail(length, draw(st.floats(0.05, 30)), draw(st.floats(0.05, 30)))
+        alpha = draw(st.one_of(st.floats(0.05, 30), st.sampled_from([1.0, 4.0, 16.0])))
+        return BetaTail(length, alpha, draw(st.one_of(st.floats(0.05, 30), st.sampled_from([0.5, 1.0]))))
     return StepTail(length, draw(FALLING)) if kind == "steps" else LinearTail(length, draw(FALLING))
 
 
@@ -89,12 +90,14 @@ def test_the_bound_keeps_every_limit_in_every_order_and_over_every_inner_bound(
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.integers(50, 400), st.floats(5, 200), st.integers(0, 2**32 - 1))
-def test_weights_in_single_precision_keep_the_limits_exactly(rows: int, length: float, seed: int) -> None:
+@given(st.integers(50, 400), st.floats(5, 200), st.sampled_from([(1.0, 1.0), (4.0, 0.5)]), st.integers(0, 2**32 - 1))
+def test_weights_in_single_precision_keep_the_limits_exactly(
+    rows: int, length: float, shape: tuple[float, float], seed: int
+) -> None:
     """The vectors are taken at exactly their thresholds and in one line, where rounding of weights adds up."""
     generator = np.random.default_rng(seed)
     limits = (0.1, 1.0)
-    bound = Ordered(Clip(limits), BetaTail(length))
+    bound = Ordered(Clip(limits), BetaTail(length, *shape))
     cells = torch.from_numpy(generator.integers(0, 2, rows))
     norms = torch.tensor(limits, dtype=torch.float32)[cells]
     losses = torch.from_numpy(generator.random(rows).astype(np.float32))

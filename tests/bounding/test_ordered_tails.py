@@ -41,6 +41,15 @@ def test_the_straight_line_is_the_beta_tail_with_both_parameters_one() -> None:
     assert np.allclose(BetaTail(10.0).lost(distances), LinearTail(10.0, (1.0, 0.0)).lost(distances), atol=1e-13)
 
 
+@pytest.mark.parametrize("beta", [0.05, 0.5, 1.0, 7.3])
+@pytest.mark.parametrize("alpha", [1.0, 2.0, 4.0, 16.0, 17.0])
+def test_a_whole_alpha_has_the_area_of_the_special_function(alpha: float, beta: float) -> None:
+    place = np.concatenate([np.linspace(0, 1.2, 500), [1e-12, 1 - 1e-12]])
+    inside = place.clip(max=1)
+    kept = inside * betainc(alpha, beta, inside) - alpha / (alpha + beta) * betainc(alpha + 1, beta, inside)
+    assert np.allclose(BetaTail(1.0, alpha, beta).lost(place), inside - kept, rtol=0, atol=1e-13)
+
+
 def test_a_user_function_gives_the_same_weights_as_its_closed_form() -> None:
     user = tail_from(lambda place: float(betainc(2.0, 3.0, 1.0 - place)), 6.0)
     thresholds, line = np.array([0.5, 1.0, 2.0, 1.5, 4.0]), np.array([4, 0, 2, 3, 1])

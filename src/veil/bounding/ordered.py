@@ -40,6 +40,7 @@ from veil.gradients import PerRow
 Floats = NDArray[np.float64]
 Order = Literal["loss", "ascending", "random", "owner"]
 ORDERS: tuple[str, ...] = ("loss", "ascending", "random", "owner")
+_FEW = 16  # whole α up to which a sum is faster than the special function
 
 
 class Tail(Protocol):
@@ -59,7 +60,8 @@ class Tail(Protocol):
 class BetaTail:
     """The flipped distribution function of a Beta(α, β): importance I_{u/γ}(α, β) at distance u from the end.
 
-    Its integral is γ·(x·I_x(α, β) − α/(α+β)·I_x(α+1, β)) at x = u/γ. α = β = 1 is a straight line.
+    Its integral is γ·(x·I_x(α, β) − α/(α+β)·I_x(α+1, β)) at x = u/γ. For a small whole α, I_x is elementary:
+    1 − (1−x)^β·Σ_{j<α} β(β+1)…(β+j−1)·x^j/j!, which takes a third of the time. α = β = 1 is a straight line.
 
     Args:
         length: γ, above 0.
@@ -89,11 +91,20 @@ class BetaTail:
             For each distance, how much importance is lost between it and the end.
         """
         x = np.minimum(distance / self.length, 1.0)
-        if self.alpha == self.beta == 1.0:
-            return self.length * (x - 0.5 * x * x)
-        mean = self.alpha / (self.alpha + self.beta)
-        kept = x * betainc(self.alpha, self.beta, x) - mean * betainc(self.alpha + 1.0, self.beta, x)
-        return np.asarray(self.length * (x - kept), dtype=np.float64)
+        mean, (first, second) = self.alpha / (self.alpha + self.beta), self._shares(x)
+        return np.asarray(self.length * (x - x * first + mean * second), dtype=np.float64)
+
+    def _shares(self, x: Floats) -> tuple[Floats, Floats]:
+        """I_x(α, β) and I_x(α + 1, β)."""
+        if self.alpha not in range(1, _FEW + 1):
+            return betainc(self.alpha, self.beta, x), betainc(self.alpha + 1.0, self.beta, x)
+        rest = (1.0 - x) ** self.beta
+        term, total = np.ones_like(x), np.ones_like(x)
+        for j in range(1, int(self.alpha)):
+            term = term * x * ((self.beta + j - 1) / j)
+            total += term
+        last = term * x * ((self.beta + self.alpha - 1) / self.alpha)
+        return 1.0 - rest * total, 1.0 - rest * (total + last)
 
 
 @dataclass(frozen=True, slots=True)
