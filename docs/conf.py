@@ -62,12 +62,13 @@ def _with_pages_below(app: object, name: str, source: list[str]) -> None:
 
 def _from_markdown(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     text = "\n".join([*lines, *_fields(obj)] if what == "class" else lines)
-    parts = re.split(r"(`+[^`]+`+|^ *(?:>>>|\.\.\.).*$)", text, flags=re.MULTILINE)
+    # An example goes from its first prompt to an empty line, with what it prints: nothing in it is changed.
+    parts = re.split(r"(`+[^`]+`+|^ *>>>.*(?:\n.*\S.*)*)", text, flags=re.MULTILINE)
     for at, part in enumerate(parts):
         if part.startswith("`"):
             behind = parts[at + 1][:1] if at + 1 < len(parts) else ""
             parts[at] = f"``{part.strip('`')}``" + ("\\ " if behind.isalnum() or behind == "(" else "")
-        elif ">>>" not in part:
+        elif not part.lstrip().startswith(">>>"):
             parts[at] = re.sub(r"([*|])", r"\\\1", re.sub(r"(\w)_(?!\w)", r"\1\\_", part))
     # In "Returns:" there are sentences, no types: a colon in one of them must not be read as one.
     whole = re.sub(r"^Returns:\n((?: +.*(?:\n|$))+)", _returned, "".join(parts), flags=re.MULTILINE)

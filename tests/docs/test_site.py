@@ -8,6 +8,7 @@ import importlib
 import inspect
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -315,6 +316,19 @@ def test_every_public_name_is_in_the_python_reference(site: Path) -> None:
     ends = {name.rpartition(".")[2] for name in shown if name.startswith("veil.")}
     missing = [name for name, thing in public_names() if getattr(thing, "__name__", "") not in ends]
     assert missing == []
+
+
+def test_examples_of_docstrings_are_shown_as_they_are() -> None:
+    """A backslash before a star or an underscore would be pasted with the example."""
+    example = [
+        ">>> class Twice(Base):",
+        "...     def __init__(self):",
+        "...         print(*self.all_, 2 * 3)",
+        "a_ * b",
+    ]
+    lines = ["A * star, `name_`:", "", *example, "", "And a | bar."]
+    runpy.run_path(str(ROOT / "docs" / "conf.py"))["_from_markdown"](None, "function", "name", None, None, lines)
+    assert lines == ["A \\* star, ``name_``:", "", *example, "", "And a \\| bar."]
 
 
 @pytest.mark.slow
