@@ -188,3 +188,37 @@ def test_nothing_is_said_where_all_are_heard_or_nobody_is_asked(details: dict[st
     run = small_groups(**details)
     assert build_twin([run])["verdict"]["unheard"] is None
     assert "Too few rows to be treated" not in render_card(run)
+
+
+def of_numbers(at: list[float], effects: list[float]) -> dict[str, Any]:
+    """A run with one column of numbers."""
+    run = make_run("auto", effects=TWO)
+    column = {
+        **run["effects"]["columns"][0],
+        "kind": "number",
+        "at": at,
+        "effects": [effects],
+        "noise": [[0.1] * len(at)],
+    }
+    return {**run, "effects": {**run["effects"], "columns": [column], "pairs": []}}
+
+
+@pytest.mark.parametrize(
+    ("at", "drawn"),
+    [
+        # Of two knots at the bound the last counts; the last of the crowd begins the line to the next knot.
+        ([0.0, 0.0, 1e-5, 2e-5, 3e-5, 50.0, 90.0], [1, 4, 5, 6]),
+        ([0.0, 50.0, 50.001, 50.002, 50.003, 50.004, 90.0], [0, 1, 3, 5, 6]),
+        ([0.0, 10.0, 89.97, 89.98, 89.99, 90.0], [0, 1, 2, 5]),
+        ([0.0, 10.0, 20.0, 90.0], [0, 1, 2, 3]),
+        ([7.0, 7.0, 7.0, 7.0, 7.0], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_of_many_knots_in_almost_one_place_few_are_drawn_and_the_curve_beside_them_stays(
+    at: list[float], drawn: list[int]
+) -> None:
+    effects = [float(place) for place in range(len(at))]
+    figure = build_twin([of_numbers(at, effects)])["figures"]["effect-0-run0"]
+    assert figure["series"][0]["y"] == [effects[place] for place in drawn]
+    assert figure["series"][0]["x"] == [at[place] for place in drawn]
+    assert ("few of them are drawn" in figure["note"]) == (len(drawn) < len(at))

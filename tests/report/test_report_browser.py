@@ -243,6 +243,22 @@ def test_what_the_model_learned_is_drawn_and_stays_in_its_panels(visit: Open, wi
     assert page.get_by_role("link", name="What it learned").get_attribute("href") == "#learned-0"
 
 
+def test_headings_of_heat_maps_break_into_lines_and_numbers_stay_in_their_tiles_on_a_phone(visit: Open) -> None:
+    section = visit("learned", 390).page.locator("#learned-0")
+    heats = section.locator(".chart[data-kind=heat] .plot > svg")
+    assert heats.count() >= 4
+    wrong = """
+    svgs => svgs.flatMap(svg => {
+        const wide = Math.min(...[...svg.querySelectorAll("rect")].map(one => one.getBoundingClientRect().width));
+        const texts = [...svg.querySelectorAll("text")];
+        const cut = texts.filter(one => one.textContent.endsWith("…"));
+        const over = texts.filter(one => one.classList.contains("heat") && one.getBoundingClientRect().width > wide);
+        return [...cut, ...over].map(one => one.textContent);
+    })
+    """
+    assert heats.evaluate_all(wrong) == []
+
+
 def test_the_link_to_what_was_learned_is_there_for_runs_that_have_it(visit: Open) -> None:
     page = visit("classes").page
     link = page.locator("nav a", has_text="What it learned")

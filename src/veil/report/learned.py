@@ -18,6 +18,8 @@ READ_OFF = (
 )
 EFFECT = "Effect"
 NOISE = "noise, two standard deviations"
+# Of knots within this share of a column's range only a few are drawn, where so many stand together.
+CROWD, CROWDED = 0.001, 4
 BAND = (
     "Bands and whiskers show the noise that privacy added, two standard deviations to each side, estimated. "
     "They do not show how sure the rows make an effect."
@@ -27,7 +29,7 @@ BAND = (
 def effect_figures(run: Record) -> dict[str, Figure]:
     """The columns and the pairs that matter most, on one scale."""
     effects = run.get("effects") or {}
-    columns = [one for one in effects.get("columns") or [] if one["kind"] != "text"][:COLUMNS]
+    columns = [_apart(one) for one in effects.get("columns") or [] if one["kind"] != "text"][:COLUMNS]
     if not columns:
         return {}
     highest = 1.05 * max(abs(one) for column in columns for line in column["effects"] for one in line)
@@ -126,7 +128,7 @@ def learned_table(run: Record) -> Table | None:
         return None
     curves = effects["curves"]
     rows = []
-    for column in effects["columns"]:
+    for column in map(_apart, effects["columns"]):
         ends = ("–", "–") if column["kind"] == "text" else _ends(column["effects"], _names(column), curves)
         rows.append((column["column"], column["kind"], *ends, column["spread"]))
     for pair in effects["pairs"]:
@@ -186,6 +188,36 @@ def _ends(lines: Sequence[Sequence[float]], names: Sequence[str], curves: Sequen
 def _known(levels: Sequence[str]) -> Sequence[str]:
     """Levels without that of no known value, which stands last."""
     return levels[:-1] if levels[-1] == UNKNOWN else levels
+
+
+def _apart(column: Record) -> Record:
+    """A column of numbers with few knots for many that stand in almost one place: nearly all rows have one value there.
+
+    Between such knots there are no rows, so that what they say is noise. The first and the last stay, so that the curve
+    beside them is right, and the middle one; at a bound, of several in one place, the last, which rows there get.
+    """
+    at = column["at"]
+    if column["kind"] not in ("number", "date") or at[-1] <= at[0]:
+        return column
+    kept: list[int] = []
+    first = 0
+    for place in range(1, len(at) + 1):
+        if place < len(at) and at[place] - at[first] <= CROWD * (at[-1] - at[0]):
+            continue
+        crowd = range(first, place)
+        if len(crowd) < CROWDED:
+            kept += crowd
+        elif first == 0:
+            kept += sorted({max(one for one in crowd if at[one] == at[0]), crowd[-1]})
+        else:
+            kept += [crowd[0], *[crowd[len(crowd) // 2]] * (place < len(at)), crowd[-1]]
+        first = place
+
+    def of(lines: Sequence[Sequence[float]] | None) -> list[list[float]] | None:
+        return None if lines is None else [[line[one] for one in kept] for line in lines]
+
+    parts = {"at": [at[one] for one in kept], "effects": of(column["effects"]), "noise": of(column.get("noise"))}
+    return {**column, **parts, "left_out": len(at) - len(kept)}
 
 
 def _drawn(column: Record, effects: Record, span: tuple[float, float]) -> Figure:
@@ -282,6 +314,8 @@ def _note(column: Record, curves: Sequence[str], shown: int) -> str:
     """What the figure omits: further values and classes, and values without a place on the axis."""
     values = len(column["at"]) if column["kind"] not in ("number", "date") else 0
     said = [f"The {VALUES} of {values} values with the largest effects."] if values > VALUES else []
+    if column.get("left_out"):
+        said.append("Nearly all rows have the same value where many knots stand together: few of them are drawn.")
     said += [f"The {shown} of {len(curves)} classes with the largest effects."] if len(curves) > shown else []
     for name, own in (("Missing", column["missing"]), ("Missing or any other value", column["unknown"])):
         if own is not None and len(curves) <= CURVES:

@@ -340,8 +340,10 @@ def _number(
     if crossed is not None:
         maps = crossed.maps[-count:][knots]
         most = at[maps.argmax(dim=0)].tolist()
-        names = (f"near {_day(value) if kind == 'date' else _brief(value)}" for value in most)
-        levels = Levels(tuple(names), tuple(_listed(line) for line in maps))
+        names = [
+            f"near {_day(value) if kind == 'date' else _rounded(value, column.high - column.low)}" for value in most
+        ]
+        levels = Levels(_told_apart(names), tuple(_listed(line) for line in maps))
     effects = tuple(_listed(line) for line in curve - mean[:, None])
     return ColumnEffect(column.name, kind, _listed(at), effects, missing, None, _spread(curve), levels), mean
 
@@ -401,8 +403,23 @@ def _listed(values: Tensor) -> tuple[float, ...]:
     return tuple(values.tolist())
 
 
-def _brief(value: float) -> str:
+def _rounded(value: float, width: float) -> str:
+    """A number to a hundredth of the width of its column or somewhat finer."""
+    digits = 2 - math.floor(math.log10(width)) if width > 0 else 4
+    value = round(value, digits) + 0.0
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _told_apart(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of levels in almost one place get numbers.
+
+    >>> _told_apart(["near 0", "near 0", "near 9"])
+    ('near 0 (1)', 'near 0 (2)', 'near 9')
+    """
+    return tuple(
+        f"{name} ({list(names[: place + 1]).count(name)})" if list(names).count(name) > 1 else name
+        for place, name in enumerate(names)
+    )
 
 
 def _day(days: float) -> str:

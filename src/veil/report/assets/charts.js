@@ -88,6 +88,19 @@ const charts = (() => {
     return letters.join("");
   };
 
+  /* A text in lines that fit, broken between words; what is left of it stands in the last one. */
+  const wrapped = (text, width, most) => {
+    const lines = [];
+    for (const word of text.split(" ")) {
+      const longer = lines.length ? `${lines[lines.length - 1]} ${word}` : word;
+      if (lines.length && (textWidth(longer) <= width || lines.length === most)) lines[lines.length - 1] = longer;
+      else lines.push(word);
+    }
+    return lines.map((line) => shorten(line, width));
+  };
+  /* Lines of text around a place. */
+  const stacked = (svg, lines, x, y, anchor) => lines.forEach((line, index) => make("text", { class: "label strong", x, y: y + (index - (lines.length - 1) / 2) * 15, "text-anchor": anchor }, svg, line));
+
   const frame = (svg, box, xs, ys, x, y, spec) => {
     const axis = make("g", { class: "axis", "aria-hidden": "true" }, svg);
     for (const value of ys) {
@@ -246,17 +259,19 @@ const charts = (() => {
     const labels = Math.min(width * 0.34, Math.max(...spec.rows.map(textWidth)) + 14);
     const cell = (width - labels) / spec.columns.length;
     const tall = Math.round(Math.min(100, Math.max(54, 230 / spec.rows.length)));
-    const top = 26;
+    const headings = spec.columns.map((column) => wrapped(column, cell - 6, 3));
+    const tallest = Math.max(...headings.map((lines) => lines.length));
+    const top = 11 + 15 * tallest;
     const known = spec.values.flat().filter((value) => value !== null);
     const centre = spec.middle === null ? (Math.min(...known) + Math.max(...known)) / 2 : spec.middle;
     const middle = spec.diverging ? centre : 0;
     const reach = spec.diverging ? Math.max(0.1, ...known.map((value) => Math.abs(value - middle))) : 1;
     const brief = { percent: (value) => `${Math.round(100 * value)}`, signed: (value) => signed(Number(value.toFixed(1))) };
     const stops = [];
-    spec.columns.forEach((column, index) => make("text", { class: "label strong", x: labels + cell * (index + 0.5), y: 14, "text-anchor": "middle" }, svg, shorten(column, cell - 4)));
+    headings.forEach((lines, index) => stacked(svg, lines, labels + cell * (index + 0.5), top - 12 - 7.5 * (lines.length - 1), "middle"));
     spec.rows.forEach((row, down) => {
       const y = top + down * tall;
-      make("text", { class: "label strong", x: labels - 10, y: y + tall / 2 + 4, "text-anchor": "end" }, svg, shorten(row, labels - 12));
+      stacked(svg, wrapped(row, labels - 12, 3), labels - 10, y + tall / 2 + 4, "end");
       spec.columns.forEach((column, across) => {
         const value = spec.values[down][across];
         const x = labels + cell * across;
@@ -268,7 +283,9 @@ const charts = (() => {
         tile.style.fill = fill;
         const count = spec.counts ? spec.counts[down][across] : null;
         const twoLines = count !== null && cell > 84;
-        make("text", { x: x + cell / 2, y: y + tall / 2 + (twoLines ? -2 : 5), "text-anchor": "middle", class: "label strong heat" }, svg, cell < 54 && value !== null ? brief[spec.format](value) : formats[spec.format](value, 2));
+        const whole = formats[spec.format](value, 2);
+        const shown = value !== null && textWidth(whole) > cell - 10 ? brief[spec.format](value) : whole;
+        make("text", { x: x + cell / 2, y: y + tall / 2 + (twoLines ? -2 : 5), "text-anchor": "middle", class: "label strong heat" }, svg, shown);
         if (twoLines) make("text", { x: x + cell / 2, y: y + tall / 2 + 15, "text-anchor": "middle", class: "label count" }, svg, `${number(count)} rows`);
         stops.push({ x: x + cell / 2, y: y + tall / 2, title: `${row} × ${column}`, rows: [[spec.value_label, formats[spec.format](value)], ...(spec.counts ? [[spec.count_label, number(count)]] : [])] });
       });
