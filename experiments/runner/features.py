@@ -149,6 +149,11 @@ def head(facts: PublicFacts) -> nn.Module:
     return nn.Sequential(nn.Flatten(), with_head(nn.Identity(), facts.input_shape[0], facts.outputs).head)  # type: ignore[arg-type]
 
 
+def unit_head(facts: PublicFacts) -> nn.Module:
+    """The same behind a layer that gives every row length 1: the length is then known to Veil before it sees a row."""
+    return nn.Sequential(nn.Flatten(), with_head(nn.Identity(), facts.input_shape[0], facts.outputs))
+
+
 def small_cnn(facts: PublicFacts) -> nn.Module:
     """The network of Papernot et al. with a quarter of its channels."""
     return papernot_cifar(facts, channels=(8, 16, 32), hidden=64)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import veil
 from tests.methods.method_cases import CASES, plan_for, small_engine, small_problem
 from veil.errors import InputError
 from veil.estimators import FairPrivateClassifier, FairPrivateRegressor
-from veil.plans import Settings
+from veil.foundation.randomness import Seed
+from veil.models import build_model, with_head
+from veil.models.pretrained import UnitLength
+from veil.models.whitened import Projection
+from veil.plans import Plan, Settings
 from veil.plans.controllers import first_release
-from veil.training.learning_rate import LARGEST, WANDER, automatic_rate, with_learning_rate
+from veil.problem import Cell, Problem, PublicFacts
+from veil.problem.targets import Task
+from veil.training.learning_rate import LARGEST, SCORE, WANDER, automatic_rate, longest_row, with_learning_rate
+from veil.training.losses import label_losses, row_losses
 
 
 def weights_of(run: veil.Run) -> torch.Tensor:
@@ -31,6 +40,106 @@ def test_noise_alone_never_carries_a_model_further_than_it_may(
     noise = release.sigma / (release.divisor or release.draw.expected_batch(plan.facts))
     assert 0 < rate <= LARGEST["sgd"]
     assert rate / (1 - momentum) * noise * math.sqrt(weights * plan.steps) <= WANDER * 1.01
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+@pytest.mark.parametrize("length", [0.5, 1.0, 50.0])
+def test_noise_alone_never_moves_a_score_of_a_linear_model_further_than_it_may(
+    name: str, options: dict[str, object], length: float
+) -> None:
+    plan = plan_for(name, options, small_problem())
+    release, momentum = first_release(plan.controller), plan.settings.momentum
+    rate = automatic_rate(plan, 10, length)
+    noise = release.sigma / (release.divisor or release.draw.expected_batch(plan.facts))
+    assert rate == automatic_rate(plan, 100_000_000, length) > 0
+    assert rate / (1 - momentum) * noise * math.sqrt(plan.steps) * length <= SCORE * 1.01
+
+
+def updates(plan: Plan, rate: float, length: float, classes: int) -> float:
+    """The largest weight after many updates with momentum where the loss is a parabola of the assumed curvature."""
+    curvature, weight, speed = length**2 / classes, 1.0, 0.0
+    for _ in range(200):
+        speed = plan.settings.momentum * speed + curvature * weight
+        weight -= rate * speed
+    return abs(weight)
+
+
+@pytest.mark.parametrize("length", [0.5, 1.0, 50.0])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_without_noise_a_linear_model_settles_and_at_three_times_the_rate_it_would_not(
+    length: float, momentum: float
+) -> None:
+    plan = plan_for("erm", {}, small_problem(), momentum=momentum)
+    rate = automatic_rate(plan, 10, length)
+    assert updates(plan, rate, length, classes=2) < 1e-3
+    assert updates(plan, 3 * rate, length, classes=2) > 1e3
+
+
+def facts_of(*shape: int) -> PublicFacts:
+    return PublicFacts(("all",), ("all",), (Cell(0, 0, 10),), shape, classes=("no", "yes"))
+
+
+UNIT = nn.Sequential(nn.Flatten(), UnitLength(), nn.Linear(4, 2))
+TWO_LAYERS = nn.Sequential(UnitLength(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "length"),
+    [
+        (UNIT, math.sqrt(2)),
+        (nn.Sequential(UnitLength(), nn.Identity(), nn.Linear(4, 2, bias=False)), 1.0),
+        (with_head(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), 4, 2), math.sqrt(2)),
+        (with_head(nn.Linear(4, 4), 4, 2, train="all"), None),
+        (nn.Sequential(Projection(4, 2), nn.Linear(2, 2)), math.sqrt(2)),
+        (build_model("whitened", facts_of(4), Seed.from_int(1)), 1.0),
+        (build_model("additive", facts_of(4), Seed.from_int(1)), math.sqrt(2)),
+        (build_model("logistic", facts_of(4), Seed.from_int(1), feature_radius=3.0), None),
+        (build_model("logistic", facts_of(4), Seed.from_int(1)), None),
+        (nn.Sequential(UnitLength(), nn.ReLU(), nn.Linear(4, 2)), None),
+        (TWO_LAYERS, None),
+    ],
+    ids=str,
+)
+def test_a_length_is_known_where_the_model_itself_keeps_rows_to_it(model: nn.Module, length: float | None) -> None:
+    found = longest_row(model)
+    assert found is None if length is None else found == pytest.approx(length)
+
+
+@pytest.mark.parametrize("model", [UNIT, with_head(nn.Identity(), 4, 2)], ids=["unit", "head"])
+def test_no_row_is_longer_than_what_the_rate_is_taken_for(model: nn.Module) -> None:
+    rows, seen = 1e4 * torch.randn(50, 4), list[torch.Tensor]()
+    layer = [part for part in model.modules() if isinstance(part, nn.Linear)][-1]
+    layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    model(rows)
+    length = longest_row(model)
+    assert length is not None
+    assert float(torch.cat([seen[0], torch.ones(50, 1)], dim=1).norm(dim=1).max()) <= length * 1.0001
+
+
+def test_a_length_that_is_known_alone_changes_the_rate() -> None:
+    problem = small_problem()
+    unit = replace(problem, inputs=UnitLength()(problem.inputs))
+    run = {"epsilon": 8.0, "delta": 1e-4, "steps": 4, "batch_size": 200, "seed": 5, "method": "dp-sgd"}
+    known = veil.fit(nn.Sequential(UnitLength(), nn.Linear(4, 2)), problem, **run).plan.settings.learning_rate  # type: ignore[arg-type]
+    unknown = veil.fit(nn.Linear(4, 2), unit, **run).plan.settings.learning_rate  # type: ignore[arg-type]
+    assert known is not None
+    assert known > LARGEST["sgd"] == unknown
+
+
+@pytest.mark.parametrize("task", ["regression", "multi-label"])
+def test_the_rate_without_noise_knows_the_loss_of_the_task(task: Task) -> None:
+    targets = torch.zeros(60) if task == "regression" else torch.zeros(60, 3)
+    problem = Problem.from_arrays(torch.randn(60, 3), targets, task=task)
+    plan = plan_for("erm", {}, problem, momentum=0.0)
+    outputs = problem.public.outputs
+    scores = torch.zeros(outputs, dtype=torch.float64)
+    losses = label_losses if task == "multi-label" else row_losses
+
+    def loss(scores: torch.Tensor) -> torch.Tensor:
+        return losses(nn.Identity(), (scores[None], targets[:1].double()))[0]
+
+    curvature = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, scores)).max()  # type: ignore[no-untyped-call]
+    assert automatic_rate(plan, 4, 2.0) == pytest.approx(float(1 / (4 * curvature)), rel=0.01)
 
 
 def test_a_given_rate_is_used_as_it_is() -> None:
