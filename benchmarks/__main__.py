@@ -27,6 +27,7 @@ MODELS = {
     "hard-classes": "benchmarks.images.hard_classes",
     "predict": "benchmarks.predict",
     "thresholds": "benchmarks.thresholds",
+    "architectures": "benchmarks.architectures",
     "tune": "benchmarks.tables.tuning",
     "batches": "benchmarks.tables.batches",
     "people": "benchmarks.people.command",

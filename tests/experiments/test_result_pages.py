@@ -21,7 +21,7 @@ from veil.errors import InputError
 from veil.report import build_twin
 
 # Made by `python -m benchmarks`; tests/benchmarks and tests/advice compare them with what stands on pages.
-BENCHMARKS = ["tables", "growth", "plan", "tune"]
+BENCHMARKS = ["tables", "growth", "plan", "tune", "architectures"]
 STORED = [name for name in NAMES if (RESULTS / f"{name}.json").exists()]
 
 

@@ -226,6 +226,29 @@ def test_a_data_set_with_a_generator_of_its_own_is_named_on_the_certificate(tran
     assert (OWN_DRAWS in run.certificate.not_covered) == isinstance(transform, Hidden)
 
 
+def test_a_data_set_that_draws_for_some_rows_alone_is_named_too() -> None:
+    hidden = np.random.default_rng(0)
+    items = Drawing(of_all)
+    late = [row for row in range(len(items)) if row > 0.9 * len(items)]
+    rows = Problem.from_dataset(Sometimes(items, late, hidden))
+    assert rows.own_draws
+    assert not Problem.from_dataset(items).own_draws
+
+
+class Sometimes:
+    """Draws from a generator of its own for some rows."""
+
+    def __init__(self, items: Any, rows: list[int], hidden: np.random.Generator) -> None:
+        self.items, self.rows, self.hidden = items, rows, hidden
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, row: int) -> Any:
+        found = self.items[row]
+        return (found[0] + float(self.hidden.normal()), *found[1:]) if row in self.rows else found
+
+
 def test_a_run_over_a_data_set_with_a_generator_of_its_own_is_not_resumed(tmp_path: Path) -> None:
     settings = {**SETTINGS, "loss": F.cross_entropy, "checkpoint_every": 1, "out": tmp_path / "run"}
     with pytest.raises(RuntimeError, match="cut short"):
@@ -313,6 +336,44 @@ def test_a_transform_cannot_see_how_far_its_batch_is_padded(transform: Any, pad:
         return torch.cat([values.flatten() for values in found.values()])
 
     assert float((total(61) - total(60)).norm()) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("session", [False, True])
+def test_a_transform_inside_a_loss_of_ones_own_sees_no_padding_either(session: bool) -> None:
+    items = [(torch.ones(length, 3), length % 2) for length in (2, 5, 3, 4) * 5]
+    problem, seen = Problem.from_dataset(items, pad=True), list[tuple[int, int]]()
+
+    def noted(row: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        if bool(((row[0] == 1) | (row[0] == 0)).all()):  # a row, not a synthetic one
+            seen.append((row[0].shape[1], int(row[1].sum())))
+        return row
+
+    def compared(model: nn.Module, batch: Any) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    def own(model: nn.Module, batch: Any) -> Tensor:
+        return Augmented(compared, noted)(model, batch)
+
+    if session:
+        batches = veil.session(Mean(), problem, **SETTINGS)
+        for _ in batches:
+            batches.step(own)
+    else:
+        veil.fit(Mean(), problem, loss=own, **SETTINGS)
+    assert {length for length, _ in seen} >= {2, 3, 4, 5}
+    assert all(length == real for length, real in seen)
+
+
+def test_a_transform_of_a_part_of_padded_inputs_inside_a_loss_is_refused() -> None:
+    items = [(torch.ones(length, 3), length % 2) for length in (2, 5, 3, 4) * 5]
+
+    def own(model: nn.Module, batch: Any) -> Tensor:
+        (places, real), targets = batch
+        views = Augmented(lambda layer, part: layer.layer(part[0].mean(1)).sum(1), of_all)
+        return views(model, (places, targets)) * real.sum(1)
+
+    with pytest.raises(InputError, match="see how far the batch is padded"):
+        veil.fit(Mean(), Problem.from_dataset(items, pad=True), loss=own, **SETTINGS)
 
 
 def test_a_row_alone_has_its_own_length_in_every_structure() -> None:

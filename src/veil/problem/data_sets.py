@@ -15,6 +15,7 @@ from veil.foundation.row_draws import repeats
 from veil.problem.inputs import LOADER, is_loader
 from veil.problem.rows import Collate, ItemRows, numbers, sequence_paths
 
+_LOOKED_AT = 8
 # What a dict calls its target where nobody says otherwise.
 _TARGETS = ("labels", "label", "target", "targets")
 
@@ -88,8 +89,17 @@ class DataSet:
             "the collate function must give tensors whose first dimension is the row",
         )
         put_together = collate
-        own_draws = not repeats(lambda: put_together([self.of_item(self.items[0])]))
+        # A few items all over the data set: some kinds of rows may draw where others do not.
+        looked_at = sorted({int(row) for row in np.linspace(0, len(self.items) - 1, _LOOKED_AT)})
+        own_draws = any(self._draws(row, put_together) for row in looked_at)
         return ItemRows(self.items, self.of_item, collate, example, own_draws)
+
+    def _draws(self, row: int, put_together: Callable[[list[Any]], Nested]) -> bool:
+        """Whether making this row takes random numbers from elsewhere. One that cannot be read is named later."""
+        try:
+            return not repeats(lambda: put_together([self.of_item(self.items[row])]))
+        except Exception:
+            return False
 
     def columns(self, **wanted: Any) -> dict[str, Any]:
         """Targets, groups, owners and people of all rows; items are read once, if any of these is in them."""

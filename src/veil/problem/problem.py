@@ -184,6 +184,7 @@ class Problem:
         person_of: Number of the person of each row, where each counts by itself.
         weights: What each row adds, between 0 and 1.
         elsewhere: Rows on other machines.
+        reader: What takes rows from the source; by default the source itself.
     """
 
     inputs: Tensor
@@ -198,6 +199,7 @@ class Problem:
     person_of: NDArray[np.int64] | None = field(default=None, repr=False)
     weights: NDArray[np.float64] | None = field(default=None, repr=False)
     elsewhere: RowsElsewhere | None = field(default=None, repr=False)
+    reader: Rows | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return int(self.present.sum())
@@ -338,6 +340,7 @@ class Problem:
         pad: bool | int = False,
         owners: Any = None,
         people: Any = None,
+        workers: int = 0,
         **facts: Any,
     ) -> Problem:
         """A problem over the items of a data set; their inputs are asked for when they are drawn.
@@ -353,6 +356,8 @@ class Problem:
             pad: Whether rows have different lengths and are padded, with a mask; a number is the length of all batches.
             owners: Likewise as groups.
             people: Likewise.
+            workers: How many processes read the rows of coming steps while a step is computed, if their cost is
+                reserved; the values are the same. For items that take long: decoding, augmentation. Not with people.
             facts: `budgets`, `group_sizes`, `classes`, `task`, `rows_per_person` and `person_rows`, as for
                 `from_arrays`.
 
@@ -369,8 +374,10 @@ class Problem:
         """
         from veil.problem.data_sets import DataSet
 
+        require(workers >= 0, f"workers is {workers}: it must be at least 0")
+        require(not workers or people is None, "rows of people are not read ahead: omit workers")
         opened = DataSet.opened(dataset, inputs, targets, groups, owners, people)
-        source = opened.rows(collate, pad)
+        source = replace(opened.rows(collate, pad), workers=workers)
         given = opened.columns(targets=targets, groups=groups, owners=owners, people=people)
         numbers = np.arange(len(opened))[:, None]
         made = cls.from_arrays(numbers, given.pop("targets"), **given, **facts)
@@ -527,7 +534,7 @@ class Problem:
             return self._placed(self.source.take(rows), self.source.targets(rows))
         index = torch.from_numpy(rows)
         targets = self.targets.index_select(0, index)  # several times as fast as brackets
-        inputs = self.inputs.index_select(0, index) if self.source is None else self.source.take(rows)
+        inputs = self.inputs.index_select(0, index) if self.source is None else (self.reader or self.source).take(rows)
         return self._placed(inputs, targets if targets.is_floating_point() else targets.long())
 
     def alike(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -664,7 +671,8 @@ class Problem:
         if self.device is None:
             return inputs, targets
         device = self.device
-        return mapped(inputs, lambda part: part.to(device)), targets.to(device)
+        # Only from pinned memory is a copy made beside other work.
+        return mapped(inputs, lambda part: part.to(device, non_blocking=device.type == "cuda")), targets.to(device)
 
     def in_order(self, rows_at_once: int) -> Iterator[Nested]:
         """The inputs of all rows, piece by piece: a table that is larger than memory can pass through.

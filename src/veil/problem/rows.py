@@ -86,7 +86,7 @@ class ItemRows:
 
     `of_item` is what the model is given of an item; `example` is a batch that shows the shapes. Random
     generators start again for each item, and once more for a `collate` of the user's (`foundation.row_draws`);
-    `own_draws` says that making one takes random numbers from elsewhere.
+    `own_draws` says that making one takes random numbers from elsewhere. So many `workers` may read rows ahead.
     """
 
     items: Any
@@ -94,6 +94,12 @@ class ItemRows:
     collate: Callable[[list[Any]], Nested]
     example: Nested = field(repr=False, compare=False)
     own_draws: bool = False
+    workers: int = 0
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether items are files that Veil decodes, one by one and without random numbers."""
+        return isinstance(self.collate, Collate) and self._picks() and _decodes(self.items)
 
     def take(self, rows: NDArray[np.int64]) -> Nested:
         """Some rows, put together."""
@@ -171,6 +177,8 @@ def draws_nothing(items: Any) -> bool:
     """
     if type(items) is Subset:
         return draws_nothing(items.dataset)
+    if _decodes(items):
+        return True
     if type(items) is TensorDataset:
         return all(type(part) is Tensor for part in items.tensors)
     if type(items) in (list, tuple, np.ndarray, np.memmap, Tensor):
@@ -178,6 +186,14 @@ def draws_nothing(items: Any) -> bool:
     # A table of Hugging Face's datasets says what its format is; with a transform that is "custom".
     kind = getattr(items, "format", None) if type(items).__module__.startswith("datasets.") else None
     return hasattr(items, "column_names") and isinstance(kind, dict) and kind.get("type", "custom") != "custom"
+
+
+def _decodes(items: Any) -> bool:
+    """Whether items are files that a class of Veil decodes."""
+    if type(items) is Subset:
+        return _decodes(items.dataset)
+    kind = type(items)
+    return kind.__module__.startswith("veil.") and getattr(kind, "decodes_files", False) is True
 
 
 def _is_plain(item: Any) -> bool:
@@ -330,6 +346,19 @@ class Collate:
         parts = [part for path, part in leaves(batch, ()) if path in paths and part.ndim > 1]
         ends = torch.stack([_ends(part) for part in parts]).amax(0).tolist()
         return [_resized(row_of(batch, row), dict.fromkeys(paths, int(end))) for row, end in enumerate(ends)]
+
+    def fits(self, batch: Nested) -> bool:
+        """Whether a batch has its padded parts and its mask where they belong.
+
+        Args:
+            batch: Any batch.
+
+        Returns:
+            Whether `alone` can take it apart.
+        """
+        if not isinstance(batch, dict | tuple):
+            return False
+        return self._places(batch) <= {path for path, _ in leaves(batch)}
 
     def together(self, rows: list[Nested], batch: Nested) -> Nested:
         """Batches of one row together, padded as far as a batch is, or further where one of them is longer.

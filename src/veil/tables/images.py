@@ -8,7 +8,7 @@ from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -84,6 +84,8 @@ class ImageFiles:
     Raises:
         InputError: The images have different sizes, which their headers tell, or a file is no image.
     """
+
+    decodes_files: ClassVar[bool] = True
 
     paths: Sequence[Path]
     size: tuple[int, int] | None = None

@@ -8,7 +8,9 @@ without its padding, so it cannot see how long the other rows of a batch are, ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +21,24 @@ from veil.foundation.nested import Nested, joined, mapped, row_of, tensors
 from veil.foundation.row_draws import drawn_by_row, fingerprints
 from veil.plans import LossFunction
 from veil.problem.rows import Collate
+
+# How the rows under way are padded: a loss of the user's may call `Augmented` inside, which is told nothing.
+_PADDING: ContextVar[Collate | None] = ContextVar("veil_padding", default=None)
+
+
+def begin_padding(padding: Collate | None) -> None:
+    """Let transforms inside losses of the user's see rows without this padding from now on; None ends it."""
+    _PADDING.set(padding)
+
+
+@contextmanager
+def padded_by(padding: Collate | None) -> Iterator[None]:
+    """The same for a while."""
+    token = _PADDING.set(padding)
+    try:
+        yield
+    finally:
+        _PADDING.reset(token)
 
 
 @dataclass(frozen=True)
@@ -65,7 +85,12 @@ class Augmented:
         device, seen, known = next(tensors(inputs)).device, [], fingerprints(inputs)
         if not known:
             return inputs
-        padding = self.padding
+        padding = self.padding or _PADDING.get()
+        require(
+            padding is None or padding.fits(inputs),
+            "a transform inside a loss of your own gets only a part of the inputs, so it would see how far the batch "
+            "is padded: give it all of them, or loss=Augmented(…)",
+        )
         rows = [row_of(inputs, row) for row in range(len(known))] if padding is None else padding.alone(inputs)
         with drawn_by_row(device) as begin:
             for row, number in zip(rows, known, strict=True):

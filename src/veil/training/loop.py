@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 
 import numpy as np
 import torch
@@ -31,12 +31,14 @@ from veil.problem import Problem
 from veil.releases import GradientRelease, Released
 from veil.sampling import RowsAhead, Sampler
 from veil.sampling.draws import Draw
+from veil.training.augmenting import begin_padding
 from veil.training.callbacks import Callback, StopTraining
 from veil.training.checkpoints import Checkpointer, Progress
 from veil.training.learning_rate import with_learning_rate
 from veil.training.optimizer import Optimizer
 from veil.training.person_losses import by_person, transformed
 from veil.training.process_group import ALONE, ProcessGroup
+from veil.training.reading_ahead import read_ahead
 from veil.training.reporting import Reporter
 from veil.training.reservations import Reservations
 from veil.training.side_effects import SideEffects
@@ -76,6 +78,8 @@ class Loop:
         self.checkpointer = Checkpointer(model, plan, self.optimizer, self.reservations, self.reporter)
         self._device = device_of(model)
         self.problem = self.problem.on(self._device)
+        self._ahead = read_ahead(self.problem, self.seed) if self.processes.alone else None
+        self.problem = replace(self.problem, reader=self._ahead)
         self._strata = self.problem.strata()
         self._drawn: tuple[Draw, Sampler] | None = None
         self._rows = RowsAhead(self.seed)
@@ -87,6 +91,7 @@ class Loop:
         with self.around(), torch.random.fork_rng(devices=[]):
             for step in range(self.first, self.plan.steps):
                 release, sampler = self.prepare(step)  # reserve
+                self.look_ahead(sampler, step)
                 with self.side_effects.undone(), self.optimizer.look_ahead():
                     rows = self._rows.draw(sampler, step)  # sample
                     bounded = self.processes.bounded_sum(release, self.engine, self.problem, rows)  # gradients, bound
@@ -99,6 +104,7 @@ class Loop:
         if step < self._next:
             raise AccountingError(f"step {step} was already made: its rows and noise cannot be used again")
         begin_step(self.seed, step)
+        begin_padding(self.problem.padding)
         # The generators themselves: torch.manual_seed prepares all devices, which takes longer than a small step.
         # Of each process its own: rows at equal places of two processes would share what dropout draws.
         set_seed(self._device, int(self.seed.generator("forward", step, self.processes.rank).integers(2**62)))
@@ -106,6 +112,12 @@ class Loop:
         release = controller.release(self._state, step)
         self.reservations.reserve("gradient", release, controller.steady(self._state, step), step)
         return release, self._sampler(release.draw)
+
+    def look_ahead(self, sampler: Sampler, step: int) -> None:
+        """Have rows of the coming steps read while this one is computed: of those that are reserved, drawn alike."""
+        if self._ahead is not None:
+            alike = step + self.plan.controller.steady(self._state, step)
+            self._ahead.follow(sampler, step, min(alike, self.reservations.until("gradient", step)))
 
     def absorb(self, step: int, released: Released) -> None:
         """Update the model, tell the controller, make the side release if there is one, report, keep a checkpoint."""
@@ -167,6 +179,9 @@ class Loop:
                 self.stopped = str(reason)
             finally:
                 end_steps()
+                begin_padding(None)
+                if self._ahead is not None:
+                    self._ahead.close()
         self.optimizer.average.install()
 
     def progress(self) -> Progress:

@@ -49,6 +49,12 @@ class Reservations:
         self.reserved[purpose] = (step + count, events)
         self._latest[purpose] = charged, limits, events
 
+    def until(self, purpose: str, step: int) -> int:
+        """The first step after this one whose cost is not reserved. Of a run that is not private, its end."""
+        if self.ledger is None:
+            return self._plan.steps
+        return max(step + 1, self.reserved.get(purpose, (0, {}))[0])
+
     def charge(self, purpose: str, first: int, count: int, events: Mapping[int, Event]) -> None:
         """Reserve these events, whatever was reserved before."""
         if self.ledger is not None:

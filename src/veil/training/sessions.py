@@ -148,6 +148,8 @@ class Session:
             for step in range(self._done, loop.plan.steps):
                 self._undo_writes()
                 release, sampler = loop.prepare(step)
+                if loop.plan.settings.micro_batch is None:  # parts of a batch are read when they are handed out
+                    loop.look_ahead(sampler, step)
                 drawn = _Drawn(step, release, sampler, sampler.draw(loop.seed, step))
                 for start in range(0, max(1, len(drawn.rows)), size := self._part_size(drawn)):
                     yield from self._part(drawn, slice(start, start + size))

@@ -27,6 +27,7 @@ from veil.plans import LossFunction
 from veil.plans.plan import UNTRIED
 from veil.problem import Problem
 from veil.problem.rows import leaves
+from veil.training.augmenting import padded_by
 
 MADE_UP_ROWS = 5
 UNREACHED = (
@@ -157,7 +158,8 @@ def check_rows_apart(model: nn.Module, problem: Problem, loss: LossFunction) -> 
     )
     for trial in trials:
         try:
-            trial()
+            with padded_by(problem.padding):
+                trial()
         except (gradients.GradientError, InputError):
             raise
         except Exception:  # whatever a user's own code does with rows that it did not expect
