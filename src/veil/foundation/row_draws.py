@@ -30,18 +30,18 @@ Begin: TypeAlias = Callable[[int, int], None]
 # In the place of a row: what is drawn for a batch as a whole, the same for all batches of a step.
 BATCH = -1
 # The step under way; outside of a run each row has the same draws every time.
-_STEP: ContextVar[bytes] = ContextVar("veil_step", default=b"")
+_STEP: ContextVar[tuple[Seed, int] | None] = ContextVar("veil_step", default=None)
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def begin_step(seed: Seed, step: int) -> None:
     """Let rows draw for this step from now on; `end_steps` ends it."""
-    _STEP.set(seed.key("rows", step))
+    _STEP.set((seed, step))
 
 
 def end_steps() -> None:
     """Let rows draw as they do outside of a run."""
-    _STEP.set(b"")
+    _STEP.set(None)
 
 
 @contextmanager
@@ -55,7 +55,8 @@ def drawn_by_row(device: torch.device | None = None) -> Iterator[Begin]:
     ...     first == random.random()
     True
     """
-    place, key = device or torch.device("cpu"), _STEP.get()
+    place, under_way = device or torch.device("cpu"), _STEP.get()
+    key = b"" if under_way is None else under_way[0].key("rows", under_way[1])
     before = random_state(place), np.random.get_state(), random.getstate()  # noqa: NPY002 (that of transforms)
 
     def begin(row: int, view: int) -> None:
