@@ -319,6 +319,25 @@ def test_norms_that_underflow_keep_their_limit(bound: Bound, large: float) -> No
         assert float(total.double().norm()) <= 2 * bound.limits[0]
 
 
+@pytest.mark.parametrize("limits", [(0.7,) * 3, (0.0, 0.7, 1e-20), (0.0,) * 3])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_clip_weighs_a_row_as_a_bound_that_is_held_to_its_limits(
+    limits: tuple[float, ...], kind: torch.dtype
+) -> None:
+    """The short way for clips gives the bits of the long one, from norms of 0 to those that are not finite."""
+    norms = torch.tensor([0.0, 1e-45, 1e-30, 1e-12, 0.3, 0.7, 0.70001, 2.0, 1e20, 3e38, torch.inf, torch.nan] * 3)
+    norms = norms.to(kind)
+    per_row = PerRow(torch.zeros_like(norms), norms, torch.isfinite(norms))
+    cell_of = np.arange(3).repeat(len(norms) // 3)
+    problem = Problem.from_arrays(np.zeros((len(norms), 1)), np.arange(len(norms)) % 2, cell_of.astype(str))
+    release = GradientRelease(Poisson((1.0,) * 3), Clip(limits), 1.0, 1.0, Relation.ADD_REMOVE)
+    weigh, cells = release.weigh(problem, np.arange(len(norms))), torch.from_numpy(problem.cell_of)
+    halves = [PerRow(norms[part], norms[part], per_row.finite[part]) for part in (slice(20), slice(20, None))]
+    found = torch.cat([weigh(half) for half in halves])
+    wanted = clamp_to_limits(Clip(limits).weights(per_row, cells), norms, torch.tensor(limits, dtype=kind)[cells])
+    assert torch.equal(found.nan_to_num(-1.0), wanted.nan_to_num(-1.0))
+
+
 def squared_error(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     return (model(batch[0]).flatten(1).sum(1) - batch[1]) ** 2
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -29,14 +29,14 @@ Begin: TypeAlias = Callable[[int, int], None]
 
 # In the place of a row: what is drawn for a batch as a whole, the same for all batches of a step.
 BATCH = -1
-# The step under way; outside of a run each row has the same draws every time.
-_STEP: ContextVar[bytes] = ContextVar("veil_step", default=b"")
+# Makes the key of the step under way where it is needed; outside of a run each row has the same draws every time.
+_STEP: ContextVar[Callable[[], bytes]] = ContextVar("veil_step", default=bytes)
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def begin_step(seed: Seed, step: int) -> None:
     """Let rows draw for this step from now on; `end_steps` ends it."""
-    begin_key(step_key(seed, step))
+    _STEP.set(partial(step_key, seed, step))
 
 
 def step_key(seed: Seed, step: int) -> bytes:
@@ -46,12 +46,12 @@ def step_key(seed: Seed, step: int) -> bytes:
 
 def begin_key(key: bytes) -> None:
     """Let rows draw by this key from now on."""
-    _STEP.set(key)
+    _STEP.set(lambda: key)
 
 
 def end_steps() -> None:
     """Let rows draw as they do outside of a run."""
-    _STEP.set(b"")
+    _STEP.set(bytes)
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def drawn_by_row(device: torch.device | None = None) -> Iterator[Begin]:
     ...     first == random.random()
     True
     """
-    place, key = device or torch.device("cpu"), _STEP.get()
+    place, key = device or torch.device("cpu"), _STEP.get()()
     before = random_state(place), np.random.get_state(), random.getstate()  # noqa: NPY002 (that of transforms)
 
     def begin(row: int, view: int) -> None:

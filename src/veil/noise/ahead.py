@@ -56,8 +56,11 @@ class NoiseAhead(GaussianNoise):
             follows = kept is not None and same and step == kept.steps.stop
             self._kept[purpose] = kept = self._block(kept if follows else None, step, asked, std)
             fill_steps(kept.normals, self.seed, kept.steps, counts, std, purpose)
-        # A copy: what is released must not share memory with the noise of coming steps, which would be saved with it.
-        return kept.normals[step - kept.steps.start].clone()
+        return kept.normals[step - kept.steps.start]
+
+    def _own(self, normals: Tensor) -> Tensor:
+        """A copy: what is handed out must not share memory with noise of coming steps, which would be saved with it."""
+        return normals.clone()
 
     def _block(self, before: _Kept | None, step: int, counts: tuple[tuple[str, int], ...], std: float) -> _Kept:
         """Room for the noise of this step and some coming ones: twice as many as in the block before, up to a limit."""

@@ -242,13 +242,20 @@ class GaussianNoise:
             return {name: value.detach().to(_dtype(value), copy=True) for name, value in values.items()}
         if self.secure:
             return self._add_secure(step, values, std, purpose)
-        noise = self.draw(step, values, std, purpose)
-        if values:
-            torch._foreach_add_([noise[name] for name in values], [value.detach() for value in values.values()])
-        return noise
+        if not values:
+            return {}
+        noise = self._draw_fast(step, values, std, purpose, kept=True)
+        # Noise first: what is released lies in memory like a new tensor of its shape, whatever the sum lies like.
+        drawn = [noise[name] if value.is_cpu else noise[name].to(value.device) for name, value in values.items()]
+        return dict(zip(values, torch._foreach_add(drawn, [value.detach() for value in values.values()]), strict=True))
 
-    def _draw_fast(self, step: int, shapes: Mapping[str, Shape], std: float, purpose: str) -> dict[str, Tensor]:
-        """Every name has its own key stream. All normals are made in one go and lie in one tensor."""
+    def _draw_fast(
+        self, step: int, shapes: Mapping[str, Shape], std: float, purpose: str, *, kept: bool = False
+    ) -> dict[str, Tensor]:
+        """Every name has its own key stream. All normals are made in one go and lie in one tensor.
+
+        With `kept` they may lie in memory that is kept for other steps: it must not be written to nor handed out.
+        """
         noise: dict[str, Tensor] = {}
         single = {name: _size(shape) for name, shape in shapes.items() if _dtype(shape) != torch.float64}
         for name in shapes.keys() - single.keys():
@@ -259,15 +266,20 @@ class GaussianNoise:
         for name in single:
             _check_single(name, std)
         counts = {name: math.prod(size) for name, size in single.items()}
-        parts = torch.split(self._normals(step, counts, std, purpose), list(counts.values()))
+        normals = self._normals(step, counts, std, purpose)
+        parts = torch.split(normals if kept else self._own(normals), list(counts.values()))
         noise |= {name: part.view(size) for (name, size), part in zip(single.items(), parts, strict=True)}
         return noise
 
     def _normals(self, step: int, counts: Mapping[str, int], std: float, purpose: str) -> Tensor:
-        """So many fast normals for each name, one name after another, in a new tensor."""
+        """So many fast normals for each name, one name after another."""
         flat = torch.empty(sum(counts.values()))
         fill_steps(flat, self.seed, range(step, step + 1), counts, std, purpose)
         return flat
+
+    def _own(self, normals: Tensor) -> Tensor:
+        """What `_normals` returned, in memory that nobody else holds."""
+        return normals
 
     def _add_secure(self, step: int, values: Mapping[str, Tensor], std: float, purpose: str) -> dict[str, Tensor]:
         """Every name has its own key stream; all normals are made in one go."""

@@ -50,6 +50,8 @@ _LIMIT_BITS = 20
 # Normals worked on at once: few enough to stay in the cache. It changes no value.
 _AT_ONCE = 32768
 _BLOCK_BYTES = 64
+# What a key stream is added to: 256 KB, so that it is there once.
+_ZEROS = memoryview(bytes(1 << 18))
 # Streams of at most this share of a piece are joined with others.
 SHORT = 1 / 8
 # First words below this, of which radii are made, get further bits.
@@ -67,48 +69,67 @@ WordStream = Callable[[int], Words]
 Streams = Sequence[tuple[WordStream, int]]
 
 
+class KeyStream:
+    """The next words of a ChaCha20 key stream at every call; the next call continues within a block."""
+
+    __slots__ = ("_left", "_stream")
+
+    def __init__(self, key: bytes, start: int = 0) -> None:
+        if len(key) != 32:
+            raise ValueError("ChaCha20 needs a key of 32 bytes")
+        self._left = ((1 << 32) - start) * _BLOCK_BYTES
+        self._stream = Cipher(ChaCha20(key, start.to_bytes(4, "little") + bytes(12)), mode=None).encryptor()
+
+    def __call__(self, count: int) -> Words:
+        """So many words in new memory."""
+        words = np.empty(count, dtype="<u8")
+        self.fill(words)
+        return words
+
+    def fill(self, words: Words) -> None:
+        """Words into memory that is there: fresh memory for every piece costs as much as half of the key stream."""
+        self._left -= words.nbytes
+        if self._left < 0:
+            raise ValueError("the ChaCha20 block counter has 32 bits: draw from another stream")
+        for start in range(0, words.size, len(_ZEROS) // 8):
+            part = words[start : start + len(_ZEROS) // 8].view(np.uint8)
+            self._stream.update_into(_ZEROS[: part.size], part.data)
+
+
 def word_stream(key: bytes, start: int = 0) -> WordStream:
-    """The next words of a key stream at every call; the next call continues within a block.
+    """The key stream of `key` from a block on.
 
     >>> more = word_stream(bytes(32))
     >>> bool(np.array_equal(np.concatenate([more(3), more(6)]), secure_words(bytes(32), 9)))
     True
     """
-    if len(key) != 32:
-        raise ValueError("ChaCha20 needs a key of 32 bytes")
-    left = ((1 << 32) - start) * _BLOCK_BYTES
-    stream = Cipher(ChaCha20(key, start.to_bytes(4, "little") + bytes(12)), mode=None).encryptor()
-
-    def more(count: int) -> npt.NDArray[np.uint64]:
-        nonlocal left
-        left -= 8 * count
-        if left < 0:
-            raise ValueError("the ChaCha20 block counter has 32 bits: draw from another stream")
-        return np.frombuffer(stream.update(bytes(8 * count)), dtype="<u8")
-
-    return more
+    return KeyStream(key, start)
 
 
 def drawn_in_pieces(streams: Streams, at_once: int) -> Iterator[Words]:
     """So many words of each stream, one stream after another, in pieces of at most `at_once`.
 
-    Short streams come together, as each piece has its price; a long one begins a piece, as joining means copying.
+    Short streams come together, as each piece has its price; a long one begins a piece. All pieces lie in the same
+    memory: one is valid until the next.
     """
-    waiting: list[Words] = []
-    room = at_once
+    room = np.empty(min(at_once, sum(count for _, count in streams)), dtype="<u8")
+    filled = 0
     for words, count in streams:
-        if waiting and count > SHORT * at_once:
-            yield np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
-            waiting, room = [], at_once
+        if filled and count > SHORT * at_once:
+            yield room[:filled]
+            filled = 0
         while count > 0:
-            drawn = words(min(count, room))
-            waiting.append(drawn)
-            count, room = count - len(drawn), room - len(drawn)
-            if room == 0:
-                yield np.concatenate(waiting) if len(waiting) > 1 else drawn
-                waiting, room = [], at_once
-    if waiting:
-        yield np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+            part = room[filled : filled + count]
+            if isinstance(words, KeyStream):
+                words.fill(part)
+            else:
+                part[:] = words(len(part))
+            count, filled = count - len(part), filled + len(part)
+            if filled == at_once:
+                yield room
+                filled = 0
+    if filled:
+        yield room[:filled]
 
 
 def secure_normals(key: bytes, count: int) -> Floats:
@@ -154,7 +175,9 @@ def _normals(streams: Streams, scale: float = 1.0) -> Iterator[tuple[int, int, F
                 owner += 1
             own, upto = ends[owner] - even[owner][1], min(stop, ends[owner])
             small += [
-                (owner, start + 2 * p - own, drawn[2 * p : 2 * p + 2]) for p in found if done <= start + 2 * p < upto
+                (owner, start + 2 * p - own, drawn[2 * p : 2 * p + 2].copy())
+                for p in found
+                if done <= start + 2 * p < upto
             ]
             held = min(upto - own, counts[owner]) - (done - own)  # none for the last sine of an odd stream
             yield owner, done - own, normals[done - start : done - start + held]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from veil.accounting.events import (
     Relation,
     joint_noise_multiplier,
 )
-from veil.bounding import Bound, by_row, check_row_local, looks_at_one_row
+from veil.bounding import Bound, Clip, check_row_local, looks_at_one_row
 from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine, GradientSum, PerRow, Weigh
@@ -80,15 +81,20 @@ class PrivateView:
 
     Args:
         rows: Row numbers of the batch.
-        cells: Number of the cell of each row.
+        cell_of: Number of the cell of every row of the table.
         per_row: Gradient norm and loss of each row.
         weights: The factor of each row.
     """
 
     rows: NDArray[np.int64]
-    cells: Tensor
+    cell_of: NDArray[np.int64]
     per_row: PerRow
     weights: Tensor
+
+    @cached_property
+    def cells(self) -> Tensor:
+        """Number of the cell of each row of the batch."""
+        return torch.from_numpy(self.cell_of[self.rows])
 
 
 @dataclass(frozen=True)
@@ -233,8 +239,7 @@ class GradientRelease:
         Returns:
             A function from norms and losses to one weight for each row.
         """
-        shares = None if problem.weights is None else torch.from_numpy(problem.weights[rows])
-        return _Weigh(self.bound, torch.from_numpy(problem.cell_of[rows]), shares)
+        return _Weigh(self.bound, problem, rows)
 
     def complete(
         self,
@@ -260,13 +265,11 @@ class GradientRelease:
         Returns:
             The noisy gradient and statistics.
         """
-        cells, per_row = torch.from_numpy(problem.cell_of[rows]), on_cpu(result.per_row)
+        view = PrivateView(rows, problem.cell_of, on_cpu(result.per_row), result.weights.cpu())
         gradient, divisor = noise.add(step, result.sums[0], self.sigma, "gradient"), self._divisor(sampler, seed, step)
         torch._foreach_div_(list(gradient.values()), divisor)
-        statistics = {
-            statistic.name: self._statistic(statistic, per_row, cells, step, noise) for statistic in self.statistics
-        }
-        return Released(gradient, divisor, statistics, PrivateView(rows, cells, per_row, result.weights.cpu()))
+        statistics = {one.name: self._statistic(one, view.per_row, view.cells, step, noise) for one in self.statistics}
+        return Released(gradient, divisor, statistics, view)
 
     def _divisor(self, sampler: Sampler, seed: Seed, step: int) -> float:
         if self.divisor is not None:
@@ -323,24 +326,45 @@ NORM_FLOOR = 1e-12
 class _Weigh:
     """The bound as the engine wants it: norms and losses of consecutive rows in, weights within the limits out."""
 
-    def __init__(self, bound: Bound, cells: Tensor, shares: Tensor | None = None) -> None:
+    def __init__(self, bound: Bound, problem: Problem, rows: NDArray[np.int64]) -> None:
         self.row_local = bound.row_local
-        self._bound, self._cells, self._shares, self._seen = bound, cells, shares, 0
+        self._bound, self._cell_of, self._rows, self._seen = bound, problem.cell_of, rows, 0
+        self._shares = None if problem.weights is None else torch.from_numpy(problem.weights[rows])
 
     def __call__(self, per_row: PerRow) -> Tensor:
         rows = slice(self._seen, self._seen + len(per_row.norms))
         self._seen = rows.stop
         # A number per row is weighed on the CPU, wherever the gradients are.
-        device, per_row, cells = per_row.norms.device, on_cpu(per_row), self._cells[rows]
-        weights = self._bound.weights(per_row, cells)
-        if self.row_local:
-            single = torch.promote_types(per_row.norms.dtype, torch.float32)
-            weights = clamp_to_limits(weights, per_row.norms, by_row(self._bound.limits, cells, single))
-        elif self._bound.needs_norms:
-            weights = weights * (1 - NORM_ERROR)
+        device, per_row = per_row.norms.device, on_cpu(per_row)
+        weights = self._clipped(per_row, rows) if type(self._bound) is Clip else self._weights(per_row, rows)
         if self._shares is not None:  # in [0, 1]: what is within its limit stays so
             weights = weights * self._shares[rows].to(weights.dtype)
         return weights.to(device)
+
+    def _weights(self, per_row: PerRow, rows: slice) -> Tensor:
+        weights = self._bound.weights(per_row, self._cells(rows))
+        if self.row_local:
+            return _within(weights, self._ceilings(per_row, rows).to(weights.dtype))
+        return weights * (1 - NORM_ERROR) if self._bound.needs_norms else weights
+
+    def _clipped(self, per_row: PerRow, rows: slice) -> Tensor:
+        """The same for a clip, in half of the operations: no row above its limit and none longer than it was."""
+        return self._ceilings(per_row, rows).to(per_row.norms.dtype).clamp_max_(1.0)
+
+    def _ceilings(self, per_row: PerRow, rows: slice) -> Tensor:
+        norms = per_row.norms.to(torch.promote_types(per_row.norms.dtype, torch.float32))
+        lowered, alike = _lowered(tuple(self._bound.limits), norms.dtype)
+        return (lowered if alike else lowered.index_select(0, self._cells(rows))).div(norms + NORM_FLOOR)
+
+    def _cells(self, rows: slice) -> Tensor:
+        return torch.from_numpy(self._cell_of[self._rows[rows]])
+
+
+@lru_cache(maxsize=32)
+def _lowered(limits: tuple[float, ...], dtype: torch.dtype) -> tuple[Tensor, bool]:
+    """What rows of each cell are held to; one number, and True, if it is the same for all."""
+    lowered, alike = torch.tensor(limits, dtype=dtype) * (1 - NORM_ERROR), len(set(limits)) == 1
+    return (lowered[:1] if alike else lowered), alike
 
 
 def on_cpu(per_row: PerRow) -> PerRow:
@@ -368,8 +392,12 @@ def clamp_to_limits(weights: Tensor, norms: Tensor, limits: Tensor) -> Tensor:
     >>> clamp_to_limits(one, torch.tensor([0.5, 4.0]), one).round(decimals=2)
     tensor([1.0000, 0.2500])
     """
-    ceiling = torch.div(limits * (1 - NORM_ERROR), norms.to(limits.dtype) + NORM_FLOOR).to(weights.dtype)
-    return torch.clamp(weights, -ceiling, ceiling)
+    lowered = limits * (1 - NORM_ERROR)
+    return _within(weights, torch.div(lowered, norms.to(limits.dtype) + NORM_FLOOR).to(weights.dtype))
+
+
+def _within(weights: Tensor, ceilings: Tensor) -> Tensor:
+    return torch.clamp(weights, -ceilings, ceilings)
 
 
 @dataclass(frozen=True)

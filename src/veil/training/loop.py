@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from veil.accounting import AccountingError, Ledger
 from veil.errors import require
 from veil.foundation.generators import set_seed
-from veil.foundation.randomness import Seed
+from veil.foundation.randomness import Seed, SeedsAhead
 from veil.foundation.row_draws import begin_step, end_steps
 from veil.gradients import GradientEngine
 from veil.models.applying import batches
@@ -83,6 +83,7 @@ class Loop:
         self._strata = self.problem.strata()
         self._drawn: tuple[Draw, Sampler] | None = None
         self._rows = RowsAhead(self.seed)
+        self._forward = SeedsAhead(self.seed, "forward", self.processes.rank)
         self._state: State = plan.controller.start()
         self._next = self.first
 
@@ -107,7 +108,7 @@ class Loop:
         begin_padding(self.problem.padding)
         # The generators themselves: torch.manual_seed prepares all devices, which takes longer than a small step.
         # Of each process its own: rows at equal places of two processes would share what dropout draws.
-        set_seed(self._device, int(self.seed.generator("forward", step, self.processes.rank).integers(2**62)))
+        set_seed(self._device, self._forward.of(step))
         controller = self.plan.controller
         release = controller.release(self._state, step)
         self.reservations.reserve("gradient", release, controller.steady(self._state, step), step)
