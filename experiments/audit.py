@@ -34,6 +34,7 @@ ATTACKED = {
     "ino-sgd": {"steps": 60, "learning_rate": 2.0, "momentum": 0.0},
     "erm": {"steps": 400, "learning_rate": 0.05, "momentum": 0.9},
 }
+OPTIONS: dict[str, dict[str, Any]] = {"ino-sgd": {"tail": 30.0, "alpha": 1.0, "beta": 1.0}}  # as the paper guides
 
 
 def facts_of(sizes: dict[str, int]) -> PublicFacts:
@@ -108,7 +109,7 @@ def lira(options: Options, jobs: int, cache: Path) -> dict[str, Any]:
     problem, shadows, found = some_digits(options["rows"]), options["shadows"], dict[str, Any]()
     for method in options["attacked"]:
         settings = ATTACKED[method] | options.get("settings", {})
-        plan = plan_of(method, {}, problem.public, batch_size=256, **settings)
+        plan = plan_of(method, OPTIONS.get(method, {}), problem.public, batch_size=256, **settings)
         training = ShadowTraining(plan, problem, build, cache / method)
         audits = {
             mode: lira_audit(training, AuditSettings.checked(shadows=shadows, mode=mode), jobs)

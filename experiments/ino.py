@@ -130,8 +130,12 @@ def train(setting: Setting, plan: Plan, seed: int, problem: Problem, evaluation:
 
 
 def choices(tails: Mapping[str, int]) -> list[tuple[str, str, dict[str, Any], int]]:
-    """IDP-SGD, and INO-SGD at several tails in percent (30 is the default), each with its number of seeds."""
-    inos = [(f"ino-sgd, tail {tail} %", "ino-sgd", {"tail": float(tail)}, seeds) for tail, seeds in tails.items()]
+    """IDP-SGD, and INO-SGD with straight tails of so many percent, each with its number of seeds."""
+    straight = {"alpha": 1.0, "beta": 1.0}
+    inos = [
+        (f"ino-sgd, tail {tail} %", "ino-sgd", {"tail": float(tail), **straight}, seeds)
+        for tail, seeds in tails.items()
+    ]
     return [("idp-sgd", "idp-sgd", {}, max(tails.values())), *inos]
 
 

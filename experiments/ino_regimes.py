@@ -2,7 +2,8 @@
 
 Four parts, each resumed from what is stored: `tuning` (both methods on validation rows, with seeds of its own; every
 choice with the first of them, the finalists with all), `best` (the best of either on test rows, with fresh seeds),
-`map` (test rows, five seeds) and `long` (one run of each method over as many steps as the paper's).
+`map` (test rows, five seeds) and `long` (one run of each method over as many steps as the paper's). A length without
+the grids `idp` and `ino` is only mapped.
 """
 
 from __future__ import annotations
@@ -139,8 +140,10 @@ def reproduce(asked: Asked) -> None:
     study = _Study(asked, findings, kept, shared)
     sizes = options.get("rows"), options.get("test_rows")
     for length in options["lengths"]:
-        rows, apart = _rows(True, *sizes)
-        bests = [study.tune(length, ordered, (rows, apart), options["finalists"]) for ordered in (False, True)]
+        bests = []
+        if "idp" in length:
+            apart = _rows(True, *sizes)
+            bests = [study.tune(length, ordered, apart, options["finalists"]) for ordered in (False, True)]
         rows, test = _rows(False, *sizes)
         for seed in range(options["seeds"], 2 * options["seeds"]):
             for choice in bests:

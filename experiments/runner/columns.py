@@ -67,7 +67,7 @@ _FIXED = (
 COLUMNS = {column.name: column for column in _FIXED}
 # What INO-SGD's tail does, measured on test rows during a run: the figure's name, and its name in `TailActivity`.
 ACTIVITY = {"filled": "clipped", "tail_removed": "removed", "tail_idle": "idle"}
-_ALONG = ("accuracy", "group_spread", "disparity", *ACTIVITY)
+_ALONG = ("accuracy", "worst_group_accuracy", "group_spread", "disparity", *ACTIVITY)
 
 
 def column(name: str) -> Column:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from experiments.runner.claims import judge
 from experiments.runner.columns import TWIN, Column, column, value_of
 from experiments.runner.figure import Line, Panel, bar_chart, line_chart
 from experiments.runner.results import Results
-from experiments.runner.spec import Arm, Plot, Spec, X
+from experiments.runner.spec import Arm, Plot, Spec, Trend, X
 from veil.metrics.ordered_objective import change_against_budget
 
 # A mean that is further from the paper's than this gets a sentence.
@@ -25,7 +26,7 @@ def page_of(spec: Spec, stored: Mapping[str, Any]) -> str:
     parts = [
         [f"# {spec.title}", "", f"{spec.shows}. {spec.about.strip()}", ""],
         _claims(results),
-        _trend(results),
+        _trends(results),
         _table(results),
         _why(results),
         drawn,
@@ -45,26 +46,48 @@ def _claims(results: Results) -> list[str]:
     return [heading, "", *(verdict.line() for verdict in verdicts), ""]
 
 
-def _trend(results: Results) -> list[str]:
-    """The line through mean changes, with its p-value; nothing where an arm has not been run."""
-    trend = results.spec.trend
-    if trend is None:
-        return []
-    points = {}
+def _trends(results: Results) -> list[str]:
+    """The lines through mean changes, with their p-values; nothing where an arm has not been run."""
+    lines = [line for trend in results.spec.trends if (line := _trend(results, trend))]
+    return ["## Change against the budget", "", *lines, ""] if lines else []
+
+
+def _trend(results: Results, trend: Trend) -> str:
+    changes = {}
     for name, place in trend.against.items():
         above, below = (results.figure(arm, None, name) for arm in (trend.above, trend.below))
-        seeds = set(above) & set(below)
-        if seeds:
-            points[name] = (place, statistics.mean(column(name).scaled(above[s] - below[s]) for s in seeds))
-    if len(points) < 3:
-        return []
-    line = change_against_budget(*zip(*points.values(), strict=True))
-    word = "Holds" if line.slope < 0 and line.p_value < 0.05 else "Not shown"
-    found = (
-        f"- **{word}:** {trend.text}. {line.slope:+.1f} points per unit of ε, Pearson's r = {line.correlation:.2f}, "
-        f"p = {line.p_value:.2g}, {len(points)} owners, changes averaged over seeds."
+        found = [column(name).scaled(above[seed] - below[seed]) for seed in sorted(set(above) & set(below))]
+        if found:
+            changes[place] = found
+    if len(changes) < 3:
+        return ""
+    line = change_against_budget(list(changes), list(map(statistics.mean, changes.values())))
+    holds = line.slope < 0 and line.p_value < 0.05
+    return (
+        f"- **{'Holds' if holds else 'Not shown'}:** {trend.text}. {line.slope:+.1f} points per unit of ε, Pearson's "
+        f"r = {line.correlation:.2f}, p = {line.p_value:.2g}, {len(changes)} owners, changes averaged over seeds."
+        f"{'' if holds else _not_shown(changes, line.slope)}"
     )
-    return ["## Change against the budget", "", found, ""]
+
+
+def _not_shown(changes: Mapping[float, Sequence[float]], slope: float) -> str:
+    """Why a trend is not shown: how far the seeds alone turn the line, or that changes do not lie along one."""
+    seeds = min(map(len, changes.values()))
+    if seeds < 2:
+        return ""
+    variance = statistics.mean(map(statistics.variance, changes.values()))
+    middle = statistics.mean(changes)
+    turned = math.sqrt(variance / seeds / sum((place - middle) ** 2 for place in changes))
+    if abs(slope) > 2 * turned:
+        first, *others = (statistics.mean(changes[place]) for place in sorted(changes))
+        return (
+            f" Why: the seeds alone turn the line by {turned:.1f} only (standard error), but the changes do not lie "
+            f"along it: {first:+.1f} at ε = {min(changes):g}, {statistics.mean(others):+.1f} on average at all others."
+        )
+    return (
+        f" Why: from seed to seed an owner's change differs by {math.sqrt(variance):.1f} points (standard deviation), "
+        f"which with {seeds} seeds turns the line by {turned:.1f} points per unit of ε by itself (standard error)."
+    )
 
 
 def _table(results: Results) -> list[str]:

@@ -137,9 +137,10 @@ def mnist_few_eights(seed: int) -> Pair:
     return _pair(load_unbalanced_mnist(variant="fdpg", seed=seed))
 
 
-def mnist(seed: int, **options: Any) -> Pair:
-    """MNIST, one group per digit; `owners = "halves"` gives digits 0–4 a smaller budget."""
-    return _pair(load_mnist(**options))
+def mnist(seed: int, validation: bool = False, **options: Any) -> Pair:
+    """MNIST, one group per digit; `owners = "halves"`: 0–4 have a smaller budget; `validation` as for CIFAR-10."""
+    pair = _pair(load_mnist(**options))
+    return _validation_of(pair[0]) if validation else pair
 
 
 def cifar10(
@@ -149,9 +150,12 @@ def cifar10(
 
     With `validation` a fifth of the training rows is set apart, the same for every seed; no test row is looked at.
     """
-    train, test = _cifar10(features, first, options)
-    if not validation:
-        return train, test
+    pair = _cifar10(features, first, options)
+    return _validation_of(pair[0]) if validation else pair
+
+
+def _validation_of(train: Problem) -> Pair:
+    """Four fifths of the training rows, and the other fifth, the same for every seed."""
     stays, away = set_apart(len(train), 0.2, 0, "reproduction/validation")
     return taken(train, stays), taken(train, away)
 

@@ -268,6 +268,7 @@ def _along(run: Run, train: Problem, figures: Sequence[str]) -> dict[str, float 
         record = seen[seen["step"] + 1 >= due - 1e-9].iloc[0]
         accuracies = record["group_accuracy"]
         known = {"accuracy": _number(record["accuracy"]), "disparity": _number(max(accuracies) - min(accuracies))}
+        known["worst_group_accuracy"] = _number(min(accuracies))
         known |= {f"{GROUP}{group}": _number(a) for group, a in zip(run.metrics.by_group, accuracies, strict=True)}
         found[name] = (known | _of_owners(accuracies, run.metrics, train))[base]
     return found

@@ -126,7 +126,7 @@ class Spec(_Strict):
     vary: Vary | None = None
     plot: Plot | None = None
     claims: list[Claim] = Field(default_factory=list)
-    trend: Trend | None = None
+    trends: list[Trend] = Field(default_factory=list)
     claimed_by: str = "the paper"
     small: Scale
     full: Scale
@@ -292,8 +292,8 @@ def _named_arms(spec: Spec) -> Iterator[tuple[str, str]]:
     for number, claim in enumerate(spec.claims, start=1):
         yield f"claim {number}", claim.above
         yield f"claim {number}", claim.below
-    if spec.trend is not None:
-        yield from (("trend", label) for label in (spec.trend.above, spec.trend.below))
+    for trend in spec.trends:
+        yield from (("trends", label) for label in (trend.above, trend.below))
     for where, chosen in (("small.arms", spec.small.arms), ("full.arms", spec.full.arms)):
         yield from ((where, label) for label in chosen or ())
     if spec.plot is not None:
@@ -303,8 +303,8 @@ def _named_arms(spec: Spec) -> Iterator[tuple[str, str]]:
 def _named_figures(spec: Spec) -> Iterator[tuple[str, str]]:
     yield from (("figures", name) for name in spec.figures)
     yield from ((f"claim {number}", claim.figure) for number, claim in enumerate(spec.claims, start=1))
-    if spec.trend is not None:
-        yield from (("trend", name) for name in spec.trend.against)
+    for trend in spec.trends:
+        yield from (("trends", name) for name in trend.against)
     if spec.plot is not None:
         yield from (("plot", name) for name in spec.plot.figures)
 

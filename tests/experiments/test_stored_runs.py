@@ -359,7 +359,7 @@ def test_what_the_tail_does_is_measured_at_its_moment_and_only_where_there_is_a_
     assert running.rows_of_owners(test, train).public.owner_sizes == (150, 150)
     monkeypatch.setattr(running, "load_pair", lambda *_: (train, test))
     names, found = ["filled@50%", "tail_removed", "tail_idle@50%"], {}
-    for method, options in (("ino-sgd", {"tail": 40.0}), ("idp-sgd", {}), ("dp-sgd", {})):
+    for method, options in (("ino-sgd", {"tail": 40.0, "alpha": 1.0, "beta": 1.0}), ("idp-sgd", {}), ("dp-sgd", {})):
         settings = {"steps": 4, "batch_size": 30, "delta": 1e-3, "accountant": "rdp"}
         task = Task(method, None, 1, method, "any", "logistic", settings=settings, options={"clip": 0.01, **options})
         figures = running.run_task(task, names)["figures"]
@@ -379,11 +379,11 @@ def test_a_failing_claim_says_why_and_one_that_holds_does_not(tmp_path: Path) ->
 
 
 TREND = """
-[trend]
+[[trends]]
 above = "one"
 below = "two"
 text = "the smaller, the more"
-[trend.against]
+[trends.against]
 "group:large" = 3.0
 "group:small" = 1.0
 "worst_group_accuracy" = 0.5
@@ -398,6 +398,10 @@ def test_the_page_has_a_line_through_changes_with_its_p_value(tmp_path: Path) ->
     assert "the smaller, the more. -2.6 points per unit of ε, Pearson's r = -0.98, p = 0.12, 3 owners" in page
     assert page.index("**Not shown:** the smaller") > 0
     assert "Change against" not in page_of(spec, stored_of(runs[:1]))
+    more = [record(spec, "one", 2, 0.53, 0.60), record(spec, "two", 2, 0.41, 0.61)]
+    assert "Why: the seeds alone turn the line by " in page_of(spec, stored_of([*runs, *more]))
+    noisy = [record(spec, "one", 2, 0.30, 0.70), record(spec, "two", 2, 0.70, 0.50)]
+    assert "Why: from seed to seed an owner's change differs by " in page_of(spec, stored_of([*runs, *noisy]))
 
 
 def test_seeds_start_where_the_scale_says(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_tail_keeps_its_share_of_the_new_line() -> None:
         cell.rows * rate * limit
         for cell, rate, limit in zip(plan.facts.cells, release.draw.rates, release.bound.limits, strict=True)
     )
-    assert release.bound.tail.length == pytest.approx(0.3 * line)
+    assert release.bound.tail.length == pytest.approx(0.6 * line)
 
 
 @pytest.mark.parametrize(

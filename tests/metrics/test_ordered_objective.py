@@ -117,7 +117,7 @@ def test_the_objective_of_a_plan_is_that_of_its_mean_rate_and_threshold() -> Non
     problem = Problem.from_arrays([[0.0]] * 60, [0, 1] * 30, owners=["one"] * 60, budgets={"one": 1.0})
     plan = plan_for("ino-sgd", {"tail": 60.0, "clip": 0.5}, problem)
     rate = plan.details["owner_rates"]["one"]
-    wanted = cvar_levels(objective_weights(60, rate, BetaTail(plan.details["tail_length"]), 0.5))
+    wanted = cvar_levels(objective_weights(60, rate, BetaTail(plan.details["tail_length"], 4.0, 0.5), 0.5))
     found = plan_objective(plan, places=60)
     assert np.allclose(found.shares, wanted.shares)
     assert found.scale == pytest.approx(wanted.scale)

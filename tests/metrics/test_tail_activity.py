@@ -38,7 +38,8 @@ def test_where_gradients_have_vanished_ino_is_said_to_do_nothing() -> None:
 def test_where_all_gradients_fill_their_thresholds_the_tail_removes_half_of_its_length() -> None:
     """A straight tail over 30 % of the line takes 15 % of it; at thresholds this small nothing of it is idle."""
     problem = two_owners()
-    found = tail_activity(linear(0.0, 0.0), problem, row_losses, plan_for("ino-sgd", {"clip": 0.001}, problem))
+    plan = plan_for("ino-sgd", {"clip": 0.001, "tail": 30.0, "alpha": 1.0, "beta": 1.0}, problem)
+    found = tail_activity(linear(0.0, 0.0), problem, row_losses, plan)
     assert found.removed == pytest.approx(0.15, abs=1e-6)
     assert (found.clipped, found.idle) == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-6))
     assert found.sentence.startswith("INO removes 15 %")
@@ -46,7 +47,8 @@ def test_where_all_gradients_fill_their_thresholds_the_tail_removes_half_of_its_
 
 def test_the_owner_whose_rows_are_learnt_loses_and_the_other_does_not() -> None:
     problem = two_owners()
-    found = tail_activity(linear(-0.5, 1.0), problem, row_losses, plan_for("ino-sgd", {"clip": 0.001}, problem))
+    plan = plan_for("ino-sgd", {"clip": 0.001, "tail": 30.0, "alpha": 1.0, "beta": 1.0}, problem)
+    found = tail_activity(linear(-0.5, 1.0), problem, row_losses, plan)
     assert found.removed_by_owner["careful"] == pytest.approx(0.0, abs=1e-9)
     assert found.removed_by_owner["open"] > 0.15
     assert '"open", the most affected' in found.sentence
