@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 
 from veil.accounting.conversion import (
     analytic_gaussian_noise,
@@ -163,3 +164,16 @@ def test_negative_and_undefined_arguments_are_refused() -> None:
         analytic_gaussian_noise(1.0, 1e-5, -1.0)
     with pytest.raises(AccountingError, match="above 1"):
         rho_for_budget(1.0, 1e-5, 1.0)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-15])
+@pytest.mark.parametrize("value", [0.02, 0.7, 3.0, 40.0])
+def test_roots_of_the_gaussian_curve_are_those_of_another_method(value: float, delta: float) -> None:
+    target = math.log(delta)
+    low, high = -20.0, 20.0
+    noise = brentq(lambda x: gaussian_log_delta(math.exp(x), value) - target, low, high, rtol=1e-14)
+    assert analytic_gaussian_noise(value, delta) == pytest.approx(math.exp(-noise), rel=1e-9)
+    if gaussian_log_delta(value, 0.0) > target:
+        largest = value * value / 2 + value * math.sqrt(-2 * target)
+        epsilon = brentq(lambda e: gaussian_log_delta(value, e) - target, 0.0, largest, rtol=1e-14)
+        assert gaussian_epsilon(value, delta) == pytest.approx(epsilon, rel=1e-9)
