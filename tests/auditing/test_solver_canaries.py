@@ -42,7 +42,8 @@ def test_a_solver_with_too_little_noise_is_caught() -> None:
     assert isinstance(plan.solver, SteeredDescent)
     parts = {field.name: getattr(plan.solver, field.name) for field in fields(SteeredDescent)}
     parts["noises"] = replace(plan.solver.noises, gradients=plan.solver.noises.gradients / 6)
-    found = veil.audit(replace(plan, solver=Quiet(**parts)), canaries=100, seed=0)
+    # 30 were enough with each of four seeds.
+    found = veil.audit(replace(plan, solver=Quiet(**parts)), canaries=40, seed=0)
     assert not found.holds
 
 
@@ -54,10 +55,10 @@ def test_without_the_canary_every_release_is_noise_alone() -> None:
     assert noise.ratios[1] == pytest.approx(float(plain.double().sum() - 2.5) / 1.5**2)
 
 
-def test_scores_do_not_depend_on_how_many_there_are() -> None:
-    plan = planned("auto")
-    few, more = (play_solver(plan, count, Seed.from_int(1)).values for count in (3, 3))
-    assert np.array_equal(few, more)
+def test_the_same_seed_gives_the_same_scores() -> None:
+    plan = planned("group-gd")
+    one, other = (play_solver(plan, 3, Seed.from_int(1)).values for _ in range(2))
+    assert np.array_equal(one, other)
 
 
 def test_a_solver_that_draws_rows_is_refused_in_one_sentence() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from tests.tables.partition_cases import folder_at
@@ -67,18 +71,53 @@ def test_partitions_on_two_machines_of_which_one_dies_give_the_same_run(
     assert_same_runs(tmp_path / "both", tmp_path / "alone", 1)
 
 
-def test_a_search_on_ray_publishes_what_local_workers_do_and_nothing_of_its_trials(tmp_path: Path) -> None:
-    import numpy as np
-    import pandas as pd
-
+def people_at(path: Path) -> Path:
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.normal(size=800).round(3), "sex": rng.choice(["f", "m"], 800)})
     table["ill"] = np.where(table["a"] + rng.normal(size=800) / 2 > 0, "yes", "no")
-    table.to_csv(tmp_path / "people.csv", index=False)
-    tune = ["tune", tmp_path / "people.csv", "--target", "ill", "--group", "sex", "--epsilon", "2", "--seed", "6"]
-    tune += ["--candidate", "auto steps=5", "--candidate", "group-gd steps=5", "--trials", "3"]
-    for backend in ("loky", "ray"):
-        ran("veil.cli", *tune, "--jobs", "2", "--backend", backend, "--out", tmp_path / backend)
+    table.to_csv(path, index=False)
+    return path
+
+
+def search_at(place: Path, backend: str) -> list[str | Path]:
+    """The words of a search that runs two trials at a time."""
+    tune = ["tune", people_at(place / "people.csv"), "--target", "ill", "--group", "sex", "--epsilon", "2"]
+    tune += ["--candidate", "auto steps=5", "--candidate", "group-gd steps=5", "--trials", "3", "--seed", "6"]
+    return [*tune, "--jobs", "2", "--backend", backend, "--out", place / backend]
+
+
+def assert_same_search(ours: Path, theirs: Path) -> None:
     for file in (*COMPARED, "selection.jsonl", "evaluation.jsonl"):
-        assert (tmp_path / "ray" / file).read_bytes() == (tmp_path / "loky" / file).read_bytes(), file
-    assert not (tmp_path / "ray" / "trials").exists()
+        assert (ours / file).read_bytes() == (theirs / file).read_bytes(), file
+    assert not (ours / "trials").exists()
+
+
+def test_a_search_on_ray_publishes_what_local_workers_do_and_nothing_of_its_trials(tmp_path: Path) -> None:
+    for backend in ("loky", "ray"):
+        ran("veil.cli", *search_at(tmp_path, backend))
+    assert_same_search(tmp_path / "ray", tmp_path / "loky")
+
+
+@pytest.mark.long
+def test_a_search_on_two_machines_of_which_one_dies_publishes_the_same(tmp_path: Path) -> None:
+    ran("veil.cli", *search_at(tmp_path, "loky"))
+    own = [sys.executable, "-m", "veil.cli", *search_at(tmp_path, "ray")]
+    ran("tests.training.two_nodes", tmp_path / "ray" / "trials" / "*" / "ledger.jsonl", *own)
+    assert_same_search(tmp_path / "ray", tmp_path / "loky")
+
+
+@pytest.mark.long
+def test_an_audit_on_two_machines_of_which_one_dies_finds_the_same(tmp_path: Path) -> None:
+    train = ["train", people_at(tmp_path / "people.csv"), "--target", "ill", "--group", "sex", "--epsilon", "2"]
+    ran("veil.cli", *train, "--method", "dp-sgd", "--epochs", "2", "--seed", "5", "--out", tmp_path / "loky")
+    shutil.copytree(tmp_path / "loky", tmp_path / "ray")
+    audit = ["--attack", "lira", "--show-private", "--shadows", "4", "--jobs", "2", "--backend"]
+    ran("veil.cli", "audit", tmp_path / "loky", *audit, "loky")
+    own = [sys.executable, "-m", "veil.cli", "audit", tmp_path / "ray", *audit, "ray"]
+    ran("tests.training.two_nodes", tmp_path / "ray-shadows" / "shadow-*.npz", *own)
+    (ours,), (theirs,) = (json.loads((tmp_path / n / "audit.json").read_text())["audits"] for n in ("ray", "loky"))
+    assert [key for key in ours | theirs if ours.get(key) != theirs.get(key)] == ["seconds"]
+    assert len(list((tmp_path / "ray-shadows").glob("shadow-*.npz"))) == 4
+    for path in (tmp_path / "loky-shadows").glob("shadow-*.npz"):
+        with np.load(path) as expected, np.load(tmp_path / "ray-shadows" / path.name) as found:
+            assert all(np.array_equal(found[name], expected[name]) for name in expected.files)
