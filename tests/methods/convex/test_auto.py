@@ -289,6 +289,21 @@ def test_numbers_are_predicted_and_no_row_moves_more_than_it_is_charged(monkeypa
     assert off.square().mean() < 0.4 * problem.targets.var()
 
 
+@pytest.mark.parametrize(("rows", "epsilon"), [(2_000, 8.0), (20_000, 8.0), (60_000, 1.0)])
+def test_numbers_settle_where_few_columns_meet_many_rows(rows: int, epsilon: float) -> None:
+    """Each step of the plan would lead 2 to 20 times as far as squared errors allow."""
+    random = np.random.default_rng(0)
+    words, other = random.integers(0, 2, rows), random.integers(0, 3, rows)
+    true = (0.5 * words + 0.3 * (other == 1) - 0.4).astype(np.float32)
+    x = np.concatenate([np.eye(2)[words], np.eye(3)[other]], axis=1).astype(np.float32)
+    y = (true + random.normal(0, 0.1, rows)).astype(np.float32)
+    problem = Problem.from_arrays(x, y, np.where(words, "a", "b"), task="regression")
+    run = veil.fit(build_model("additive", problem.public, Seed.from_int(1)), problem, method="auto", epsilon=epsilon)
+    with torch.no_grad():
+        off = run.model(torch.from_numpy(x)).squeeze(1) - torch.from_numpy(true)
+    assert float(off.square().mean().sqrt()) < 0.03
+
+
 def test_crosses_that_the_plan_does_not_carry_stay_zeros() -> None:
     problem = loud_problem()
     model = build_model("additive", problem.public, Seed.from_int(0), crossed=3)

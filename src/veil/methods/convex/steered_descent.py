@@ -10,6 +10,9 @@
     now and then: errors of each unit, with noise, move weights and margins (`steering`)
     at the end:  the mean over the last two fifths of the steps; two classes: the cut that serves the aim (`offsets`)
 
+Squared errors have the same curvature everywhere, so steps above 2(1+β)/(1−β) over it swing ever wider: there, steps
+are at most half as long, by the largest released second moment. A softmax gives way where scores are large.
+
 Rows are never rescaled one by one, so the model stays linear in what it is given: whitening is folded into the layer.
 Of people with several rows, each row counts with its share in every sum: a person moves it by a mean of what rows may.
 """
@@ -34,7 +37,17 @@ from veil.methods.convex.feature_rows import INSIDE, Featured, shortened
 from veil.methods.convex.group_descent import AVERAGED, GRADIENTS
 from veil.methods.convex.knot_places import KNOTS, KnotRelease
 from veil.methods.convex.offsets import SENSITIVITY, OffsetChoice
-from veil.methods.convex.steered_rows import CONSTANT, Cuts, Errors, InCoordinates, Pull, Whitened, kind_of
+from veil.methods.convex.steered_rows import (
+    CONSTANT,
+    Classes,
+    Cuts,
+    Errors,
+    InCoordinates,
+    Numbers,
+    Pull,
+    Whitened,
+    kind_of,
+)
 from veil.methods.convex.steering import Steering
 from veil.methods.convex.whitening import MEAN, MOMENTS, WhiteningRelease
 from veil.models.crosses import Crosses
@@ -53,6 +66,8 @@ FIXED = (nn.Flatten, nn.Identity, Knots, Crosses, Scale, ImageFeatures, Projecti
 COPIES = 4
 # Where steps are long enough that weights swing, slopes are at their bounds and answer about half as much.
 STABLE = 0.5
+# Of the longest step with which squared errors still settle, so much is taken.
+SETTLING, FLAT = 0.5, 1e-12
 # Gaps in a column are learned from where their sum is at least so many times its noise.
 GAPS_SEEN = 2.0
 
@@ -134,8 +149,8 @@ class SteeredDescent:
             work = featured.through(InCoordinates(white, self._units(facts), kind, facts.outputs))
             # Features of images take longer than all steps: their model is measured at the end only.
             slow = any(isinstance(part, ImageFeatures) for part in features)
-            loudest = []
-            for step, weights, loudness, off in self._descend(work, (facts.outputs, white.width), noise):
+            loudest, travel = [], self._travel(kind, white)
+            for step, weights, loudness, off in self._descend(work, (facts.outputs, white.width), travel, noise):
                 loudest.append(float(self.steering.weights(loudness)[0].max()))
                 weight, bias = white.folded(weights)
                 layer.weight.copy_(weight)
@@ -145,19 +160,30 @@ class SteeredDescent:
                     report(step, {"weights": self._by_group(loudness)})
                 if last and isinstance(layer, Head):
                     curvature = kind.falling(off, self.clip) / self.clip * white.energy / math.hypot(1.0, CONSTANT) ** 2
-                    layer.noise_root = white.root(self._weight_noise(loudest, facts.rows, curvature))
+                    layer.noise_root = white.root(self._weight_noise(loudest, facts.rows, travel, curvature))
 
-    def _weight_noise(self, loudest: Sequence[float], size: int, curvature: Tensor) -> Tensor:
+    @property
+    def _swinging(self) -> float:
+        """Where step and curvature have this product, weights swing for ever."""
+        return 2 * (1 + self.momentum) / (1 - self.momentum)
+
+    def _travel(self, kind: type[Classes] | type[Numbers], white: Whitened) -> float:
+        """How far all steps lead: as planned, or less where steps of that length would not settle."""
+        if kind.curvature is None:
+            return self.travel
+        steepest = kind.curvature / self.clip * float(white.energy.max()) / math.hypot(1.0, CONSTANT) ** 2
+        return min(self.travel, SETTLING * self._swinging * self.steps / max(steepest, FLAT))
+
+    def _weight_noise(self, loudest: Sequence[float], size: int, travel: float, curvature: Tensor) -> Tensor:
         """The noise in each coordinate of the released weights; later steps correct it as this curvature lets them."""
         later, found = self.steps - math.ceil(AVERAGED * self.steps), torch.zeros_like(curvature)
-        swinging = 2 * (1 + self.momentum) / (1 - self.momentum) * self.steps / self.travel
-        curvature = curvature.clamp(max=STABLE * swinging)
+        curvature = curvature.clamp(max=STABLE * self._swinging * self.steps / travel)
         for first in range(self.steps):
             # What becomes of one unit of noise in this step.
             weights, speed, total = (torch.zeros_like(curvature) for _ in range(3))
             for step in range(first, self.steps):
                 speed = self.momentum * speed + (1 - self.momentum) * (curvature * weights + float(step == first))
-                weights = weights - self.travel / self.steps * speed
+                weights = weights - travel / self.steps * speed
                 total += weights if step >= later else 0.0
             found += (loudest[first] * total / (self.steps - later)) ** 2
         return self.noises.gradients / size * found.sqrt()
@@ -193,7 +219,7 @@ class SteeredDescent:
         return weights[list(self.steering.units.of_group)].numpy()
 
     def _descend(
-        self, work: RowSums, shape: tuple[int, int], noise: GaussianNoise
+        self, work: RowSums, shape: tuple[int, int], travel: float, noise: GaussianNoise
     ) -> Iterator[tuple[int, Tensor, Tensor, float | None]]:
         """By step: the weights, averaged towards the end; the weight of each unit; the last released mean error."""
         off: float | None = None
@@ -211,7 +237,7 @@ class SteeredDescent:
             pulled = noise.add(step, {"head": pull}, self.noises.gradients * self.clip, GRADIENTS)
             gradient = pulled["head"] * (loudest / (self.clip * size))
             speed = self.momentum * speed + (1 - self.momentum) * gradient
-            weights = weights - self.travel / self.steps * speed
+            weights = weights - travel / self.steps * speed
             if step >= later:
                 total += weights
             shown = total / (step - later + 1) if step >= later else weights

@@ -51,6 +51,9 @@ class Whitened:
 class Classes:
     """Rows in whitened coordinates with their classes and units: what is wrong with each, and which way it pulls."""
 
+    # Of the loss in a score, where it is the same everywhere.
+    curvature: float | None = None
+
     def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, shares: Tensor, outputs: int) -> None:
         self.rows, self.targets, self.units, self.shares = rows, targets.long(), units, shares
         self.classes = nn.functional.one_hot(self.targets, outputs).to(rows.dtype)
@@ -74,6 +77,8 @@ class Classes:
 
 class Numbers:
     """Rows in whitened coordinates with numbers in [−1, 1] to predict; a margin means nothing here."""
+
+    curvature: float | None = 1.0
 
     def __init__(self, rows: Tensor, targets: Tensor, units: Tensor, shares: Tensor, outputs: int) -> None:
         self.rows, self.units, self.shares = rows, units, shares
