@@ -244,22 +244,34 @@ MNIST = Setting(
 MNIST_SEVEN = replace(
     MNIST,
     name="mnist, seven methods",
-    title="MNIST, all seven private methods, much reduced: half of the rows, 3 epochs, ε = 5.9, δ = 1e-6, batch 256",
+    title="MNIST, all seven private methods, much reduced: a third of the rows, 3 epochs, ε = 5.9, δ = 1e-6, batch 256",
     settings={"epsilon": 5.9, "delta": 1e-6, "epochs": 3.0, "batch_size": 256, "momentum": 0.9},
     choices=tuple(Choice(name, name) for name in ("erm", *METHODS)),
     notes="the same network, momentum 0.9, every method with default options (C = 1) and the learning rate that Veil "
-    "takes from public constants: nothing was chosen by looking at rows. About 250 eights are among the 27,000 rows. "
-    "Seeds from 70 on were run once",
+    "takes from public constants: nothing was chosen by looking at rows. About 165 eights are among the 18,000 rows. "
+    "Seeds from 70 on were run once. FDPG does not beat DP-SGD here: where Veil chooses the learning rate FDPG "
+    "lengthens no update, so that its rates alone could help. They hardly leave the uniform one (remark): as far as "
+    "noise lets FDPG see, clipping takes about the same share from every digit. The higher rates that it may take cost "
+    "7 % more noise (κ)",
     first_seed=70,
     more_seeds=dict.fromkeys(("erm", *METHODS), 5),
-    data_options={"rows": 27000},
+    data_options={"rows": 18000},
+)
+MNIST_SEVEN_GIVEN = replace(
+    MNIST_SEVEN,
+    name="mnist, seven methods, learning rate 0.05",
+    title="MNIST, all seven private methods again, with the same learning rate 0.05 for all",
+    settings={**MNIST_SEVEN.settings, "learning_rate": 0.05},
+    notes="as above, but for the learning rate: the same is given to every method and to the twin, as the paper does. "
+    "It is that of the block below; nothing else was tried. FDPG then restores the length that clipping took, "
+    "but only in the last two of three epochs: its gap is smaller than DP-SGD's, and not by a third",
 )
 PAGES = {
     "fdpg-tabular": (
         *(ADULT_DEFAULT, DUTCH_DEFAULT, ADULT_FRESH, DUTCH_FRESH),
         *(ADULT, ADULT_FASTER, DUTCH, DUTCH_FIRST, DUTCH_RELU),
     ),
-    "fdpg-mnist": (MNIST_SEVEN, MNIST),
+    "fdpg-mnist": (MNIST_SEVEN, MNIST_SEVEN_GIVEN, MNIST),
 }
 
 
@@ -331,6 +343,10 @@ def collect(
             findings.keep(asked)
             figures = runs[str(seed)]["metrics"]
             print(f"{setting.name} {choice.label} seed {seed}: {figures['accuracy']:.4f}", flush=True)
+    known = block.setdefault("constant", {})
+    for seed in sorted({seed for runs in block["runs"].values() for seed in runs} - set(known), key=int):
+        known[seed] = constant_answer(*load_pair(setting.data, data_options, int(seed)))
+        findings.keep(asked, trained=False)
 
 
 def reproduce(asked: Asked) -> None:

@@ -22,8 +22,11 @@ class Findings:
     made: Mapping[str, Any]
     found: dict[str, Any]
 
-    def keep(self, asked: Asked) -> None:
-        """Write it all, as made by this command on this machine."""
+    def keep(self, asked: Asked, trained: bool = True) -> None:
+        """Write it all, as made by this command on this machine; how it was made stays where nothing was trained."""
+        if not trained:
+            write_whole(self.path, text_of(read_findings(self.path).made, self.found).encode(), FOR_ALL)
+            return
         made: dict[str, Any] = {"experiment": asked.name, "scale": asked.scale, "command": asked.command}
         made |= {"version": versions(), "machine": machine(), "code": self.codes(code_digest())}
         write_whole(self.path, text_of(made, self.found).encode(), FOR_ALL)

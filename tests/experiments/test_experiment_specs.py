@@ -68,6 +68,19 @@ def test_every_experiment_loads_and_says_what_it_shows(name: str) -> None:
     assert spec.about
 
 
+# The pages of INO-SGD compare private methods with each other, owner by owner.
+WITHOUT_TWIN = "ino-"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(WITHOUT_TWIN)])
+def test_every_page_has_a_twin_without_privacy_at_every_scale_of_results(name: str) -> None:
+    spec = read_spec(name, SPECS)
+    if not isinstance(spec, Spec):
+        pytest.skip("a study chooses its own lines")
+    private = {row["name"]: row["private"] for row in methods.table()}
+    assert {task.arm for task in tasks(spec, "paper", seeds=1) if not private[task.method]}
+
+
 @cache
 def public_facts(data: str, options: str, seed: int) -> tuple[PublicFacts, PublicFacts]:
     """What a plan knows of the rows; many arms of many experiments have the same ones."""

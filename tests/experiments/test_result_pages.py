@@ -70,6 +70,30 @@ def test_findings_made_with_other_settings_or_at_another_scale_are_refused(tmp_p
         open_findings(Asked("study", "paper", tmp_path))
 
 
+def test_what_needs_no_training_leaves_how_findings_were_made_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked("study", "small", tmp_path)
+    first = open_findings(asked)
+    first.keep(asked)
+    monkeypatch.setattr(findings_module, "code_digest", lambda: "a later version")
+    first.found["constant"] = 1
+    first.keep(asked, trained=False)
+    again = open_findings(asked)
+    assert again.found == {"constant": 1}
+    assert "a later version" not in again.made["code"]
+
+
+# Formulas, attacks, variances, owners: no line of theirs has a constant answer's counterpart.
+WITHOUT_CONSTANT = ["asc-variance", "audit", "convex", "dp-is-bounds"]
+
+
+@pytest.mark.parametrize("name", [name for name in STORED if name.startswith(("asc-", "best-", "dp-is-", "fdpg-"))])
+def test_every_page_of_accuracies_has_the_constant_answer(name: str) -> None:
+    page = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    assert ("constant answer" in page) == (name not in WITHOUT_CONSTANT)
+
+
 @pytest.mark.parametrize("name", ["fdpg-crossed", "overview-adult"])
 def test_a_page_and_a_report_of_the_same_runs_have_the_same_privacy_cost_gap(name: str) -> None:
     spec = read_spec(name, SPECS)
