@@ -263,7 +263,8 @@ MNIST_SEVEN_GIVEN = replace(
     title="MNIST, all seven private methods again, with the same learning rate 0.05 for all",
     settings={**MNIST_SEVEN.settings, "learning_rate": 0.05},
     notes="as above, but for the learning rate: the same is given to every method and to the twin, as the paper does. "
-    "It is that of the block below; nothing else was tried. FDPG then restores the length that clipping took, "
+    "This block was added after the one above had missed the claim, with the same seeds; the rate is that of the block "
+    "below, and no other was tried. FDPG then restores the length that clipping took, "
     "but only in the last two of three epochs: its gap is smaller than DP-SGD's, and not by a third",
 )
 PAGES = {

@@ -105,7 +105,7 @@ def _table(results: Results) -> list[str]:
         else:
             empty.append(label if x is None else f"{label} at {x}")
     lines += _constant(results, columns)
-    lines += ["", *_legend([shown for shown, _ in columns])]
+    lines += ["", *_legend([shown for shown, _ in columns], spec.on_validation_rows)]
     return [*lines, "", *([f"Not run: {'; '.join(empty)}.", ""] if empty else [])]
 
 
@@ -154,9 +154,10 @@ def _away(results: Results, arm: Arm, x: X | None, shown: Column) -> float | Non
     return shown.scaled(statistics.mean(numbers)) - paper if paper is not None and numbers else None
 
 
-def _legend(columns: Sequence[Column]) -> list[str]:
+def _legend(columns: Sequence[Column], validation: bool) -> list[str]:
+    rows = "validation" if validation else "test"
     words = [
-        "Shares in percent on test rows, mean ± standard deviation over seeds. ε is the certificate's, for the group"
+        f"Shares in percent on {rows} rows, mean ± standard deviation over seeds. ε is the certificate's, for the group"
     ]
     words += ["or owner that has the most; noise is that of the gradients over their bound."]
     if any(shown.reads_training_rows for shown in columns):

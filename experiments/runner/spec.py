@@ -139,6 +139,11 @@ class Spec(_Strict):
         """An arm by its label."""
         return next(arm for arm in self.arms if arm.label == label)
 
+    @property
+    def on_validation_rows(self) -> bool:
+        """Whether figures are on rows that settings are chosen by."""
+        return self.data.endswith("-validation") or self.data_options.get("validation", False) is True
+
 
 class Study(_Strict):
     """An experiment that is more than arms on a data set: a module with `reproduce(asked)` does it all."""

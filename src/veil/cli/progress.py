@@ -40,7 +40,8 @@ class ProgressBar(Callback):
         )
         self._task: TaskID | None = None
         self._doing, self._over = "reading the table and planning", threading.Event()
-        self._began = self._said = self._trained = time.monotonic()
+        self._began = self._said = time.monotonic()
+        self._first: tuple[int, float] | None = None
 
     def __enter__(self) -> Self:
         if self._lines:
@@ -55,7 +56,7 @@ class ProgressBar(Callback):
         if not self._bar.disable:
             self._bar.start()
         self._task = self._bar.add_task(plan.method, total=plan.steps, budget="", figures="")
-        self._trained = time.monotonic()
+        self._first = None
         self._doing = f"training: {plan.method}, {plan.steps:,} steps"
         self._say(self._doing)
 
@@ -70,10 +71,14 @@ class ProgressBar(Callback):
             fields["figures"] = "" if math.isnan(worst) else f"worst group {percent(worst)} %"
         self._bar.update(self._task, completed=report.step + 1, **fields)  # type: ignore[arg-type]
         if self._lines:
-            done, of = report.step + 1, report.plan.steps
-            left = (time.monotonic() - self._trained) / done * (of - done)
+            done, of, now = report.step + 1, report.plan.steps, time.monotonic()
             shown = [f"step {done:,} of {of:,}", *(text for text in fields.values() if text)]
-            self._doing = ", ".join([*shown, f"{duration_in_words(left)} left"])
+            if self._first is None:
+                self._first = done, now  # a first step prepares much and says nothing of the others
+            else:
+                left = (now - self._first[1]) / (done - self._first[0]) * (of - done)
+                shown.append(f"{duration_in_words(left)} left")
+            self._doing = ", ".join(shown)
             if time.monotonic() - self._said >= SECONDS_BETWEEN_LINES:
                 self._say(self._doing)
 
