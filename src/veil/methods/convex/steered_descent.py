@@ -11,7 +11,7 @@
     at the end:  the mean over the last two fifths of the steps; two classes: the cut that serves the aim (`offsets`)
 
 Squared errors have the same curvature everywhere, so steps above 2(1+β)/(1−β) over it swing ever wider: there, steps
-are at most half as long, by the largest released second moment. A softmax gives way where scores are large.
+are at most a tenth as long, by the largest released second moment. A softmax gives way where scores are large.
 
 Rows are never rescaled one by one, so the model stays linear in what it is given: whitening is folded into the layer.
 Of people with several rows, each row counts with its share in every sum: a person moves it by a mean of what rows may.
@@ -66,8 +66,9 @@ FIXED = (nn.Flatten, nn.Identity, Knots, Crosses, Scale, ImageFeatures, Projecti
 COPIES = 4
 # Where steps are long enough that weights swing, slopes are at their bounds and answer about half as much.
 STABLE = 0.5
-# Of the longest step with which squared errors still settle, so much is taken.
-SETTLING, FLAT = 0.5, 1e-12
+# Of the longest step with which squared errors still settle, so much is taken: a group may weigh four times as much as
+# the average, and rows be longer than the shortened ones whose moments are released.
+SETTLING, FLAT = 0.1, 1e-12
 # Gaps in a column are learned from where their sum is at least so many times its noise.
 GAPS_SEEN = 2.0
 
