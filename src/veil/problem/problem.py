@@ -37,7 +37,7 @@ from veil.problem.people import (
     of_rows,
     own_budgets,
 )
-from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, leaves, row_size
+from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, row_size
 from veil.problem.strata import Strata
 from veil.problem.sums import RowsElsewhere
 from veil.problem.targets import Task, as_targets
@@ -483,21 +483,6 @@ class Problem:
         """What pads batches as far as their longest row; None where the rows of all batches are alike long."""
         collate = self.source.collate if isinstance(self.source, ItemRows) else None
         return collate if isinstance(collate, Collate) and collate.padded and collate.pad_to is None else None
-
-    def in_memory(self, path: tuple[Any, ...]) -> list[Tensor]:
-        """The values of one input of all rows, for checks of what was given; empty where rows are not in memory.
-
-        Args:
-            path: Keys and places that lead to it in a batch.
-
-        Returns:
-            Tensors that hold all its values.
-        """
-        if self.source is None:
-            return [self.inputs]
-        if isinstance(self.source, NestedRows):
-            return [part for own, part in leaves(self.source.parts) if own == path]
-        return self.source.in_memory(path) if isinstance(self.source, ItemRows) else []
 
     @property
     def own_draws(self) -> bool:

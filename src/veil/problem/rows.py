@@ -124,13 +124,6 @@ class ItemRows:
         kind = type(self.of_item)
         return (self.of_item.__module__ if kind is FunctionType else kind.__module__).startswith("veil.problem.")
 
-    def in_memory(self, path: tuple[Any, ...]) -> list[Tensor]:
-        """One tensor of each row, where rows are a list in memory; `path` leads to it in a batch."""
-        if type(self.items) is not list or not isinstance(self.collate, Collate) or not self._picks():
-            return []
-        path = path[1:] if () in self.collate.padded else path
-        return [part for item in self.items for own, part in leaves(item) if own == path]
-
     def only(self, rows: NDArray[np.int64]) -> ItemRows:
         """Some of the rows, which are asked for later as before."""
         return replace(self, items=Subset(self.items, rows.tolist()))
