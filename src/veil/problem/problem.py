@@ -340,7 +340,6 @@ class Problem:
         pad: bool | int = False,
         owners: Any = None,
         people: Any = None,
-        workers: int = 0,
         **facts: Any,
     ) -> Problem:
         """A problem over the items of a data set; their inputs are asked for when they are drawn.
@@ -356,8 +355,6 @@ class Problem:
             pad: Whether rows have different lengths and are padded, with a mask; a number is the length of all batches.
             owners: Likewise as groups.
             people: Likewise.
-            workers: How many processes read the rows of coming steps while a step is computed, if their cost is
-                reserved; the values are the same. For items that take long: decoding, augmentation. Not with people.
             facts: `budgets`, `group_sizes`, `classes`, `task`, `rows_per_person` and `person_rows`, as for
                 `from_arrays`.
 
@@ -374,10 +371,8 @@ class Problem:
         """
         from veil.problem.data_sets import DataSet
 
-        require(workers >= 0, f"workers is {workers}: it must be at least 0")
-        require(not workers or people is None, "rows of people are not read ahead: omit workers")
         opened = DataSet.opened(dataset, inputs, targets, groups, owners, people)
-        source = replace(opened.rows(collate, pad), workers=workers)
+        source = opened.rows(collate, pad)
         given = opened.columns(targets=targets, groups=groups, owners=owners, people=people)
         numbers = np.arange(len(opened))[:, None]
         made = cls.from_arrays(numbers, given.pop("targets"), **given, **facts)

@@ -86,7 +86,7 @@ class ItemRows:
 
     `of_item` is what the model is given of an item; `example` is a batch that shows the shapes. Random
     generators start again for each item, and once more for a `collate` of the user's (`foundation.row_draws`);
-    `own_draws` says that making one takes random numbers from elsewhere. So many `workers` may read rows ahead.
+    `own_draws` says that making one takes random numbers from elsewhere.
     """
 
     items: Any
@@ -94,7 +94,6 @@ class ItemRows:
     collate: Callable[[list[Any]], Nested]
     example: Nested = field(repr=False, compare=False)
     own_draws: bool = False
-    workers: int = 0
 
     @property
     def reads_files(self) -> bool:
