@@ -1,42 +1,25 @@
-"""Loading: rows that are decoded or augmented one by one, read ahead or when they are drawn; whole runs, interleaved.
+"""Loading: image files that are decoded ahead by a thread, or when they are drawn; whole runs, interleaved.
 
-A small convolutional network on one thread, as on one core of a server; the reading thread or the workers have another.
+A small convolutional network on one thread, as on one core of a server; the reading thread has another.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch import nn
 
 import veil
 from veil.problem import Problem
-from veil.tables.images import ImageFiles, image_problem
+from veil.tables.images import image_problem
 
 SIZE, BATCH = 64, 64
-
-
-class Augmented(Dataset[tuple[Tensor, int]]):
-    """Images from their files, mirrored and shifted at random."""
-
-    def __init__(self, files: ImageFiles, classes: list[int]) -> None:
-        self.files, self.classes = files, classes
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        image = self.files[row]
-        image = image.flip(-1) if torch.rand(()) < 0.5 else image
-        return torch.roll(image, tuple(torch.randint(-4, 5, (2,)).tolist()), (1, 2)), self.classes[row]
 
 
 def generate(folder: Path, rows: int) -> None:
@@ -75,22 +58,11 @@ def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
 
 def _compared(folder: Path, steps: int, repeats: int) -> list[dict[str, Any]]:
     problem = image_problem(folder, size=(SIZE, SIZE), in_memory=False)
-    files, classes = problem.source.items, problem.targets.tolist()  # type: ignore[union-attr]
-
-    def of(workers: int) -> Problem:
-        return Problem.from_dataset(Augmented(files, classes), classes, targets=classes, workers=workers)
-
-    ways: dict[str, Callable[[], Problem]] = {
-        "files, when drawn": lambda: problem,
-        "files, read ahead by a thread": lambda: problem,
-        "augmented files, when drawn": lambda: of(0),
-        "augmented files, one worker": lambda: of(1),
-        "augmented files, two workers": lambda: of(2),
-    }
+    ways = ("files, when drawn", "files, read ahead by a thread")
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
-        for name, make in ways.items():
-            times[name].append(_seconds(make(), steps, ahead="when drawn" not in name))
+        for name in ways:
+            times[name].append(_seconds(problem, steps, ahead="when drawn" not in name))
     found, usual = [], 0.0
     for name, taken in times.items():
         seconds = float(np.median(taken))

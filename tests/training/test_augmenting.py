@@ -364,6 +364,73 @@ def test_a_transform_inside_a_loss_of_ones_own_sees_no_padding_either(session: b
     assert all(length == real for length, real in seen)
 
 
+@pytest.mark.parametrize("session", [False, True])
+def test_padding_is_not_that_of_what_a_callback_trains(session: bool) -> None:
+    """Beside a run on padded rows: a transform, a run and a session on rows that nobody pads."""
+    flat = Problem.from_arrays(torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), [0, 1] * 20)
+
+    def compared(model: nn.Module, batch: Any) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    def own(model: nn.Module, batch: Any) -> Tensor:
+        return Augmented(compared, lambda rows: rows + torch.randn_like(rows))(model, batch)
+
+    def beside() -> None:
+        own(nn.Linear(3, 2), (torch.ones(4, 3), torch.zeros(4, dtype=torch.long)))
+        veil.fit(nn.Linear(3, 2), flat, loss=own, **SETTINGS)
+        inner = veil.session(nn.Linear(3, 2), flat, **SETTINGS)
+        for _ in inner:
+            inner.step(own)
+
+    class Beside(Callback):
+        def on_step(self, report: Any) -> None:
+            beside()
+
+    items = [(torch.ones(length, 3), length % 2) for length in (2, 5, 3, 4) * 5]
+    problem, settings = Problem.from_dataset(items, pad=True), {**SETTINGS, "steps": 2}
+    if not session:
+        veil.fit(Mean(), problem, callbacks=[Beside()], **settings)
+        return
+    lengths = list[tuple[int, int]]()
+
+    def noted(row: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        lengths.append((row[0].shape[1], int(row[1].sum())))
+        return row
+
+    model = Mean()
+    batches = veil.session(model, problem, callbacks=[Beside()], **settings)
+    for batch in batches:
+        batches.step(Augmented(compared, noted)(model, batch))
+        beside()
+    assert lengths
+    assert all(length == real for length, real in lengths)
+
+
+class Drawn(Dataset[tuple[Tensor, int]]):
+    """Rows of random numbers."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        return torch.rand(3) + row, row % 2
+
+
+def test_a_run_between_two_parts_of_a_batch_leaves_the_draws_of_its_rows_alone() -> None:
+    def weights(between: bool) -> Tensor:
+        model = nn.Linear(3, 2)
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        batches = veil.session(model, Problem.from_dataset(Drawn()), micro_batch=4, **SETTINGS)
+        for rows, targets in batches:
+            batches.step(F.cross_entropy(model(rows), targets, reduction="none"))
+            if between and not batches.updated:
+                veil.fit(nn.Linear(3, 2), Problem.from_dataset(Drawn()), **{**SETTINGS, "steps": 1})
+        return model.weight.detach()
+
+    assert torch.equal(weights(between=True), weights(between=False))
+
+
 def test_a_transform_of_a_part_of_padded_inputs_inside_a_loss_is_refused() -> None:
     items = [(torch.ones(length, 3), length % 2) for length in (2, 5, 3, 4) * 5]
 

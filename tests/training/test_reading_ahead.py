@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 import veil
 from veil.accounting import Ledger
 from veil.errors import InputError
+from veil.foundation import row_draws
 from veil.foundation.randomness import Seed
 from veil.problem import Problem
 from veil.problem.rows import ItemRows
@@ -43,30 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-class Shaken(Dataset[tuple[Tensor, int]]):
-    """Items with random numbers of all kinds; one of them cannot be read, or kills who reads it."""
-
-    def __init__(self, broken: int | None = None, deadly: int | None = None) -> None:
-        self.broken, self.deadly, self.own = broken, deadly, os.getpid()
-
-    def __len__(self) -> int:
-        return ROWS
-
-    def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        if row == self.broken:
-            raise OSError("unreadable")
-        if row == self.deadly and os.getpid() != self.own:
-            os._exit(1)
-        drawn = [random.random(), float(np.random.rand()), float(torch.rand(()))]  # noqa: NPY002
-        return torch.tensor([float(row) / ROWS, *drawn]), CLASSES[row]
-
-
 def images(folder: Path) -> Problem:
     return image_problem(folder, in_memory=False)
-
-
-def shaken(workers: int, **how: int) -> Problem:
-    return Problem.from_dataset(Shaken(**how), CLASSES, targets=CLASSES, workers=workers)
 
 
 def weights(problem: Problem, inputs: int, **more: Any) -> Tensor:
@@ -77,9 +52,7 @@ def weights(problem: Problem, inputs: int, **more: Any) -> Tensor:
 
 
 def left_over() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("veil-rows")] + [
-        str(child) for child in multiprocessing.active_children()
-    ]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("veil-rows")]
 
 
 @pytest.mark.parametrize("method", ["dp-sgd", "asc"])
@@ -107,7 +80,7 @@ def test_no_row_is_read_of_a_step_that_is_not_reserved(
     monkeypatch.setattr(Ledger, "reserve", reserving)
     monkeypatch.setattr(ImageFiles, "__getitem__", reading)
     monkeypatch.setattr(ReadAhead, "follow", following)
-    monkeypatch.setattr(reading_ahead, "_EACH", 100)  # as far as it may
+    monkeypatch.setattr(reading_ahead, "_DEPTH", 100)  # as far as it may
     if method == "asc":  # which reads all rows for losses too
         monkeypatch.setattr("veil.training.loop.Loop._losses", lambda self, rows: torch.ones(len(rows)))
     weights(problem, 108, method=method, steps=9)
@@ -122,62 +95,96 @@ def test_no_row_is_read_of_a_step_that_is_not_reserved(
 
 
 def test_the_weights_are_the_same_with_and_without(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, plain = weights(images(folder), 108), weights(shaken(0), 4)
-    assert torch.equal(weights(shaken(2), 4), plain)
-    assert torch.equal(
-        weights(shaken(1), 4, steps=8, micro_batch=2, method="asc"), weights(shaken(0), 4, method="asc", micro_batch=2)
-    )
+    ways: list[dict[str, Any]] = [{}, {"method": "asc", "micro_batch": 2}]
+    ahead = [weights(images(folder), 108, **how) for how in ways]
     monkeypatch.setattr("veil.training.loop.read_ahead", lambda *_: None)
-    assert torch.equal(weights(images(folder), 108), files)
+    assert all(torch.equal(weights(images(folder), 108, **how), one) for how, one in zip(ways, ahead, strict=True))
 
 
-def test_a_session_reads_ahead_and_gives_what_fit_gives() -> None:
+def own_loop(problem: Problem, held: bool = False) -> Tensor:
+    """The weights of a loop of one's own that writes into its batches; an iterator may be left behind."""
     torch.manual_seed(0)
-    model = nn.Linear(4, 2)
-    session = veil.session(model, shaken(1), **SETTINGS)
-    for rows, targets in session:
-        session.step(nn.functional.cross_entropy(model(rows), targets, reduction="none"))
-    torch.manual_seed(0)
-    other = nn.Linear(4, 2)
-    veil.fit(other, shaken(0), **SETTINGS)
-    assert torch.equal(model.weight, other.weight)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(108, 2))
+    session = veil.session(model, problem, **SETTINGS)
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    old = iter(session) if held else None
+    if old is not None:
+        next(old)[0].mul_(0.5)
+        session.step(loss)
+    for step, (rows, _) in enumerate(session):
+        if old is not None and step == 2:
+            old.close()
+            assert row_draws._STEP.get()()
+        rows.mul_(0.5)
+        session.step(loss)
+    session.finish()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_a_batch_that_is_changed_in_place_is_read_again_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = own_loop(images(folder))
+    monkeypatch.setattr("veil.training.loop.read_ahead", lambda *_: None)
+    assert torch.equal(own_loop(images(folder)), ahead)
+
+
+def test_an_old_iterator_takes_nothing_from_the_new_one(folder: Path) -> None:
+    assert torch.equal(own_loop(images(folder), held=True), own_loop(images(folder)))
+
+
+@pytest.mark.parametrize("end", ["finish", "close"])
+def test_a_session_that_ends_reads_no_more_though_its_iterator_is_held(end: str, folder: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(108, 2))
+    session = veil.session(model, images(folder), **SETTINGS)
+    batches = iter(session)
+    rows, targets = next(batches)
+    session.step(nn.functional.cross_entropy(model(rows), targets, reduction="none"))
+    assert left_over()
+    assert row_draws._STEP.get()()
+    getattr(session, end)()
     assert not left_over()
+    assert not row_draws._STEP.get()()
+    assert next(batches, None) is None
 
 
-def test_a_row_that_cannot_be_read_ends_the_step_that_needs_it() -> None:
-    steps = list[int]()
-
-    class Note(Callback):
-        def on_step(self, report: StepReport) -> None:
-            steps.append(report.step)
-
-    said = "Row 17 of the data set cannot be read"
-    with pytest.raises(InputError, match=said):
-        weights(shaken(0, broken=17), 4, steps=40, callbacks=[Note()])
-    alone = steps[:]
-    steps.clear()
-    with pytest.raises(InputError, match=said):
-        weights(shaken(2, broken=17), 4, steps=40, callbacks=[Note()])
-    assert steps == alone
-    assert not left_over()
-
-
-def test_a_worker_that_dies_is_named() -> None:
-    with pytest.raises(InputError, match="use fewer workers"):
-        weights(shaken(1, deadly=17), 4, steps=40)
-    assert not left_over()
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_interrupt_ends_what_reads_ahead(workers: int, folder: Path) -> None:
+def test_an_interrupt_ends_what_reads_ahead(folder: Path) -> None:
     class Stop(Callback):
         def on_step(self, report: StepReport) -> None:
             assert left_over()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        weights(shaken(1) if workers else images(folder), 4 if workers else 108, callbacks=[Stop()])
+        weights(images(folder), 108, callbacks=[Stop()])
     assert not left_over()
+
+
+def test_a_file_that_cannot_be_read_ends_the_step_that_needs_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, read_file = list[int](), ImageFiles.__getitem__
+
+    class Note(Callback):
+        def on_step(self, report: StepReport) -> None:
+            steps.append(report.step)
+
+    def broken(self: ImageFiles, row: int) -> Tensor:
+        if row == 17:
+            raise OSError("unreadable")
+        return read_file(self, row)
+
+    problem = images(folder)
+    monkeypatch.setattr(ImageFiles, "__getitem__", broken)
+    found = []
+    for _ in range(2):
+        with pytest.raises(InputError, match="Row 17 of the data set cannot be read"):
+            weights(problem, 108, steps=40, callbacks=[Note()])
+        found.append(steps[:])
+        steps.clear()
+        assert not left_over()
+        monkeypatch.setattr("veil.training.loop.read_ahead", lambda *_: None)
+    assert found[0] == found[1]
 
 
 def test_batches_for_a_gpu_are_pinned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,8 +205,6 @@ def test_batches_for_a_gpu_are_pinned(folder: Path, monkeypatch: pytest.MonkeyPa
     ahead.close()
 
 
-def test_workers_are_for_rows_alone() -> None:
-    with pytest.raises(InputError, match="workers is -1"):
-        shaken(-1)
-    with pytest.raises(InputError, match="rows of people are not read ahead"):
-        Problem.from_dataset(Shaken(), CLASSES, people=list(range(ROWS)), workers=1)
+def test_items_of_a_data_set_of_others_are_not_read_ahead() -> None:
+    items = [(torch.ones(3) * row, kind) for row, kind in enumerate(CLASSES)]
+    assert reading_ahead.read_ahead(Problem.from_dataset(items), Seed.from_int(0)) is None

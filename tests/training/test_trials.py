@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import veil
 from veil.datasets import GroupSpec, generate
@@ -320,3 +321,37 @@ def test_sparse_gradients_of_an_embedding_make_no_difference() -> None:
         veil.fit(model, problem, epsilon=1.0, steps=3, batch_size=10, seed=1)
         trained.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
     assert torch.equal(trained[0], trained[1])
+
+
+class Recomputed(nn.Module):
+    """All of it is computed a second time in the backward pass, by torch's older way."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.again, self.net = again, nn.Sequential(nn.Linear(10, 4), nn.ReLU(), nn.Linear(4, 2))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        scores: Tensor = checkpoint(self.net, rows, use_reentrant=True) if self.again else self.net(rows)
+        return scores
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_model_that_is_recomputed_as_a_whole_trains_as_without() -> None:
+    model, plain = Recomputed(True), Recomputed(False)
+    plain.load_state_dict(model.state_dict())
+    for one in (model, plain):
+        veil.fit(one, generate(GROUPS), **SETTINGS)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+def test_a_loss_without_a_gradient_on_a_few_rows_by_chance_is_not_refused() -> None:
+    def rare(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        rows = batch[0]
+        hit = rows[:, 0].abs() > 1.5
+        if not hit.any():
+            return torch.zeros(len(rows))
+        return torch.where(hit, row_losses(model, batch), 0.0)
+
+    problem = generate(GROUPS)
+    assert not rare(nn.Linear(10, 2), problem.made_up(5)).requires_grad
+    assert veil.fit(nn.Linear(10, 2), problem, loss=rare, **SETTINGS).certificate.private

@@ -36,17 +36,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def begin_step(seed: Seed, step: int) -> None:
     """Let rows draw for this step from now on; `end_steps` ends it."""
-    _STEP.set(partial(step_key, seed, step))
-
-
-def step_key(seed: Seed, step: int) -> bytes:
-    """What the draws of a step's rows follow from: a worker that reads them needs no more."""
-    return seed.key("rows", step)
-
-
-def begin_key(key: bytes) -> None:
-    """Let rows draw by this key from now on."""
-    _STEP.set(lambda: key)
+    _STEP.set(partial(seed.key, "rows", step))
 
 
 def end_steps() -> None:

@@ -37,7 +37,7 @@ from veil.problem.people import (
     of_rows,
     own_budgets,
 )
-from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, leaves, row_size
+from veil.problem.rows import IGNORED, Collate, ItemRows, NestedRows, Rows, row_size
 from veil.problem.strata import Strata
 from veil.problem.sums import RowsElsewhere
 from veil.problem.targets import Task, as_targets
@@ -340,7 +340,6 @@ class Problem:
         pad: bool | int = False,
         owners: Any = None,
         people: Any = None,
-        workers: int = 0,
         **facts: Any,
     ) -> Problem:
         """A problem over the items of a data set; their inputs are asked for when they are drawn.
@@ -356,8 +355,6 @@ class Problem:
             pad: Whether rows have different lengths and are padded, with a mask; a number is the length of all batches.
             owners: Likewise as groups.
             people: Likewise.
-            workers: How many processes read the rows of coming steps while a step is computed, if their cost is
-                reserved; the values are the same. For items that take long: decoding, augmentation. Not with people.
             facts: `budgets`, `group_sizes`, `classes`, `task`, `rows_per_person` and `person_rows`, as for
                 `from_arrays`.
 
@@ -374,10 +371,8 @@ class Problem:
         """
         from veil.problem.data_sets import DataSet
 
-        require(workers >= 0, f"workers is {workers}: it must be at least 0")
-        require(not workers or people is None, "rows of people are not read ahead: omit workers")
         opened = DataSet.opened(dataset, inputs, targets, groups, owners, people)
-        source = replace(opened.rows(collate, pad), workers=workers)
+        source = opened.rows(collate, pad)
         given = opened.columns(targets=targets, groups=groups, owners=owners, people=people)
         numbers = np.arange(len(opened))[:, None]
         made = cls.from_arrays(numbers, given.pop("targets"), **given, **facts)
@@ -483,21 +478,6 @@ class Problem:
         """What pads batches as far as their longest row; None where the rows of all batches are alike long."""
         collate = self.source.collate if isinstance(self.source, ItemRows) else None
         return collate if isinstance(collate, Collate) and collate.padded and collate.pad_to is None else None
-
-    def in_memory(self, path: tuple[Any, ...]) -> list[Tensor]:
-        """The values of one input of all rows, for checks of what was given; empty where rows are not in memory.
-
-        Args:
-            path: Keys and places that lead to it in a batch.
-
-        Returns:
-            Tensors that hold all its values.
-        """
-        if self.source is None:
-            return [self.inputs]
-        if isinstance(self.source, NestedRows):
-            return [part for own, part in leaves(self.source.parts) if own == path]
-        return self.source.in_memory(path) if isinstance(self.source, ItemRows) else []
 
     @property
     def own_draws(self) -> bool:

@@ -86,7 +86,7 @@ class ItemRows:
 
     `of_item` is what the model is given of an item; `example` is a batch that shows the shapes. Random
     generators start again for each item, and once more for a `collate` of the user's (`foundation.row_draws`);
-    `own_draws` says that making one takes random numbers from elsewhere. So many `workers` may read rows ahead.
+    `own_draws` says that making one takes random numbers from elsewhere.
     """
 
     items: Any
@@ -94,7 +94,6 @@ class ItemRows:
     collate: Callable[[list[Any]], Nested]
     example: Nested = field(repr=False, compare=False)
     own_draws: bool = False
-    workers: int = 0
 
     @property
     def reads_files(self) -> bool:
@@ -123,13 +122,6 @@ class ItemRows:
         """Whether parts of an item are picked by Veil: a function of the user's may draw whatever the items are."""
         kind = type(self.of_item)
         return (self.of_item.__module__ if kind is FunctionType else kind.__module__).startswith("veil.problem.")
-
-    def in_memory(self, path: tuple[Any, ...]) -> list[Tensor]:
-        """One tensor of each row, where rows are a list in memory; `path` leads to it in a batch."""
-        if type(self.items) is not list or not isinstance(self.collate, Collate) or not self._picks():
-            return []
-        path = path[1:] if () in self.collate.padded else path
-        return [part for item in self.items for own, part in leaves(item) if own == path]
 
     def only(self, rows: NDArray[np.int64]) -> ItemRows:
         """Some of the rows, which are asked for later as before."""

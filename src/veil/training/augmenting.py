@@ -26,14 +26,21 @@ from veil.problem.rows import Collate
 _PADDING: ContextVar[Collate | None] = ContextVar("veil_padding", default=None)
 
 
-def begin_padding(padding: Collate | None) -> None:
-    """Let transforms inside losses of the user's see rows without this padding from now on; None ends it."""
+def begin_padding(padding: Collate | None) -> Callable[[], None]:
+    """Let transforms inside losses of the user's see rows without this padding, until what is returned is called."""
+    before = _PADDING.get()
     _PADDING.set(padding)
+
+    def end() -> None:
+        if _PADDING.get() is padding:  # and no other session is in between
+            _PADDING.set(before)
+
+    return end
 
 
 @contextmanager
 def padded_by(padding: Collate | None) -> Iterator[None]:
-    """The same for a while."""
+    """The same for a block or a function."""
     token = _PADDING.set(padding)
     try:
         yield

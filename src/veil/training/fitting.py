@@ -44,7 +44,6 @@ from veil.training.run import Run, note_trained, trained_before, weights_check
 from veil.training.run_folder import CHECKPOINT, LEDGER, RunFolder
 from veil.training.trials import (
     check_evaluation,
-    check_numbers_known,
     check_outputs,
     check_precision,
     check_reaches,
@@ -266,7 +265,6 @@ def _tried(job: Job, plan: Plan) -> list[str]:
         check_outputs(model, problem, "pass your own loss")
     check_loss(job.loss, model, problem)
     check_reaches(model, problem, job.loss)
-    check_numbers_known(model, problem)
     if evaluation is not None:
         check_evaluation(model, evaluation, plan.facts.groups)
     check_savable(model)

@@ -31,7 +31,7 @@ from veil.problem import Problem
 from veil.releases import GradientRelease, Released
 from veil.sampling import RowsAhead, Sampler
 from veil.sampling.draws import Draw
-from veil.training.augmenting import begin_padding
+from veil.training.augmenting import padded_by
 from veil.training.callbacks import Callback, StopTraining
 from veil.training.checkpoints import Checkpointer, Progress
 from veil.training.learning_rate import with_learning_rate
@@ -95,7 +95,9 @@ class Loop:
                 self.look_ahead(sampler, step)
                 with self.side_effects.undone(), self.optimizer.look_ahead():
                     rows = self._rows.draw(sampler, step)  # sample
-                    bounded = self.processes.bounded_sum(release, self.engine, self.problem, rows)  # gradients, bound
+                    with padded_by(self.problem.padding):
+                        # gradients, bound
+                        bounded = self.processes.bounded_sum(release, self.engine, self.problem, rows)
                     released = release.complete(bounded, self.problem, rows, sampler, self.seed, step, self.noise)
                 self.side_effects.carry_on()
                 self.absorb(step, released)  # update, controller
@@ -105,7 +107,6 @@ class Loop:
         if step < self._next:
             raise AccountingError(f"step {step} was already made: its rows and noise cannot be used again")
         begin_step(self.seed, step)
-        begin_padding(self.problem.padding)
         # The generators themselves: torch.manual_seed prepares all devices, which takes longer than a small step.
         # Of each process its own: rows at equal places of two processes would share what dropout draws.
         set_seed(self._device, self._forward.of(step))
@@ -120,6 +121,7 @@ class Loop:
             alike = step + self.plan.controller.steady(self._state, step)
             self._ahead.follow(sampler, step, min(alike, self.reservations.until("gradient", step)))
 
+    @padded_by(None)  # callbacks may train on rows of their own
     def absorb(self, step: int, released: Released) -> None:
         """Update the model, tell the controller, make the side release if there is one, report, keep a checkpoint."""
         controller = self.plan.controller
@@ -166,7 +168,7 @@ class Loop:
         """The loss of each of some rows of this process, in pieces."""
         if len(rows) == 0:
             return torch.zeros(0, dtype=next(self.model.parameters()).dtype)
-        with torch.no_grad(), self.side_effects.undone():
+        with torch.no_grad(), self.side_effects.undone(), padded_by(self.problem.padding):
             return torch.cat([self.loss(self.model, batch) for batch in batches(self.problem, rows)]).cpu()
 
     @contextmanager
@@ -180,7 +182,6 @@ class Loop:
                 self.stopped = str(reason)
             finally:
                 end_steps()
-                begin_padding(None)
                 if self._ahead is not None:
                     self._ahead.close()
         self.optimizer.average.install()

@@ -9,13 +9,14 @@ run = session.finish()
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import CellType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from veil import methods
 from veil.errors import require
+from veil.foundation.row_draws import begin_step
 from veil.gradients import GradientEngine, GradientSum
 from veil.gradients.engine import added
 from veil.gradients.loss_trace import LossTrace
@@ -34,6 +36,7 @@ from veil.problem import Problem
 from veil.releases import GradientRelease
 from veil.request import default_method
 from veil.sampling import Sampler
+from veil.training.augmenting import begin_padding
 from veil.training.callbacks import Callback, StopTraining
 from veil.training.fitting import Job, Preparation, prepare, require_model, require_problem
 from veil.training.loop import refuse_public_end
@@ -96,6 +99,8 @@ class Session:
         self._waiting: _Waiting | None = None
         self._done = preparation.loop.first
         self._begun = False
+        self._running: Callable[[], Any] = lambda: None
+        self._end_padding: Callable[[], None] = lambda: None
         self._forms: dict[Any, Form] = {_mark(preparation.loop.loss): as_it_is}
         loop = preparation.loop
         # A pass of one's own cannot be repeated: what the engine learns of a model by a second pass, it learns here.
@@ -135,6 +140,12 @@ class Session:
         A second `for` after a `break` continues with the next batch. Batches are planned and paid for once: when they
         are used up, there are no more.
         """
+        self._end_batches()
+        batches = self._batches()
+        self._running = ref(batches)
+        return batches
+
+    def _batches(self) -> Generator[tuple[Any, Tensor], None, None]:
         loop = self._loop
         require(
             not self._begun or self._done < loop.plan.steps,
@@ -170,6 +181,7 @@ class Session:
     def _part(self, drawn: _Drawn, which: slice) -> Iterator[tuple[Any, Tensor]]:
         """Hand out some rows of a batch and watch what is made of them."""
         loop, rows = self._loop, drawn.rows[which]
+        begin_step(loop.seed, drawn.step)  # another run may have been in between
         batch = loop.problem.batch(rows)
         if which.start == 0:
             loop.side_effects.note()
@@ -187,6 +199,8 @@ class Session:
             stack.callback(self._undo_writes)
             if trace is not None:
                 stack.enter_context(trace)
+            self._end_padding = begin_padding(loop.problem.padding)
+            stack.callback(self._end_padding)
             yield batch
         require(self._waiting is None, f"Batch {drawn.step} has no matching `session.step()`: call it for each batch.")
 
@@ -211,6 +225,8 @@ class Session:
         except BaseException:
             self.close()
             raise
+        finally:
+            self._end_padding()
 
     def _step(self, losses: Tensor | LossFunction) -> None:
         require(self._waiting is not None, "no batch is waiting for a step: call step once for each batch")
@@ -281,7 +297,14 @@ class Session:
 
     def close(self) -> None:
         """Release the run's folder without finishing; `session` with `resume=True` continues."""
+        self._end_batches()
         self._preparation.__exit__()
+
+    def _end_batches(self) -> None:
+        """End what hands out batches, also where its iterator is still held."""
+        batches = self._running()
+        if batches is not None and not batches.gi_running:
+            batches.close()
 
     def finish(self) -> Run:
         """The run with its certificate.
@@ -291,6 +314,7 @@ class Session:
         Returns:
             The run: trained model, certificate, metrics and history.
         """
+        self._end_batches()
         self._undo_writes()
         if self._done < self._loop.plan.steps and self._loop.stopped is None:
             self._loop.stopped = f"ended by the user after {self._done} of {self._loop.plan.steps} steps"
