@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from veil.foundation.randomness import Seed
-from veil.noise import GaussianNoise, gaussian, secure
+from veil.noise import GaussianNoise, NoiseAhead, gaussian, secure
 from veil.noise.gaussian import fast_normals
 
 SEED = Seed.from_int(99)
@@ -198,3 +198,15 @@ def test_nothing_to_release_is_a_normal_release(secure):
 def test_a_release_carries_no_gradient_of_the_values(secure, std):
     values = {"a": torch.ones(3, requires_grad=True)}
     assert not GaussianNoise(SEED, secure).add(0, values, std)["a"].requires_grad
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.complex128, torch.int64, torch.bool])
+@pytest.mark.parametrize("std", [0.0, 1.0])
+@pytest.mark.parametrize("made", [GaussianNoise, NoiseAhead])
+@BOTH
+def test_what_is_not_a_real_floating_point_number_is_never_released(secure, made, std, kind):
+    """Noise on a complex number is real: the imaginary part would be released as it is."""
+    noise, values = made(SEED, secure), {"b": torch.zeros(2), "w": torch.ones(3).to(kind)}
+    for release in (noise.add, noise.draw):
+        with pytest.raises(ValueError, match=r'"w" is .*: noise is for real floating-point numbers'):
+            release(0, values, std)

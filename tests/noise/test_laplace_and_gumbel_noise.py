@@ -5,7 +5,7 @@ import pytest
 from scipy import special, stats
 
 from veil.foundation.randomness import Seed
-from veil.noise import GumbelNoise, LaplaceNoise
+from veil.noise import GumbelNoise, LaplaceNoise, TreeNoise
 
 SEED = Seed.from_int(31)
 REFUSE = 1e-6  # each statistical test raises a false alarm with at most this probability over seeds
@@ -74,3 +74,15 @@ def test_a_score_that_is_not_a_number_is_never_chosen():
 def test_a_noisy_maximum_of_nothing_is_refused(scores):
     with pytest.raises(ValueError, match="at least one score"):
         GumbelNoise(SEED).largest(0, scores, 1.0)
+
+
+@BOTH
+def test_complex_values_are_refused(secure):
+    values = np.array([1.0 + 2.0j, 0.0])
+    for release in (
+        lambda: LaplaceNoise(SEED, secure).add(0, values, 1.0),
+        lambda: GumbelNoise(SEED, secure).largest(0, values, 1.0),
+        lambda: TreeNoise(SEED, 2, 1.0, 4, secure=secure).add(1, values),
+    ):
+        with pytest.raises(ValueError, match="real and imaginary parts as two"):
+            release()

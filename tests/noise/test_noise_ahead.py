@@ -56,3 +56,24 @@ def test_secure_and_double_precision_noise_are_as_without():
         for step in range(9):
             found, wanted = noise.add(step, values, 1.5), plain.add(step, values, 1.5)
             assert all(torch.equal(found[name], wanted[name]) for name in values)
+
+
+@pytest.mark.parametrize("interrupted", [0, 1, 3, 7, 15, 31, 47, 63])
+@pytest.mark.parametrize("filled", [False, True])
+def test_an_interrupt_while_drawing_leaves_no_used_nor_missing_noise(interrupted, filled, monkeypatch):
+    """What is left of a block that was not drawn to its end is not served: its memory held noise of earlier steps."""
+    noise, real = NoiseAhead(SEED), ahead.fill_steps
+
+    def interrupt(flat, seed, steps, counts, std, purpose):
+        if filled:
+            real(flat[:1], seed, range(steps.start, steps.start + 1), counts, std, purpose)
+        raise KeyboardInterrupt
+
+    for step in range(interrupted):
+        assert_same(noise, step, SHAPES[0], 1.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(ahead, "fill_steps", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            noise.add(interrupted, {"w": torch.zeros(40, 7), "b": torch.zeros(7)}, 1.0)
+    for step in (*range(interrupted, interrupted + 40), *range(max(0, interrupted - 20), interrupted)):
+        assert_same(noise, step, SHAPES[0], 1.0)

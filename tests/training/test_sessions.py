@@ -19,6 +19,7 @@ from veil.gradients import GradientError
 from veil.plans.plan import OWN_LOOP
 from veil.problem import Problem
 from veil.training import sessions
+from veil.training.callbacks import Callback
 from veil.training.fitting import row_losses
 from veil.training.run import Run
 from veil.training.sessions import Session
@@ -360,3 +361,56 @@ def test_a_gradient_left_on_frozen_weights_never_reaches_the_model() -> None:
     for inputs, targets in steps:
         steps.step(F.cross_entropy(model(inputs), targets, reduction="none"))
     assert torch.equal(steps.finish().model[0].weight, before)
+
+
+@pytest.mark.parametrize("where", ["noise", "update"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_session_whose_step_was_interrupted_releases_nothing_more(
+    where: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is free for another process by then, which would release the same steps again."""
+    problem, model = generate(GROUPS), small_model()
+    out = {"out": tmp_path / "run"} if kept else {}
+    session = veil.session(model, problem, method="dp-sgd", **SETTINGS, **out)  # type: ignore[arg-type]
+    answered(session, model, 3)
+    released: list[int] = []
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        owner = "veil.noise.ahead.fill_steps" if where == "noise" else "veil.training.optimizer.Optimizer.update"
+        patched.setattr(owner, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            for inputs, targets in session:
+                session.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+    monkeypatch.setattr("veil.noise.GaussianNoise.add", lambda _, step, *__: released.append(step))
+    with pytest.raises(InputError, match="this session is closed"):
+        answered(session, model)
+    with pytest.raises(InputError, match="this session is closed"):
+        session.step(torch.zeros(1))
+    assert not released
+    monkeypatch.undo()
+    if kept:
+        resumed, again = small_model(), generate(GROUPS)
+        session = veil.session(resumed, again, method="dp-sgd", resume=True, **SETTINGS, **out)  # type: ignore[arg-type]
+        answered(session, resumed)
+        session.finish()
+        whole = small_model()
+        answered(veil.session(whole, problem, method="dp-sgd", **SETTINGS), whole)
+        assert torch.equal(weights(whole), weights(resumed))
+
+
+def test_a_loop_that_catches_what_a_step_raises_gets_no_further_batch() -> None:
+    class Failing(Callback):
+        def on_step(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("a callback failed")
+
+    model, seen = small_model(), 0
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", callbacks=[Failing()], **SETTINGS)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="this session is closed"):
+        for inputs, targets in session:
+            seen += 1
+            with pytest.raises(RuntimeError):
+                session.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+    assert seen == 1

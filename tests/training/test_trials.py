@@ -355,3 +355,42 @@ def test_a_loss_without_a_gradient_on_a_few_rows_by_chance_is_not_refused() -> N
     problem = generate(GROUPS)
     assert not rare(nn.Linear(10, 2), problem.made_up(5)).requires_grad
     assert veil.fit(nn.Linear(10, 2), problem, loss=rare, **SETTINGS).certificate.private
+
+
+class Spectral(nn.Module):
+    """A layer with complex weights, as spectral layers have, or with the same weights as pairs of real numbers."""
+
+    def __init__(self, *, real: bool = False) -> None:
+        super().__init__()
+        weights = torch.ones(3, dtype=torch.complex64)
+        self.real, self.head = real, nn.Linear(4, 2)
+        self.filter = nn.Parameter(torch.view_as_real(weights) if real else weights)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        weights = torch.view_as_complex(self.filter) if self.real else self.filter
+        seen: torch.Tensor = self.head(torch.fft.irfft(torch.fft.rfft(rows) * weights, n=4))
+        return seen
+
+
+@pytest.mark.parametrize("train", [veil.fit, veil.session])
+@pytest.mark.parametrize("method", ["dp-sgd", "asc", "erm"])
+def test_complex_weights_are_refused_before_anything_is_spent(tmp_path: Path, train: Any, method: str) -> None:
+    """Noise is real: the imaginary part of every gradient would be released as it is."""
+    problem = Problem.from_arrays(torch.randn(40, 4), [0, 1] * 20, ["a", "b"] * 20)
+    settings = {"steps": 2, "batch_size": 10} | ({} if method == "erm" else {"epsilon": 1.0})
+    with pytest.raises(InputError, match=r"weights filter are complex64, .*torch\.view_as_real"):
+        train(Spectral(), problem, method=method, out=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_same_weights_as_pairs_of_real_numbers_train_with_noise_on_all_of_them() -> None:
+    problem, model = Problem.from_arrays(torch.randn(40, 4), [0, 1] * 20), Spectral(real=True)
+    before = model.filter.detach().clone()
+    veil.fit(model, problem, method="dp-sgd", epsilon=1.0, steps=2, batch_size=10, seed=1)
+    assert bool((model.filter != before).all())
+
+
+def test_frozen_complex_weights_are_as_good_as_a_constant() -> None:
+    problem, model = Problem.from_arrays(torch.randn(40, 4), [0, 1] * 20), Spectral()
+    model.filter.requires_grad_(False)
+    assert veil.fit(model, problem, method="dp-sgd", epsilon=1.0, steps=2, batch_size=10).certificate.private

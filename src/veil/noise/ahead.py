@@ -54,8 +54,11 @@ class NoiseAhead(GaussianNoise):
         same = kept is not None and kept.std == std and kept.counts == asked
         if kept is None or not same or step not in kept.steps:
             follows = kept is not None and same and step == kept.steps.stop
-            self._kept[purpose] = kept = self._block(kept if follows else None, step, asked, std)
+            # Out first, back when it is full: what is drawn into the memory of the block before may be interrupted.
+            self._kept.pop(purpose, None)
+            kept = self._block(kept if follows else None, step, asked, std)
             fill_steps(kept.normals, self.seed, kept.steps, counts, std, purpose)
+            self._kept[purpose] = kept
         return kept.normals[step - kept.steps.start]
 
     def _own(self, normals: Tensor) -> Tensor:

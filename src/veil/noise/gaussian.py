@@ -209,9 +209,10 @@ class GaussianNoise:
             One tensor of noise for each name.
 
         Raises:
-            ValueError: `std` is negative or not finite.
+            ValueError: `std` is negative or not finite, or a tensor does not hold real floating-point numbers.
         """
         check_std(std)
+        _check_real({name: shape for name, shape in shapes.items() if isinstance(shape, Tensor)})
         if self.secure or std == 0.0:
             zeros = {name: torch.zeros(_size(shape), dtype=_dtype(shape)) for name, shape in shapes.items()}
             noise = self.add(step, zeros, std, purpose)
@@ -235,9 +236,11 @@ class GaussianNoise:
             One noisy tensor for each name.
 
         Raises:
-            ValueError: `std` is negative or not finite.
+            ValueError: `std` is negative or not finite, or a value does not hold real floating-point numbers: noise on
+                a complex number would leave its imaginary part as it is.
         """
         check_std(std)
+        _check_real(values)
         if std == 0.0:
             return {name: value.detach().to(_dtype(value), copy=True) for name, value in values.items()}
         if self.secure:
@@ -312,6 +315,16 @@ def fill_steps(flat: Tensor, seed: Seed, steps: range, counts: Mapping[str, int]
     # Short streams share a piece where they follow each other.
     ordered = long + short
     _fill([stream for stream, _ in ordered], [line for _, line in ordered], std)
+
+
+def _check_real(values: Mapping[str, Tensor]) -> None:
+    """Noise is real: torch would add it to the real part of a complex number, and release the imaginary part bare."""
+    for name, value in values.items():
+        if not value.is_floating_point():
+            raise ValueError(
+                f'"{name}" is {str(value.dtype).removeprefix("torch.")}: noise is for real floating-point numbers; '
+                "view complex numbers by torch.view_as_real, and convert whole ones by .to(torch.float64)"
+            )
 
 
 def _check_single(name: str, std: float) -> None:

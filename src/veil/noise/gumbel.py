@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from veil.foundation.randomness import Seed
-from veil.noise.secure import WordStream, fine_uniforms, secure_uniforms, word_stream
+from veil.noise.secure import WordStream, fine_uniforms, real, secure_uniforms, word_stream
 
 # Noise above 20 scales, or so low that e^(−noise/scale) is above 20, is drawn anew within its tail.
 _FAR = 20.0
@@ -78,9 +78,9 @@ class GumbelNoise:
             Position of the winner, from 0.
 
         Raises:
-            ValueError: There is no score, or `scale` is negative or not finite.
+            ValueError: There is no score, a score is complex, or `scale` is negative or not finite.
         """
-        exact = np.asarray(scores, dtype=np.float64)
+        exact = real(scores)
         if exact.ndim != 1 or not exact.size:
             raise ValueError("the noisy maximum needs a list of at least one score")
         noisy = np.where(np.isnan(exact), -np.inf, exact) + self.draw(step, exact.shape, scale, purpose)

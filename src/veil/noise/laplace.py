@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from veil.foundation.randomness import Seed
-from veil.noise.secure import WordStream, add_on_grid, fine_uniforms, secure_words, word_stream
+from veil.noise.secure import WordStream, add_on_grid, fine_uniforms, real, secure_words, word_stream
 
 # Sizes beyond so many scales are drawn anew.
 _FAR = 20.0
@@ -69,9 +69,9 @@ class LaplaceNoise:
             The noisy values.
 
         Raises:
-            ValueError: `scale` is negative or not finite.
+            ValueError: `scale` is negative or not finite, or the values are complex.
         """
-        exact = np.asarray(values, dtype=np.float64)
+        exact = real(values)
         if not (math.isfinite(scale) and scale >= 0.0):
             raise ValueError(f"the scale of Laplace noise is {scale}: it must be finite and at least 0")
         if scale == 0.0:

@@ -247,6 +247,18 @@ def secure_uniforms(key: bytes, count: int) -> npt.NDArray[np.float64]:
     return np.minimum(uniforms, 1.0 - 2.0**-53, out=uniforms)
 
 
+def real(values: npt.ArrayLike) -> Floats:
+    """Values in double precision; complex ones are rejected, of which only the real part would be taken.
+
+    >>> real([1, 2])
+    array([1., 2.])
+    """
+    given = np.asarray(values)
+    if np.iscomplexobj(given):
+        raise ValueError("noise is for real numbers, and these are complex: release real and imaginary parts as two")
+    return given.astype(np.float64, copy=False)
+
+
 class Grid:
     """The grids for noise of one scale, which is so many `steps` of the fine one: see the module's docstring."""
 

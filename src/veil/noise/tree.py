@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from veil.foundation.randomness import Seed
 from veil.noise.gaussian import check_std
-from veil.noise.secure import add_on_grid, secure_normals
+from veil.noise.secure import add_on_grid, real, secure_normals
 
 Vector = npt.NDArray[np.float64]
 # Nodes are drawn in blocks of about this many numbers, so that small vectors do not pay for a generator each.
@@ -163,9 +163,9 @@ class TreeNoise:
             The noisy sum.
 
         Raises:
-            ValueError: `steps` is negative, or the sum has another length.
+            ValueError: `steps` is negative, or the sum has another length or is complex.
         """
-        exact = np.asarray(values, dtype=np.float64).reshape(self.dimension)
+        exact = real(values).reshape(self.dimension)
         noise = self.prefix(steps)
         if not self.secure or self.std == 0.0:
             return np.asarray(exact + noise)

@@ -30,9 +30,8 @@ class RowsAhead:
 
     def __init__(self, seed: Seed) -> None:
         self._seed = seed
-        self._sampler: Sampler | None = None
-        self._first = 0
-        self._drawn: list[Rows] = []
+        # What drew them, the step of the first, and the rows: put in place as one, so that no interrupt parts them.
+        self._kept: tuple[Sampler | None, int, list[Rows]] = (None, 0, [])
 
     def draw(self, sampler: Sampler, step: int) -> Rows:
         """The rows of a step, by a sampler that must not change while it is used.
@@ -44,11 +43,12 @@ class RowsAhead:
         Returns:
             Row numbers, the same as without drawing ahead.
         """
-        place = step - self._first
-        if sampler is not self._sampler or not 0 <= place < len(self._drawn):
-            follows = sampler is self._sampler and place == len(self._drawn)
+        owner, first, drawn = self._kept
+        place = step - first
+        if sampler is not owner or not 0 <= place < len(drawn):
+            follows = sampler is owner and place == len(drawn)
             most = min(_MOST_STEPS, int(_MOST_ROWS / max(1.0, sampler.expected_batch())))
-            count = max(1, min(2 * len(self._drawn), most)) if follows else 1
-            self._drawn = [sampler.draw(self._seed, coming) for coming in range(step, step + count)]
-            self._sampler, self._first, place = sampler, step, 0
-        return self._drawn[place]
+            count = max(1, min(2 * len(drawn), most)) if follows else 1
+            drawn = [sampler.draw(self._seed, coming) for coming in range(step, step + count)]
+            self._kept, place = (sampler, step, drawn), 0
+        return drawn[place]

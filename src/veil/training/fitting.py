@@ -245,8 +245,7 @@ def _made_ready(job: Job, plan: Plan) -> Job:
     if job.evaluation is not None and not isinstance(job.evaluation, Problem):
         raise InputError("evaluation must be a veil.Problem of rows that were declared public: see Problem.from_arrays")
     device = put_on(job.model, plan.settings.device)
-    if plan.private:
-        check_precision(job.model)
+    check_precision(job.model, private=plan.private)
     problem, evaluation = job.problem.on(device), None if job.evaluation is None else job.evaluation.on(device)
     return replace(job, problem=problem, evaluation=evaluation, loss=as_row_losses(job.loss, job.model, problem))
 

@@ -41,6 +41,11 @@ class Optimizer:
         """Made at the first update: what it imports takes longer than a whole solution by a method without steps."""
         return torch_optimizer(self._model, self._plan.settings, self._rate)
 
+    @cached_property
+    def _held(self) -> frozenset[int]:
+        """What torch's optimizer was made over: weights that are unfrozen later are not its own."""
+        return frozenset(id(parameter) for group in self._torch.param_groups for parameter in group["params"])
+
     def use(self, given: torch.optim.Optimizer) -> None:
         """Update by an optimizer of the user's, whose learning rates are then the user's too."""
         trained = {id(parameter) for parameter in self._parameters.values() if parameter.requires_grad}
@@ -79,7 +84,11 @@ class Optimizer:
         for group in () if self._own else self._torch.param_groups:
             group["lr"] = rate
         smooth = self.filter.smooth(gradient) if self.filter else gradient
-        given = [(parameter, smooth[name]) for name, parameter in self._parameters.items() if name in smooth]
+        given = [
+            (parameter, smooth[name])
+            for name, parameter in self._parameters.items()
+            if name in smooth and (self._own or id(parameter) in self._held)
+        ]
         parameters: list[Tensor] = [parameter for parameter, _ in given]
         laid_out = [_laid_out_like(parameter, value) for parameter, value in given]
         if self._own or type(self._torch) is not torch.optim.SGD:
@@ -177,7 +186,7 @@ def torch_optimizer(model: nn.Module, settings: Settings, rate: float) -> torch.
             lr=rate,
             momentum=settings.momentum,
             weight_decay=settings.l2,
-            fused=all(p.is_floating_point() and p.device.type in _FUSED for p in parameters),
+            fused=all(p.is_floating_point() and p.device.type in _FUSED and _is_dense(p) for p in parameters),
         )
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, lr=rate, weight_decay=settings.l2)
@@ -213,6 +222,16 @@ def _sgd_step(optimizer: torch.optim.SGD, parameters: list[Tensor], gradients: l
 def _of_one_kind(parameters: Sequence[Tensor]) -> bool:
     """Whether all are of one type and on one device, as updates in one piece want them."""
     return len({(one.dtype, one.device) for one in parameters}) == 1
+
+
+def _is_dense(parameter: Tensor) -> bool:
+    """Whether it fills its memory without gaps, in any order: updates in one piece walk through all of it."""
+    reach = 1
+    for stride, size in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
+        if size != 1 and stride != reach:
+            return False
+        reach *= size
+    return True
 
 
 def _laid_out_like(parameter: Tensor, gradient: Tensor) -> Tensor:

@@ -45,6 +45,11 @@ from veil.training.run import Run
 from veil.training.side_effects import refuse_written
 from veil.training.trials import UNREACHED, check_rows_apart, learn
 
+CLOSED = (
+    "this session is closed, by a step that failed or by close(): resume the run from its folder (resume=True), or "
+    "begin a new session"
+)
+
 
 @dataclass(frozen=True)
 class _Drawn:
@@ -98,7 +103,7 @@ class Session:
         self._loop = preparation.loop
         self._waiting: _Waiting | None = None
         self._done = preparation.loop.first
-        self._begun = False
+        self._begun = self._closed = False
         self._running: Callable[[], Any] = lambda: None
         self._end_padding: Callable[[], None] = lambda: None
         self._forms: dict[Any, Form] = {_mark(preparation.loop.loss): as_it_is}
@@ -147,6 +152,7 @@ class Session:
 
     def _batches(self) -> Generator[tuple[Any, Tensor], None, None]:
         loop = self._loop
+        require(not self._closed, CLOSED)
         require(
             not self._begun or self._done < loop.plan.steps,
             f"all {loop.plan.steps} batches of this session are used: plan more steps or epochs, and iterate once",
@@ -157,6 +163,7 @@ class Session:
         require(loop.plan.settings.noise_filter == "none", "a session does not support a noise filter: use veil.fit")
         with loop.around():
             for step in range(self._done, loop.plan.steps):
+                require(not self._closed, CLOSED)
                 self._undo_writes()
                 release, sampler = loop.prepare(step)
                 if loop.plan.settings.micro_batch is None:  # parts of a batch are read when they are handed out
@@ -212,14 +219,19 @@ class Session:
         path serves, give a function `loss(model, batch)`; it is tried on synthetic rows first. Losses of another shape
         (a mean) are rejected at the first step, when its cost is reserved already: no session sees your loop earlier.
 
+        Whatever is raised during a step, an interrupt too, closes the session. Going on might release the same step
+        twice: once here, and once where the run is resumed from its folder.
+
         Args:
             losses: One loss for each row of the batch as a tensor, or a function `loss(model, batch)` that returns
                 them.
 
         Raises:
-            InputError: No batch is waiting for a step, or the losses mix rows.
-            GradientError: The gradients of single rows cannot be computed. The session is closed.
+            InputError: No batch is waiting for a step, the losses mix rows, or the session is closed.
+            GradientError: The gradients of single rows cannot be computed.
         """
+        require(not self._closed, CLOSED)
+        require(self._waiting is not None, "no batch is waiting for a step: call step once for each batch")
         try:
             self._step(losses)
         except BaseException:
@@ -229,7 +241,6 @@ class Session:
             self._end_padding()
 
     def _step(self, losses: Tensor | LossFunction) -> None:
-        require(self._waiting is not None, "no batch is waiting for a step: call step once for each batch")
         assert self._waiting is not None
         now, loop, drawn = self._waiting, self._loop, self._waiting.drawn
         weigh = drawn.release.weigh(loop.problem, now.rows)
@@ -296,7 +307,8 @@ class Session:
             self._loop.side_effects.undo(numbers=False)
 
     def close(self) -> None:
-        """Release the run's folder without finishing; `session` with `resume=True` continues."""
+        """Release the run's folder without finishing; `session` with `resume=True` continues, this one does not."""
+        self._closed = True
         self._end_batches()
         self._preparation.__exit__()
 

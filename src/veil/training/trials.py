@@ -39,12 +39,20 @@ UNREACHED = (
 PADDING_ERROR = 1e-3
 
 
-def check_precision(model: nn.Module) -> None:
-    """Reject a model whose trained weights are below single precision: gradients of rows could not be bounded."""
+def check_precision(model: nn.Module, *, private: bool = True) -> None:
+    """Reject trained weights that are complex, and in a private run those below single precision.
+
+    Noise is real: it would leave the imaginary part of a gradient bare. Half precision could not bound single rows.
+    """
     for name, parameter in model.named_parameters():
         kind = parameter.dtype
         require(
-            not parameter.requires_grad or kind.itemsize >= 4,
+            not parameter.requires_grad or kind.is_floating_point,
+            f"the trained weights {name} are {str(kind).removeprefix('torch.')}, and updates are real: keep them as "
+            "nn.Parameter(torch.view_as_real(weights)), and call torch.view_as_complex in the forward pass",
+        )
+        require(
+            not private or not parameter.requires_grad or kind.itemsize >= 4,
             f"the model is in {str(kind).removeprefix('torch.')} ({name}), too imprecise to bound single rows: convert "
             "it with model.float()",
         )
