@@ -209,6 +209,7 @@ class Session:
             self._end_padding = begin_padding(loop.problem.padding)
             stack.callback(self._end_padding)
             yield batch
+        require(not self._closed, CLOSED)
         require(self._waiting is None, f"Batch {drawn.step} has no matching `session.step()`: call it for each batch.")
 
     def step(self, losses: Tensor | LossFunction) -> None:
@@ -235,7 +236,7 @@ class Session:
         try:
             self._step(losses)
         except BaseException:
-            self.close()
+            self._shut()  # what hands out batches says so, should the loop go on
             raise
         finally:
             self._end_padding()
@@ -308,8 +309,11 @@ class Session:
 
     def close(self) -> None:
         """Release the run's folder without finishing; `session` with `resume=True` continues, this one does not."""
-        self._closed = True
         self._end_batches()
+        self._shut()
+
+    def _shut(self) -> None:
+        self._closed = True
         self._preparation.__exit__()
 
     def _end_batches(self) -> None:
