@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,11 +88,12 @@ class DataSet:
             len(found) > 0 and all(part.ndim and len(part) == 1 for part in found),
             "the collate function must give tensors whose first dimension is the row",
         )
-        put_together = collate
+        put_together, made = collate, ItemRows(self.items, self.of_item, collate, example)
+        if made.reads_files:
+            return made
         # A few items all over the data set: some kinds of rows may draw where others do not.
         looked_at = sorted({int(row) for row in np.linspace(0, len(self.items) - 1, _LOOKED_AT)})
-        own_draws = any(self._draws(row, put_together) for row in looked_at)
-        return ItemRows(self.items, self.of_item, collate, example, own_draws)
+        return replace(made, own_draws=any(self._draws(row, put_together) for row in looked_at))
 
     def _draws(self, row: int, put_together: Callable[[list[Any]], Nested]) -> bool:
         """Whether making this row takes random numbers from elsewhere. One that cannot be read is named later."""
