@@ -42,6 +42,8 @@ PURPOSE = "evaluation"
 CLASS_SHARE = 0.2
 # Of the budget, for counts by probability where they are asked for: noise in all other figures grows by two fifths.
 SCORE_SHARE = 0.5
+# Figures about the rows of one class; that class must be measured.
+OF_A_CLASS = frozenset({"balanced_accuracy", "tpr", "fpr", "equal_opportunity", "equalised_odds"})
 # The chance that any of the totals that are looked at passes for measured where it has next to no rows.
 MISTAKEN = 0.01
 # Stored runs are recognised by these sentences: they cannot change.
@@ -266,12 +268,20 @@ def _from_counts(
 ) -> dict[str, Any]:
     """Figures of the table that follow from noisy counts; their intervals allow for the noise as well."""
     known = np.array([not math.isnan(score.accuracy) for _, score in scores])
-    # A class of which noise could be all that was counted is left out of the figures about it.
+    # A class of which noise could be all that was counted is left out of the figures about it, and only of those.
     looked_at = int(known.sum()) * counts.shape[1]
     there = counts.sum(axis=2) >= fewest_rows(sigma, counts.shape[2], looked_at)
-    used = np.where(known[:, None, None] & there[:, :, None], np.maximum(counts, 0.0), 0.0)
-    values = {figure.name: figure.of(used) for figure in BY_COUNTS}
-    spans = intervals(used, sigma)
+    whole = np.where(known[:, None, None], np.maximum(counts, 0.0), 0.0)
+    used = np.where(there[:, :, None], whole, 0.0)
+    # A group of whose rows a class was left out: what the others say is not the whole of it.
+    partly = (~there & (whole.sum(axis=2) > LEAST_ROWS)).any(axis=1)
+    values = {figure.name: figure.of(used if figure.name in OF_A_CLASS else whole) for figure in BY_COUNTS}
+    values["balanced_accuracy"] = np.where(partly, np.nan, values["balanced_accuracy"])
+    spans = intervals(whole, sigma)
+    across = {
+        **spans.across,
+        **{name: span for name, span in intervals(used, sigma).across.items() if name in OF_A_CLASS},
+    }
     found, parity = parity_apart({name: or_none(float(value)) for name, value in all_across(values).items()})
     by_group = {
         name: {
@@ -279,13 +289,23 @@ def _from_counts(
             **{key: or_none(float(value[i])) for key, value in values.items() if key != "accuracy"},
             "accuracy_interval": spans.by_group[i],
             "confusion": np.rint(used[i]).astype(np.int64).tolist(),
+            "partly": bool(partly[i]),
         }
         if known[i]
         else shown[name]
         for i, (name, _) in enumerate(scores)
     }
-    overall = {f.name: or_none(float(f.of(used.sum(axis=0)))) for f in BY_COUNTS if f.overall}
-    return {**found, **overall, "parity": parity, "intervals": spans.across, "by_group": by_group}
+    return {**found, **_overall(counts, sigma), "parity": parity, "intervals": across, "by_group": by_group}
+
+
+def _overall(counts: NDArray[np.float64], sigma: float) -> dict[str, Any]:
+    """Figures over all groups; nothing is cut off at 0 before the sum, which would let noise count as rows."""
+    total, noise = counts.sum(axis=0), sigma * math.sqrt(len(counts))
+    if (total.sum(axis=1) < fewest_rows(noise, counts.shape[2], counts.shape[1])).any():
+        return {figure.name: None for figure in BY_COUNTS if figure.overall}
+    total = np.maximum(total, 0.0)
+    found: dict[str, Any] = {f.name: or_none(float(f.of(total))) for f in BY_COUNTS if f.overall}
+    return {**found, "confusion": np.rint(total).astype(np.int64).tolist(), "confusion_noise": noise}
 
 
 def _balanced(counts: Sequence[tuple[float, float]], sigma: float) -> float:

@@ -72,7 +72,9 @@ def constant_answers(metrics: Mapping[str, Any]) -> dict[str, float]:
     >>> constant_answers({"by_group": {"f": {"confusion": [[80, 10], [5, 5]]}}})
     {'f': 0.9, 'all rows': 0.9}
     """
-    return {name: float(table.sum(axis=1).max() / table.sum()) for name, (table, _) in _tables(metrics).items()}
+    partly = {name for name, score in (metrics.get("by_group") or {}).items() if score.get("partly")}
+    tables = {name: table for name, (table, _) in _tables(metrics).items() if name not in partly}
+    return {name: float(table.sum(axis=1).max() / table.sum()) for name, table in tables.items()}
 
 
 def beside_no_privacy(findings: Mapping[str, Any]) -> str:
@@ -106,7 +108,9 @@ def _tables(metrics: Mapping[str, Any]) -> dict[str, tuple[Floats, float]]:
     noise = float(metrics.get("noise") or 0.0)
     scores = (metrics.get("by_group") or {}).items()
     found = {name: (np.array(score["confusion"], float), noise) for name, score in scores if "confusion" in score}
-    if found:
+    if metrics.get("confusion"):
+        found[ALL] = np.array(metrics["confusion"], float), float(metrics.get("confusion_noise") or 0.0)
+    elif found and not metrics.get("released"):
         found[ALL] = np.sum([table for table, _ in found.values()], axis=0), noise * math.sqrt(len(found))
     elif metrics.get("by_class"):  # with noise, more than two classes are counted by class alone
         found[ALL] = _right_and_wrong(metrics["by_class"]), float(metrics.get("class_noise") or 0.0)
