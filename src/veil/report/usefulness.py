@@ -157,5 +157,7 @@ def _sentence(no_better: Sequence[str], unsure: Sequence[str], judged: Sequence[
         where = " over all rows together." if ALL in judged else " in every measured group." if not unsure else "."
         parts.append(f"Useful: better than a constant answer{where}")
     if unsure:
-        parts.append(f"Too few rows to tell for {some_of(groups)}." if groups else "Too few rows to tell.")
+        told = "Too few rows to tell" + (f" for {some_of(groups)}" if groups else "")
+        # After another sentence it is clear what is to be told.
+        parts.append(f"{told}." if parts else f"{told} whether it is better than a constant answer.")
     return " ".join(parts)
