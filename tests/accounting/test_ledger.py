@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,36 @@ def test_a_torn_last_line_is_dropped_and_every_whole_line_kept(
     assert path.read_bytes() == whole
     again.reserve("gradient", 2, 3, {0: EVENT})
     assert path.read_bytes() == torn
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_after_an_interrupted_write_nothing_is_reserved_until_the_file_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(terms(), path)
+    ledger.reserve("gradient", 0, 2, {0: EVENT})
+    sync = os.fsync
+
+    def interrupt(number: int) -> None:
+        if whole:
+            sync(number)
+        else:
+            os.truncate(number, path.stat().st_size - 5)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("veil.accounting.ledger.os.fsync", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.reserve("gradient", 2, 3, {0: EVENT})
+    left = path.read_bytes()
+    with pytest.raises(AccountingError, match="interrupted, so nothing more can be reserved"):
+        ledger.reserve("gradient", 2, 3, {0: EVENT})
+    assert path.read_bytes() == left
+    again = Ledger.open(path)
+    again.reserve("gradient", 2, 3, {0: EVENT})  # the line that was cut short, or the same one once more
+    assert again.spent(0) == (Repeated(EVENT, 5),)
+    assert Ledger.open(path).entries == again.entries
 
 
 @pytest.mark.parametrize("old", ['"count":4', '"rate":0.01', '"first":0', '"delta":1e-05'])

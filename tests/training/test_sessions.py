@@ -66,6 +66,47 @@ def test_a_session_knows_how_many_batches_are_left() -> None:
     session.finish()
 
 
+def test_a_finished_session_is_over_and_gives_its_run_again(tmp_path: Path) -> None:
+    model = small_model()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", out=tmp_path / "run", **SETTINGS)  # type: ignore[arg-type]
+    for number, (inputs, targets) in enumerate(session):
+        session.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+        if number == 4:
+            break
+    run = session.finish()
+    kept, trained = (tmp_path / "run" / "ledger.jsonl").read_bytes(), weights(model)
+    assert session.finish() is run
+    with pytest.raises(InputError, match="this session is finished"):
+        next(iter(session))
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == kept
+    assert torch.equal(weights(model), trained)
+
+
+def test_a_pass_after_the_loop_has_ended_is_named() -> None:
+    model = small_model()
+    session = veil.session(model, generate(GROUPS), method="dp-sgd", **SETTINGS)  # type: ignore[arg-type]
+    inputs, targets = next(iter(session))  # nobody holds the iterator, so the loop ends here
+    with pytest.raises(GradientError, match="the loop over the batches had ended"):
+        session.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+
+
+def test_a_closed_session_does_not_finish_the_run_that_somebody_else_resumes(tmp_path: Path) -> None:
+    model, out = small_model(), tmp_path / "run"
+    first = veil.session(model, generate(GROUPS), method="dp-sgd", out=out, **SETTINGS)  # type: ignore[arg-type]
+    batches = iter(first)
+    inputs, targets = next(batches)
+    first.step(F.cross_entropy(model(inputs), targets, reduction="none"))
+    first.close()
+    resumed = small_model()
+    second = veil.session(resumed, generate(GROUPS), method="dp-sgd", out=out, resume=True, **SETTINGS)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="resume the run from its folder"):
+        first.finish()
+    assert not (out / "certificate.json").exists()
+    for inputs, targets in second:
+        second.step(F.cross_entropy(resumed(inputs), targets, reduction="none"))
+    assert second.finish().history["step"].tolist() == list(range(12))
+
+
 def test_a_session_takes_the_losses_of_a_model_with_addmm_as_they_are() -> None:
     class Turned(nn.Module):
         def __init__(self) -> None:

@@ -32,6 +32,8 @@ from veil.accounting.spending_rules import SpendingRule, TokenBucket, rule_from_
 FORMAT = 1
 # Among the facts of terms: the number of steps was chosen from public facts alone.
 STEPS_PUBLIC = "steps_public"
+# In place of the last line's checksum while a line is being written: an interrupt may leave it there.
+_UNKNOWN = "unknown"
 
 
 class BudgetExceeded(AccountingError):
@@ -384,7 +386,13 @@ class Ledger:
         self._entries.append(record)
 
     def _append(self, record: dict[str, Any]) -> None:
+        if self._check == _UNKNOWN:
+            raise AccountingError(
+                f"a write to {self.path or 'the ledger'} was interrupted, so nothing more can be reserved here: "
+                "resume the run from its folder"
+            )
         line, check = _seal(record, self._check)
+        self._check = _UNKNOWN
         if self.path is not None:
             with self.path.open("ab") as file:
                 file.write(line)

@@ -45,6 +45,7 @@ class OpenPass:
 
     def finish(self, losses: Tensor) -> Outcome:
         """Norms and losses of the rows and what sums are made of, from one backward pass."""
+        ended = not self._open
         self.__exit__(None, None, None)
         try:
             with torch.enable_grad():
@@ -56,6 +57,11 @@ class OpenPass:
             raise said from error
         finally:
             self._recorder.close()
+        if left and ended:
+            raise GradientError(
+                f"the pass through {', '.join(left)} was not seen: the loop over the batches had ended. Run the model "
+                "inside the loop (`batches = iter(session)` keeps it open where you call next yourself)"
+            )
         if left:
             raise GradientError(
                 f"no layer rule covers how the model uses {', '.join(left)}: pass the loss as a function, "

@@ -49,6 +49,7 @@ CLOSED = (
     "this session is closed, by a step that failed or by close(): resume the run from its folder (resume=True), or "
     "begin a new session"
 )
+FINISHED = "this session is finished, and its certificate covers the steps made so far: begin a new session to go on"
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Session:
         self._waiting: _Waiting | None = None
         self._done = preparation.loop.first
         self._begun = self._closed = False
+        self._run: Run | None = None
         self._running: Callable[[], Any] = lambda: None
         self._end_padding: Callable[[], None] = lambda: None
         self._forms: dict[Any, Form] = {_mark(preparation.loop.loss): as_it_is}
@@ -152,6 +154,7 @@ class Session:
 
     def _batches(self) -> Generator[tuple[Any, Tensor], None, None]:
         loop = self._loop
+        require(self._run is None, FINISHED)
         require(not self._closed, CLOSED)
         require(
             not self._begun or self._done < loop.plan.steps,
@@ -323,18 +326,26 @@ class Session:
             batches.close()
 
     def finish(self) -> Run:
-        """The run with its certificate.
+        """The run with its certificate; after it there are no more batches.
 
         A session that ended early keeps the guarantee of the whole plan; with `public_steps`, that of the steps made.
 
         Returns:
-            The run: trained model, certificate, metrics and history.
+            The run: trained model, certificate, metrics and history. The same one if it is called again.
+
+        Raises:
+            InputError: The session was closed before, and its folder is there to resume the run from.
         """
-        self._end_batches()
-        self._undo_writes()
-        if self._done < self._loop.plan.steps and self._loop.stopped is None:
-            self._loop.stopped = f"ended by the user after {self._done} of {self._loop.plan.steps} steps"
-        return self._preparation.finish()
+        if self._run is None:
+            # Somebody else may have resumed the run by now: its folder is theirs.
+            require(not self._closed or self._preparation.folder is None, CLOSED)
+            self._end_batches()
+            self._undo_writes()
+            if self._done < self._loop.plan.steps and self._loop.stopped is None:
+                self._loop.stopped = f"ended by the user after {self._done} of {self._loop.plan.steps} steps"
+            self._run = self._preparation.finish()
+            self._closed = True
+        return self._run
 
 
 def _mark(loss: Any) -> Any:
