@@ -17,11 +17,11 @@ import torch
 
 from experiments.runner.asking import Asked
 from experiments.runner.columns import ACTIVITY, COLUMNS, GROUP, MOMENT, OWNER, moment_of
+from experiments.runner.owner_looks import OwnerLooks, rows_of_owners, seen_of, step_at
 from experiments.runner.page import page_of, svg_of
 from experiments.runner.problems import load_pair, source
 from experiments.runner.spec import Spec, Study, Task, tasks
 from experiments.runner.store import add_run, complete_runs, find, read_store
-from veil.datasets.owner_scenarios import Owner, disjoint
 from veil.errors import InputError, require
 from veil.foundation.files import FOR_ALL, write_whole
 from veil.foundation.parallel import WORKER_DIED, in_order
@@ -33,7 +33,6 @@ from veil.problem import Problem
 from veil.training import Run, fit
 from veil.training.callbacks import Callback
 from veil.training.losses import row_losses
-from veil.training.owner_curves import OwnerCurves
 from veil.training.sampling_variance import SamplingVariance
 
 Told = Callable[[str], None]
@@ -41,7 +40,6 @@ Told = Callable[[str], None]
 CLIPPING = ("clipped_cosine", "clipped_length")
 EVERY = 25
 AS_TRAINED = "accuracy_as_trained"
-ACTIVITY_ROWS = 400
 
 
 def reproduce(spec: Spec, asked: Asked, told: Told = print) -> dict[str, str]:
@@ -51,9 +49,10 @@ def reproduce(spec: Spec, asked: Asked, told: Told = print) -> dict[str, str]:
     wanted, figures = tasks(spec, asked.scale, asked.seeds), measured(spec)
     add_known(spec, path, asked.scale)
     known = read_store(path, spec.name, asked.scale)["runs"]
-    missing = [task for task in wanted if find(known, task, figures) is None]
+    moments = looked_at(spec)
+    missing = [task for task in wanted if find(known, task, figures, moments) is None]
     told(f"{spec.name}: {len(wanted) - len(missing)} of {len(wanted)} runs are stored")
-    work, failures = partial(_run_and_store, asked=asked, figures=figures), dict[str, str]()
+    work, failures = partial(_run_and_store, asked=asked, figures=figures, moments=moments), dict[str, str]()
     for done, (task, outcome) in enumerate(in_order(work, missing, asked.jobs), start=1):
         failure = WORKER_DIED if outcome is None else outcome
         if failure:
@@ -142,20 +141,27 @@ def measured(spec: Spec) -> list[str]:
     ]
 
 
-def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
-    """Train once, on one thread, and keep what pages need."""
+def looked_at(spec: Spec) -> list[float]:
+    """The moments at which runs are looked at owner by owner: those of the claims, a quarter, half and the end."""
+    if not spec.look_at_owners:
+        return []
+    return sorted({0.25, 0.5, 1.0, *(moment_of(claim.figure) for claim in spec.claims)})
+
+
+def run_task(task: Task, figures: Sequence[str] = (), moments: Sequence[float] = ()) -> dict[str, Any]:
+    """Train once, on one thread, and keep what pages need; at `moments` of the run also what it did for each owner."""
     torch.set_num_threads(1)
     train, test = load_pair(task.data, task.data_options, task.seed)
     model = build_model(task.model, train.public, Seed.from_int(task.seed), **task.model_options)
     watches: list[Callback] = []
     if any(name in CLIPPING for name in figures):
         watches.append(SamplingVariance(train, row_losses, EVERY))
-    moments = {name: moment_of(name) for name in figures if name.partition(MOMENT)[0] in ACTIVITY}
-    if moments:
+    active, at = [name for name in figures if name.partition(MOMENT)[0] in ACTIVITY], dict[str, int]()
+    if active or moments:
         steps = task.checked_settings().steps_for(train.public)
-        at = {name: math.ceil(moment * steps - 1e-9) for name, moment in moments.items()}
-        owned = rows_of_owners(test, train)
-        watches.append(OwnerCurves(owned, at=sorted(set(at.values())), activity_rows=ACTIVITY_ROWS))
+        at = {name: step_at(moment_of(name), steps) for name in active}
+        looks = sorted({*at.values(), *(step_at(moment, steps) for moment in moments)})
+        watches.append(OwnerLooks(rows_of_owners(test, train), at=looks))
     started = time.perf_counter()
     run = fit(
         model,
@@ -169,8 +175,9 @@ def run_task(task: Task, figures: Sequence[str] = ()) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     assert run.metrics is not None
     found = _figures(run.metrics, train) | _on_training_rows(run, train, figures) | _along(run, train, figures)
-    found |= _activity(run, at if moments else {})
-    return {
+    found |= _activity(run, at)
+    seen = {"owners": seen_of(run, train, moments)} if moments else {}
+    return seen | {
         "arm": task.arm,
         "x": task.x,
         "seed": task.seed,
@@ -210,13 +217,13 @@ class _Constant(torch.nn.Module):
         return self.scores.expand(len(inputs), -1)
 
 
-def _run_and_store(task: Task, asked: Asked, figures: Sequence[str]) -> str:
+def _run_and_store(task: Task, asked: Asked, figures: Sequence[str], moments: Sequence[float]) -> str:
     """One run into the file; returns the error message, "" if there is none."""
     path = asked.folder / f"{asked.name}.json"
-    if find(read_store(path, asked.name, asked.scale)["runs"], task, figures) is not None:
+    if find(read_store(path, asked.name, asked.scale)["runs"], task, figures, moments) is not None:
         return ""
     try:
-        record = run_task(task, figures)
+        record = run_task(task, figures, moments)
     except Exception as error:  # whatever it is, it is this run's: it is told at the end, and the others go on
         sentence = str(error).strip().splitlines()
         known = isinstance(error, InputError) and sentence
@@ -274,20 +281,9 @@ def _along(run: Run, train: Problem, figures: Sequence[str]) -> dict[str, float 
     return found
 
 
-def rows_of_owners(test: Problem, train: Problem) -> Problem:
-    """Test rows with the owners that training rows of their class have."""
-    facts = train.public
-    owned: dict[int, list[str]] = {owner: [] for owner in range(len(facts.owners))}
-    for cell in facts.cells:
-        owned[cell.owner].append(facts.groups[cell.group])
-    budgets = facts.budgets or (1.0,) * len(facts.owners)
-    owners = [Owner(facts.owners[index], tuple(groups), budgets[index]) for index, groups in owned.items()]
-    return disjoint(test, owners)
-
-
 def _activity(run: Run, at: Mapping[str, int]) -> dict[str, float | None]:
     """What the tail did after given steps, by figure; None for a method without rates by owner, or without a tail."""
-    watched = run.findings.get("OwnerCurves", {})
+    watched = run.findings.get("OwnerLooks", {})
     seen = dict(zip(watched.get("steps", ()), watched.get("activity", ()), strict=False))
     tailed = bool(run.plan.details.get("tail_length"))
     found: dict[str, float | None] = {}

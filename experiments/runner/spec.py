@@ -108,7 +108,10 @@ class Scale(_Strict):
 
 
 class Spec(_Strict):
-    """An experiment: arms on a data set."""
+    """An experiment: arms on a data set.
+
+    With `look_at_owners` runs keep what they did for every owner along the way, and failing claims say it.
+    """
 
     name: str
     title: str
@@ -128,6 +131,7 @@ class Spec(_Strict):
     claims: list[Claim] = Field(default_factory=list)
     trends: list[Trend] = Field(default_factory=list)
     claimed_by: str = "the paper"
+    look_at_owners: bool = False
     small: Scale
     full: Scale
 

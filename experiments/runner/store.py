@@ -79,8 +79,10 @@ def read_store(path: Path, name: str, scale: str) -> Stored:
     return stored
 
 
-def find(runs: Sequence[Mapping[str, Any]], task: Task, figures: Sequence[str] = ()) -> Mapping[str, Any] | None:
-    """The stored run of a task, if it was made with equal settings and has these figures."""
+def find(
+    runs: Sequence[Mapping[str, Any]], task: Task, figures: Sequence[str] = (), moments: Sequence[float] = ()
+) -> Mapping[str, Any] | None:
+    """The stored run of a task, if it was made with equal settings, has these figures and was looked at then."""
     for run in runs:
         same = (run["arm"], run["x"], run["seed"], run["fingerprint"]) == (
             task.arm,
@@ -88,7 +90,8 @@ def find(runs: Sequence[Mapping[str, Any]], task: Task, figures: Sequence[str] =
             task.seed,
             task.fingerprint,
         )
-        if same and all(name in run["figures"] for name in figures):
+        looked = run.get("owners", {}).get("moments", ())
+        if same and all(name in run["figures"] for name in figures) and set(moments) <= set(looked):
             return run
     return None
 

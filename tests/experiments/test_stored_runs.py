@@ -40,9 +40,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     whole = running.run_task
 
-    def run_task(task: Any, figures: Any = ()) -> dict[str, Any]:
+    def run_task(task: Any, figures: Any = (), moments: Any = ()) -> dict[str, Any]:
         made.append(task.label)
-        return whole(task, figures)
+        return whole(task, figures, moments)
 
     monkeypatch.setattr(running, "run_task", run_task)
     return made

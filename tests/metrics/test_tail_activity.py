@@ -54,6 +54,32 @@ def test_the_owner_whose_rows_are_learnt_loses_and_the_other_does_not() -> None:
     assert '"open", the most affected' in found.sentence
 
 
+def test_an_owner_pulls_by_its_rows_in_training_however_many_public_rows_it_has() -> None:
+    """Both owners have 60 rows in training; the second has every public row twice."""
+    problem = two_owners()
+    plan = plan_for("ino-sgd", {"clip": 0.001, "tail": 30.0, "alpha": 1.0, "beta": 1.0}, problem)
+    x, model = torch.cat([torch.full((60, 1), -1.0), torch.full((120, 1), 1.0)]), linear(-0.5, 1.0)
+    named = ["careful"] * 60 + ["open"] * 120
+    more = Problem.from_arrays(
+        x, [0] * 60 + [1] * 120, owners=named, budgets={"careful": 0.5, "open": 2.0}, classes=[0, 1]
+    )
+    alike, doubled = (tail_activity(model, rows, row_losses, plan) for rows in (problem, more))
+    assert doubled.removed_by_owner == pytest.approx(alike.removed_by_owner, abs=1e-9)
+    assert doubled.pull_by_owner == pytest.approx(alike.pull_by_owner)
+    assert doubled.removed == pytest.approx(alike.removed)
+
+
+def test_the_tail_gives_pull_to_the_owner_that_it_leaves_alone() -> None:
+    problem, model = two_owners(), linear(-0.5, 1.0)
+    options = {"clip": 0.001, "tail": 30.0, "alpha": 1.0, "beta": 1.0}
+    without, with_tail = (
+        tail_activity(model, problem, row_losses, plan).pull_by_owner
+        for plan in (plan_for("idp-sgd", {"clip": 0.001}, problem), plan_for("ino-sgd", options, problem))
+    )
+    assert sum(with_tail.values()) == pytest.approx(1.0)
+    assert with_tail["careful"] == pytest.approx(without["careful"] / 0.85)
+
+
 def test_a_plan_without_a_tail_removes_nothing() -> None:
     problem = two_owners()
     found = tail_activity(linear(0.0, 0.0), problem, row_losses, plan_for("idp-sgd", {"clip": 0.001}, problem))

@@ -7,7 +7,7 @@ to take away, and INO-SGD is IDP-SGD. The figures are exact: use public rows, or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -36,13 +36,14 @@ class TailActivity:
     `removed` is the share of the clipped gradients' total length that the tail takes away, `removed_by_owner` the same
     within each owner; `clipped` is the share of drawn rows whose bounded gradient is as long as its threshold (to 1 %);
     `idle` is the share of the tail that no gradients fill, because they are shorter than their thresholds (1 without a
-    tail).
+    tail); `pull_by_owner` is each owner's share of the length that is left when the tail has taken its part.
     """
 
     removed: float
     removed_by_owner: Mapping[str, float]
     clipped: float
     idle: float
+    pull_by_owner: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def sentence(self) -> str:
@@ -65,8 +66,9 @@ def tail_activity(
 ) -> TailActivity:
     """Measure on public rows what the bound and the tail of `idp-sgd` or `ino-sgd` do, at the model as it is.
 
-    A public row stands for its owner's rows: it takes q·C of the line, and the line is as long as the plan expects.
-    Owners are matched by name.
+    The public rows of an owner stand for all of its rows, in equal parts: each takes its part of the owner's q·C·rows
+    of the line, however many public rows an owner has. The line is as long as the plan expects. Owners are matched by
+    name.
 
     Args:
         model: The model whose gradients are taken.
@@ -81,29 +83,31 @@ def tail_activity(
     release = first_release(plan.controller) if release is None else release
     by_cell, limits = np.asarray(_rates(release, plan)), np.asarray(release.bound.limits, dtype=np.float64)
     rows = np.flatnonzero(public.present)
-    cells = _cells_of(public, plan)[rows]
-    rates = by_cell[cells]
+    cells, owner = _cells_of(public, plan)[rows], public.owner_of[rows]
+    drawn = by_cell[cells] * _stands_for(public, plan, owner)
     per_row = GradientEngine(model, loss).norms_and_losses(public.batch(rows))
     norms, losses = (values.detach().cpu().double().numpy() for values in (per_row.norms, per_row.losses))
     bound = release.bound
     inner = bound.inner if isinstance(bound, Ordered) else bound
     weights = inner.weights(per_row, torch.from_numpy(cells)).detach().cpu().double().numpy()
     filled = np.minimum(norms * weights, limits[cells])
-    stretch = rates * limits[cells]
+    stretch = drawn * limits[cells]
     kept = np.ones(len(rows))
     if isinstance(bound, Ordered):
         expected = float(np.array([cell.rows for cell in plan.facts.cells]) @ (by_cell * limits))
         scale = expected / float(stretch.sum())
         kept = importance(stretch * scale, bound.line(losses, norms, cells), bound.tail)
-    length, owner = rates * filled, public.owner_of[rows]
+    length = drawn * filled
     lost, room = length * (1.0 - kept), float(stretch @ (1.0 - kept))
+    of_owner = {name: owner == index for index, name in enumerate(public.public.owners)}
+    left = length - lost
     return TailActivity(
         removed=_share(float(lost.sum()), float(length.sum())),
         removed_by_owner={
-            name: _share(float(lost[owner == index].sum()), float(length[owner == index].sum()))
-            for index, name in enumerate(public.public.owners)
+            name: _share(float(lost[own].sum()), float(length[own].sum())) for name, own in of_owner.items()
         },
-        clipped=_share(float(rates @ (filled >= 0.99 * limits[cells])), float(rates.sum())),
+        pull_by_owner={name: _share(float(left[own].sum()), float(left.sum())) for name, own in of_owner.items()},
+        clipped=_share(float(drawn @ (filled >= 0.99 * limits[cells])), float(drawn.sum())),
         idle=1.0 - _share(float(lost.sum()), room),
     )
 
@@ -130,6 +134,14 @@ def _cells_of(public: Problem, plan: Plan) -> NDArray[np.int64]:
     unknown = [name for name in public.public.owners if name not in cell_of]
     require(not unknown, f"the plan has no owner {', '.join(unknown)}: use public rows of the plan's owners")
     return np.array([cell_of[name] for name in public.public.owners], dtype=np.int64)[public.owner_of]
+
+
+def _stands_for(public: Problem, plan: Plan, owner: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How many rows of the plan each public row stands for: owners need not have their shares of the public rows."""
+    sizes = dict(zip(plan.facts.owners, plan.facts.owner_sizes, strict=True))
+    counts = np.bincount(owner, minlength=len(public.public.owners))
+    planned = np.array([sizes[name] for name in public.public.owners], dtype=np.float64)
+    return np.asarray((planned / np.maximum(counts, 1))[owner])
 
 
 def _share(part: float, whole: float) -> float:
