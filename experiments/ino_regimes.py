@@ -199,9 +199,10 @@ class _Study:
 
 
 def long_choices(options: Mapping[str, Any], facts: PublicFacts) -> list[Choice]:
-    """One run of either method at the smallest clip: η is scaled so that the noise moves the weights as far as before.
+    """IDP-SGD, the longest straight tail and every steep one at the smallest clip, a run each.
 
-    The noise of all steps together moves every weight by η·κ·√T/b: what the reach of the shortest map gives is kept.
+    η is scaled so that the noise moves the weights as far as in the shortest map: the noise of all steps together moves
+    every weight by η·κ·√T/b.
     """
     length = options["lengths"][0]
     own = Choice(length["steps"], min(length["clips"]), length["reach"], 0.0)
@@ -212,8 +213,9 @@ def long_choices(options: Mapping[str, Any], facts: PublicFacts) -> list[Choice]
 
     long = replace(own, steps=options["long_steps"])
     reach = float(f"{own.reach * spread(own) / spread(long):.2g}")
-    longest = max(tail for tail, *shape in length["tails"] if tuple(shape) in ((), (1.0, 1.0)))
-    return [replace(long, reach=reach, tail=tail) for tail in (0.0, longest)]
+    straight = max(tail for tail, *shape in length["tails"] if tuple(shape) in ((), (1.0, 1.0)))
+    steep = [tail for tail in length["tails"] if tail[1:] and tuple(tail[1:]) != (1.0, 1.0)]
+    return [Choice(long.steps, long.clip, reach, *tail) for tail in ([0.0], [straight], *steep)]
 
 
 def rewrite(name: str, folder: Path) -> None:

@@ -288,17 +288,35 @@ def _cause(mapped: Runs, label: str, base: str, moment: float) -> str:
 
 def _drop_claim(long: Runs) -> list[str]:
     """Whether the most private owner's initial drop is over earlier, in one run of the paper's length each."""
-    runs = {part(label, "tail") > 0: next(iter(by_seed.values())) for label, by_seed in long.items() if by_seed}
-    if len(runs) < 2:
-        return []
-    ends = {ordered: initial_drop(run["steps"], run["accuracy"][PRIVATE]).end for ordered, run in runs.items()}
-    never = math.inf
-    holds = (ends[True] or never) < (ends[False] or never)
-    said = {ordered: "not over" if end is None else f"over by step {end}" for ordered, end in ends.items()}
-    return [
-        f"- **{'Holds' if holds else 'Fails'}, with one seed:** Fig. 5a: in a run of the paper's length the most "
-        f"private owner's initial drop is over earlier. INO-SGD {said[True]}, IDP-SGD {said[False]}."
-    ]
+    runs = _long_runs(long)
+    ends = {label: initial_drop(run["steps"], run["accuracy"][PRIVATE]).end for label, run in runs.items()}
+    base = next((label for label in runs if not part(label, "tail")), None)
+    lines = []
+    for label, end in ends.items():
+        if base is None or label == base:
+            continue
+        holds = (end or math.inf) < (ends[base] or math.inf)
+        said = [f"{_named(one)} {_over(ends[one])}" for one in (label, base)]
+        lines.append(
+            f"- **{'Holds' if holds else 'Fails'}, with one seed:** Fig. 5a: in a run of the paper's length the most "
+            f"private owner's initial drop is over earlier. {', '.join(said)}."
+        )
+    return lines
+
+
+def _over(end: int | None) -> str:
+    return "not over" if end is None else f"over by step {end}"
+
+
+def _long_runs(long: Runs) -> dict[str, Mapping[str, Any]]:
+    """The first run of every choice of the paper's length."""
+    return {label: next(iter(long[label].values())) for label in sorted(long, key=_order) if long[label]}
+
+
+def _named(label: str) -> str:
+    """The method of a choice, and its tail."""
+    shape = "straight" if straight(label) else "steep"
+    return f"INO-SGD, {shape} {part(label, 'tail'):g} %" if part(label, "tail") else "IDP-SGD"
 
 
 def _accuracy_of(owner: str) -> Figure:
@@ -373,17 +391,16 @@ def _moment(by_seed: Mapping[str, Any], label: str, moment: float) -> str:
 
 def _long(long: Runs) -> list[str]:
     """The run of the paper's length, one of each method as far as they were made."""
-    labels = sorted((label for label in long if long[label]), key=_order)
-    if not labels:
+    runs = _long_runs(long)
+    if not runs:
         return ["The run of the paper's length was not made."]
-    runs = {"INO-SGD" if part(label, "tail") else "IDP-SGD": next(iter(long[label].values())) for label in labels}
     first = next(iter(runs.values()))
     shown = ("digits 0–4", "digits 5–9", "loss of 0–4", "tail without gradients")
-    heads = [f"{name}: {what}" for name in runs for what in (shown if name == "INO-SGD" else shown[:3])]
+    heads = [f"{_named(label)}: {what}" for label in runs for what in (shown if part(label, "tail") else shown[:3])]
     lines = [
         f"## A run of the paper's length: {first['steps'][-1]:,} steps",
         "",
-        f"One run, one seed, not tuned at this length: {' and '.join(labels)}. The reach keeps the distance that noise "
+        f"One run each, one seed, not tuned at this length: {'; '.join(runs)}. The reach keeps the distance that noise "
         "moves the weights.",
         "",
         "| step | " + " | ".join(heads) + " |",
@@ -393,9 +410,9 @@ def _long(long: Runs) -> list[str]:
         if i % 3 == 2 or step in (first["steps"][0], first["steps"][-1]):
             cells = [_long_cells(run, i) for run in runs.values()]
             lines.append("| " + " | ".join([str(step), *(cell for own in cells for cell in own)]) + " |")
-    for name, run in runs.items():
+    for label, run in runs.items():
         figures = ", ".join(f"{what} {100 * run['end'][what]:.1f}" for what in (PRIVATE, OPEN, ALL))
-        lines += ["", f"{name} at the end, all test rows: {figures}; digits 0–4 have {_drop(run)}."]
+        lines += ["", f"{_named(label)} at the end, all test rows: {figures}; digits 0–4 have {_drop(run)}."]
     return lines
 
 
