@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from experiments.runner.causes import cause
 from experiments.runner.columns import column
 from experiments.runner.results import Results
 from experiments.runner.spec import Claim, X
@@ -30,10 +31,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim beside what came out; it holds if it holds at every value. None: it has not been run."""
+    """A claim beside what came out; it holds if it holds at every value. None: it has not been run.
+
+    `measured` is what the runs themselves say of why it fails.
+    """
 
     claim: Claim
     compared: tuple[Compared, ...]
+    measured: str = ""
 
     def holds_at(self, one: Compared) -> bool:
         """Whether the difference exceeds the margin."""
@@ -92,9 +97,14 @@ class Verdict:
 
 def judge(results: Results) -> list[Verdict]:
     """Every claim of the experiment: those that fail first, then those that hold, then those that were not run."""
-    verdicts = [Verdict(claim, _compared(results, claim)) for claim in results.spec.claims]
+    verdicts = [_explained(results, Verdict(claim, _compared(results, claim))) for claim in results.spec.claims]
     order = {False: 0, True: 1, None: 2}
     return sorted(verdicts, key=lambda verdict: order[verdict.holds])
+
+
+def _explained(results: Results, verdict: Verdict) -> Verdict:
+    failing = [one.x for one in verdict.compared if not verdict.holds_at(one)]
+    return replace(verdict, measured=cause(results, verdict.claim, failing)) if failing else verdict
 
 
 def _compared(results: Results, claim: Claim) -> tuple[Compared, ...]:

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.runner.causes import trend_cause
 from experiments.runner.claims import judge
 from experiments.runner.columns import TWIN, Column, column, value_of
 from experiments.runner.figure import Line, Panel, bar_chart, line_chart
@@ -66,7 +67,7 @@ def _trend(results: Results, trend: Trend) -> str:
     return (
         f"- **{'Holds' if holds else 'Not shown'}:** {trend.text}. {line.slope:+.1f} points per unit of ε, Pearson's "
         f"r = {line.correlation:.2f}, p = {line.p_value:.2g}, {len(changes)} owners, changes averaged over seeds."
-        f"{'' if holds else _not_shown(changes, line.slope)}"
+        f"{'' if holds else f'{_not_shown(changes, line.slope)}{trend_cause(results, trend)}'}"
     )
 
 
