@@ -1,4 +1,7 @@
-"""Overhead of INO-SGD over IDP-SGD: processor time of whole steps of both in turn, and of the bounds alone."""
+"""Overhead of INO-SGD over IDP-SGD: processor time of whole steps of both in turn, and of the bounds alone.
+
+Then the same step and its plan with more and more owners, each with a rate of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from veil import methods
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
 from veil.noise import GaussianNoise
-from veil.plans import Settings
+from veil.plans import Plan, Settings
 from veil.problem import Problem
 from veil.training.fitting import row_losses
 
@@ -46,10 +49,7 @@ def _models() -> dict[str, tuple[tuple[int, ...], nn.Module]]:
 class _Step:
     """One step as the loop makes it: draw, gradients, bound, noise, update."""
 
-    def __init__(self, choice: str, problem: Problem, model: nn.Module, batch: int) -> None:
-        name, options = CHOICES[choice]
-        settings = Settings.checked(delta=1e-5, steps=1000, batch_size=batch, accountant="rdp")
-        plan = methods.create(name, options).plan(problem.public, settings)
+    def __init__(self, plan: Plan, problem: Problem, model: nn.Module) -> None:
         self.release = plan.controller.release(plan.controller.start(), 0)
         self.problem, self.model = problem, model
         self.engine = GradientEngine(model, row_losses)
@@ -72,7 +72,10 @@ class _Step:
 
 
 def _measure(title: str, problem: Problem, model: nn.Module, batch: int, repeats: int) -> list[dict[str, Any]]:
-    steps = {choice: _Step(choice, problem, model, batch) for choice in CHOICES}
+    steps = {}
+    for choice, (name, options) in CHOICES.items():
+        settings = Settings.checked(delta=1e-5, steps=1000, batch_size=batch, accountant="rdp")
+        steps[choice] = _Step(methods.create(name, options).plan(problem.public, settings), problem, model)
     times: dict[str, list[tuple[float, float]]] = {choice: [] for choice in CHOICES}
     for step in range(-3, repeats):
         for choice, one in steps.items():
@@ -99,10 +102,46 @@ def _measure(title: str, problem: Problem, model: nn.Module, batch: int, repeats
     ]
 
 
+def _with_owners(rows: int, batch: int, repeats: int, counts: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Plan and step of INO-SGD with so many owners, ε between 0.5 and 5: as many rates, of the same expected batch."""
+    (shape, model), generator = _models()["mlp, 100 features"], torch.Generator().manual_seed(0)
+    x, y = torch.randn(rows, *shape, generator=generator), torch.randint(0, 10, (rows,), generator=generator)
+    steps, planned = dict[int, _Step](), dict[int, float]()
+    for count in counts:
+        budgets = {f"{owner}": 0.5 * 10 ** ((owner + 0.5) / count) for owner in range(count)}
+        owners = [f"{row % count}" for row in range(rows)]
+        problem = Problem.from_arrays(x, y, owners=owners, budgets=budgets, classes=list(range(10)))
+        start = time.process_time()
+        plan = methods.create("ino-sgd", {}).plan(
+            problem.public, Settings.checked(delta=1e-5, steps=1000, batch_size=batch)
+        )
+        planned[count] = time.process_time() - start
+        steps[count] = _Step(plan, problem, model)
+    times: dict[int, list[float]] = {count: [] for count in counts}
+    for step in range(-3, repeats):
+        for count, one in steps.items():
+            took, _ = one.seconds(max(step, 0))
+            if step >= 0:
+                times[count].append(took)
+    first = times[counts[0]]
+    return [
+        {
+            "name": f"ino-sgd, owners with rates of their own: {count}",
+            "model": "mlp, 100 features",
+            "method": "ino-sgd",
+            "owners": count,
+            "seconds": statistics.median(times[count]),
+            "times_one_owner": statistics.median(t / b for t, b in zip(times[count], first, strict=True)),
+            "plan_seconds": planned[count],
+        }
+        for count in counts
+    ]
+
+
 def run(repeats: int, quick: bool) -> list[dict[str, Any]]:
     """One record per model and method; `quick` measures fewer rows."""
     rows, batch = (4_000, 256) if quick else (20_000, 512)
     results = []
     for title, (shape, model) in _models().items():
         results += _measure(title, _problem(shape, rows), model, batch, max(repeats, 5))
-    return results
+    return results + _with_owners(rows, batch, max(repeats, 5), (1, 8, 64) if quick else (1, 8, 256, 2048))

@@ -72,7 +72,7 @@ def _most(mistakes: Sequence[Sequence[Any]]) -> tuple[str, float]:
 
 
 def cause(results: Results, claim: Claim, failing: Sequence[X | None]) -> str:
-    """Why the claim fails at these values, in one sentence each; "" where the runs did not look at their owners."""
+    """Why the claim fails at these values, a sentence for each; "" where the runs did not look at their owners."""
     moment, said = moment_of(claim.figure), []
     for x in failing:
         seeds = sorted(set(results.at(claim.above, x)) & set(results.at(claim.below, x)))
@@ -80,18 +80,24 @@ def cause(results: Results, claim: Claim, failing: Sequence[X | None]) -> str:
         if pair[0] is None or pair[1] is None:
             continue
         ordered = [results.spec.arm(arm).method == "ino-sgd" for arm in (claim.above, claim.below)]
-        one = _Pair(claim, *((pair[1], pair[0]) if ordered == [False, True] else (pair[0], pair[1])), any(ordered))
+        swapped = ordered == [False, True]
+        own, other = pair[::-1] if swapped else pair
+        one = _Pair(claim, own, other, claim.above if swapped else claim.below, any(ordered))
         said.append(f"{'' if x is None else f'at {x}: '}{'; '.join(one.reasons()) or NONE}")
-    return " ".join(f"{one[0].upper()}{one[1:]}." for one in dict.fromkeys(said))
+    return ". ".join(one if place == 0 else one[0].upper() + one[1:] for place, one in enumerate(dict.fromkeys(said)))
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """The two arms of a claim; `own` is the one that INO-SGD trained, or the one above where neither is."""
+    """The two arms of a claim; `own` is the one that INO-SGD trained, or the one above where neither is.
+
+    `beside` is the label of the other one, `ordered` whether INO-SGD trained one of them.
+    """
 
     claim: Claim
     own: Seen
     other: Seen
+    beside: str
     ordered: bool
 
     def reasons(self) -> list[str]:
@@ -121,14 +127,14 @@ class _Pair:
             )
         part, before = own.part.get(owner), other.part.get(owner)
         if self.ordered and part is not None and before and part / before < HARDLY:
-            found.append(f"{owner} has {_percent(part)} of a step's length where it has {_percent(before)} without")
+            found.append(f"{owner} has {_percent(part)} of a step's length, {_percent(before)} with {self.beside}")
         condition, without = own.condition.get(owner), other.condition.get(owner)
         if condition is not None and condition <= 0:
-            told = "" if without is None else f" ({without:+.1f} without)"
+            told = "" if without is None else f" ({without:+.1f} with {self.beside})"
             found.append(f"Cond. (2) of {owner} is {condition:+.1f}{told}: its loss may still rise while others learn")
         if other.accuracy[owner] >= other.mean:
             found.append(
-                f"{owner} is not behind without it, {_percent(other.accuracy[owner], 1)} where all owners have "
+                f"{owner} is not behind with {self.beside}, {_percent(other.accuracy[owner], 1)} where all owners have "
                 f"{_percent(other.mean, 1)}"
             )
         return found
@@ -183,7 +189,7 @@ def trend_cause(results: Results, trend: Trend) -> str:
         return ""
     changes, before, removed, budgets = map(list, zip(*points, strict=True))
     return (
-        f" Measured over {len(points)} owners and seeds, the change goes with the accuracy without it "
+        f" Measured over {len(points)} owners and seeds, the change goes with the accuracy with {trend.below} "
         f"({_correlation(before, changes)}) and with the share of the owner's clipped gradients that the tail removes "
         f"({_correlation(removed, changes)}); that share goes with the accuracy ({_correlation(before, removed)}) and "
         f"with ε ({_correlation(budgets, removed)})."

@@ -33,7 +33,7 @@ class Compared:
 class Verdict:
     """A claim beside what came out; it holds if it holds at every value. None: it has not been run.
 
-    `measured` is what the runs themselves say of why it fails.
+    `measured` is what the runs themselves say of why it fails; it is said in place of the claim's `why`.
     """
 
     claim: Claim
@@ -75,7 +75,8 @@ class Verdict:
         said = f"{above} is not above {below}{f' by more than {margin:g}' if margin else ''}"
         if margin < 0:
             said = f"{above} falls short of {below} by {-margin:g} or more"
-        why = f" Why: {self.claim.why}" if self.claim.why else ""
+        measured = f" Why: {self.measured}." if self.measured else ""
+        why = measured or (f" Why: {self.claim.why}" if self.claim.why else "")
         return f" Here {said}{'' if len(self.compared) == 1 else ' at some values'}.{why}"
 
     @property

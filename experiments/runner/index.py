@@ -24,7 +24,7 @@ _INTRO = """# Results
 
 Every number comes from a file of stored runs beside its page, written by `veil reproduce NAME`; `veil reproduce` lists
 the experiments, and [docs/reproduction.md](../reproduction.md) says which table or figure of a paper each one shows.
-This page is made from the same files by `veil reproduce index`.
+This page is made from the same files by `veil reproduce index`, and so is [INO-SGD, figure by figure](ino-figures.md).
 """
 
 

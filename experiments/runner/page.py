@@ -16,6 +16,11 @@ from experiments.runner.results import Results
 from experiments.runner.spec import Arm, Plot, Spec, Trend, X
 from veil.metrics.ordered_objective import change_against_budget
 
+_CAUSES = (
+    'What is said after "Why" was measured in these runs on test rows, at the moment of the claim. A step\'s length is '
+    "that of all clipped gradients that the tail leaves, an owner's part of it is that of its rows. At a Cond. (2) of "
+    "0 or below, an owner's loss may rise while the others learn."
+)
 # A mean that is further from the paper's than this gets a sentence.
 FAR = 2.0
 
@@ -44,7 +49,8 @@ def _claims(results: Results) -> list[str]:
     left = len(verdicts) - kept - failed
     counts = f"{failed} fail{'s' if failed == 1 else ''}, {kept} hold{'s' if kept == 1 else ''}"
     heading = f"## What {results.spec.claimed_by} claims: {counts}{f', {left} not run' if left else ''}"
-    return [heading, "", *(verdict.line() for verdict in verdicts), ""]
+    legend = [_CAUSES, ""] if any(verdict.measured for verdict in verdicts) else []
+    return [heading, "", *(verdict.line() for verdict in verdicts), "", *legend]
 
 
 def _trends(results: Results) -> list[str]:

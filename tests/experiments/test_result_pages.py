@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runner import Asked, Spec, index, read_spec, rewrite_page
+from experiments.runner import Asked, Spec, figure_index, index, read_spec, rewrite_page
 from experiments.runner import findings as findings_module
 from experiments.runner.columns import TWIN
 from experiments.runner.findings import open_findings, read_findings
@@ -22,6 +22,7 @@ from veil.report import build_twin
 
 # Made by `python -m benchmarks`; tests/benchmarks and tests/advice compare them with what stands on pages.
 BENCHMARKS = ["tables", "growth", "plan", "tune", "architectures"]
+INDEXES = [Path(index.NAME).stem, Path(figure_index.NAME).stem]
 STORED = [name for name in NAMES if (RESULTS / f"{name}.json").exists()]
 
 
@@ -42,13 +43,25 @@ def test_a_page_and_its_figures_agree_with_the_stored_runs(
 
 def test_every_file_of_results_belongs_to_an_experiment_or_a_benchmark() -> None:
     strange = [path.name for path in RESULTS.glob("*.json") if path.stem not in [*NAMES, *BENCHMARKS]]
-    strange += [path.name for path in RESULTS.glob("*.md") if path.stem not in [*STORED, *BENCHMARKS, "README"]]
+    strange += [path.name for path in RESULTS.glob("*.md") if path.stem not in [*STORED, *BENCHMARKS, *INDEXES]]
     assert strange == []
 
 
 def test_the_first_page_is_what_the_stored_runs_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert (RESULTS / index.NAME).read_text(encoding="utf-8") == index.index_of(SPECS, RESULTS)
+
+
+def test_the_page_of_figures_is_what_the_pages_give() -> None:
+    assert (RESULTS / figure_index.NAME).read_text(encoding="utf-8") == figure_index.figures_of(RESULTS)
+
+
+def test_every_figure_of_ino_sgd_has_claims_and_every_failing_one_says_why() -> None:
+    for figure, _, pages in figure_index.FIGURES:
+        for page, words in pages:
+            found = figure_index.claims_of((RESULTS / f"{page}.md").read_text(encoding="utf-8"), words)
+            assert found, (figure, page, words)
+            assert [one.text for one in found if not one.verdict.startswith("holds") and not one.why] == [], page
 
 
 @pytest.mark.parametrize("name", STORED)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.metrics.test_tail_activity import two_owners
 from veil.report.owners import owner_figures
 from veil.report.page import render_page
@@ -23,7 +25,9 @@ def finished(method: str, **settings: Any) -> Run:
 def test_a_run_with_budgets_shows_its_owners_and_says_what_the_tail_does() -> None:
     record = finished("ino-sgd").as_json()
     figures = owner_figures(record)
-    assert list(figures) == ["owners-accuracy", "owners-loss", "owners-pull", "owners-tail"]
+    assert list(figures) == ["owners-accuracy", "owners-loss", "owners-pull", "owners-tail", "owners-part"]
+    parts = [series.y for series in figures["owners-part"].series]
+    assert all(sum(shares) == pytest.approx(1.0) for shares in zip(*parts, strict=True))
     sentence = record["findings"]["OwnerCurves"]["sentence"]
     assert figures["owners-tail"].note == sentence
     page = render_page([record])

@@ -30,7 +30,7 @@ class ScaleChoice(StrEnum):
 
 Name = Annotated[
     str | None,
-    typer.Argument(help="The experiment; omit to list all. index: the overview page."),
+    typer.Argument(help="The experiment; omit to list all. index: the overview pages."),
 ]
 Scale = Annotated[ScaleChoice, typer.Option(help="small: a check that takes seconds; paper: the published results.")]
 Seeds = Annotated[int | None, typer.Option(help="Runs per arm, with seeds 1, 2, … [default: from the file]")]
@@ -99,12 +99,13 @@ def _find_checkout() -> None:
 
 
 def _write_index(specs: Path, folder: Path) -> None:
-    from experiments.runner import index
+    from experiments.runner import figure_index, index
     from veil.foundation.files import FOR_ALL, write_whole
 
     require(folder.is_dir(), f'there is no folder "{folder}": run an experiment first')
     write_whole(folder / index.NAME, index.index_of(specs, folder).encode(), FOR_ALL)
-    typer.echo(f"Page: {folder / index.NAME}")
+    write_whole(folder / figure_index.NAME, figure_index.figures_of(folder).encode(), FOR_ALL)
+    typer.echo(f"Pages: {folder / index.NAME}, {folder / figure_index.NAME}")
 
 
 def _list(specs: Path) -> None:

@@ -14,6 +14,7 @@ _CONDITION = (
     "1 + Σ cos ∠ · (q·rows·C of the other owner) / (its own), over the other owners. At or below 0, the owner's loss "
     "may rise while the others learn. Thresholds and rates are those of the plan."
 )
+_PART = "The share of the length of a step's clipped gradients that each owner has, after the tail took its part."
 _RECALL = "Every class of an owner counts alike: a frequent class that is learnt early does not hide a rare one."
 
 
@@ -62,6 +63,17 @@ def owner_figures(run: Record) -> dict[str, Figure]:
             note=_CONDITION,
         )
         figures["owners-tail"] = _activity(steps, activity, found.get("sentence") or "")
+        # Runs of earlier versions do not know their owners' parts.
+        parts = [one.get("pull_by_owner") or {} for one in activity]
+        if all(parts):
+            figures["owners-part"] = Lines(
+                title="Each owner's part of a step",
+                x_label="Step",
+                y_label="Share of the clipped gradients' length",
+                series=_by_owner(steps, {owner: [one[owner] for one in parts] for owner in parts[0]}),
+                span=(0.0, 1.0),
+                note=_PART,
+            )
     return figures
 
 
