@@ -21,7 +21,7 @@ _OWNER_COLUMNS = ("owner", "name")
 _BUDGET_COLUMNS = ("epsilon", "budget", "ε")
 _CANDIDATES = 1024
 _KEPT = 0.98
-_MOST = 256
+_MOST = 512
 
 
 def read_budgets(source: Mapping[str, Any] | Path | str) -> dict[str, float]:
@@ -80,7 +80,7 @@ class Levels:
 def quantise(row_budgets: ArrayLike, levels: int | None = None, *, names: Sequence[Any] | None = None) -> Levels:
     """Cut per-row budgets into at most `levels` levels, never above a row's own budget.
 
-    Without `levels` there are as many as keep 98 % of the budgets, 256 at most; where these keep less, a warning says
+    Without `levels` there are as many as keep 98 % of the budgets, 512 at most; where these keep less, a warning says
     how much. They are chosen among the budgets
     themselves such that the summed loss log(ε/level) is smallest. Budgets are public: who may read the levels may read
     the budgets. `names` say what a row is called in errors (its place in a file, where only some of its rows are
