@@ -17,7 +17,8 @@ from experiments.runner.spec import Claim, Trend, X
 from veil.metrics.ordered_objective import change_against_budget
 
 MOSTLY, HARDLY, HALF = 0.5, 1.25, 0.5
-SHORTER = 0.3
+SHORTER, SHORT = 0.3, "so updates are that much shorter"
+REMOVED = "tail_removed"
 NONE = "what was measured of owners and tail names no cause"
 
 
@@ -78,6 +79,7 @@ def cause(results: Results, claim: Claim, failing: Sequence[X | None]) -> str:
         seeds = sorted(set(results.at(claim.above, x)) & set(results.at(claim.below, x)))
         pair = [seen(results, arm, x, moment, seeds) for arm in (claim.above, claim.below)]
         if pair[0] is None or pair[1] is None:
+            said += [] if claim.why else _by_figures(results, claim, x, seeds)
             continue
         ordered = [results.spec.arm(arm).method == "ino-sgd" for arm in (claim.above, claim.below)]
         swapped = ordered == [False, True]
@@ -85,6 +87,19 @@ def cause(results: Results, claim: Claim, failing: Sequence[X | None]) -> str:
         one = _Pair(claim, own, other, claim.above if swapped else claim.below, any(ordered))
         said.append(f"{'' if x is None else f'at {x}: '}{'; '.join(one.reasons()) or NONE}")
     return ". ".join(one if place == 0 else one[0].upper() + one[1:] for place, one in enumerate(dict.fromkeys(said)))
+
+
+def _by_figures(results: Results, claim: Claim, x: X | None, seeds: Sequence[int]) -> list[str]:
+    """What the tail removed by the page's figures, at the claim's moment or the next that has one."""
+    arms = [arm for arm in (claim.above, claim.below) if results.spec.arm(arm).method == "ino-sgd"]
+    moments = sorted((moment_of(name), name) for name in results.spec.figures if name.partition(MOMENT)[0] == REMOVED)
+    for moment, name in moments if arms else []:
+        found = results.figure(arms[0], x, name)
+        removed = [found[seed] for seed in seeds if seed in found]
+        if moment >= moment_of(claim.figure) and removed and statistics.mean(removed) >= SHORTER:
+            when = "at the end" if moment == 1 else f"after {_percent(moment)} of the run"
+            return [f"{when} the tail removes {_percent(statistics.mean(removed))} of the clipped gradients, {SHORT}"]
+    return []
 
 
 @dataclass(frozen=True)
@@ -154,9 +169,7 @@ class _Pair:
         found = []
         removed = self.own.of_all.get("removed", 0.0)
         if self.ordered and removed >= SHORTER:
-            found.append(
-                f"the tail removes {_percent(removed)} of the clipped gradients, so updates are that much shorter"
-            )
+            found.append(f"the tail removes {_percent(removed)} of the clipped gradients, {SHORT}")
         changes = {owner: value - self.other.accuracy[owner] for owner, value in self.own.accuracy.items()}
         order = sorted(changes, key=lambda owner: changes[owner])
         for word, owners in (

@@ -112,6 +112,17 @@ def test_runs_that_did_not_look_at_their_owners_leave_the_reason_of_the_spec(tmp
     assert "Why: as written." in page_of(spec, stored_of(runs))
 
 
+def test_without_looks_the_figures_of_the_page_say_what_the_tail_removes(tmp_path: Path) -> None:
+    figures = '["worst_group_accuracy", "tail_removed@50%", "tail_removed"]'
+    spec = spec_of(tmp_path, TEXT.replace('["worst_group_accuracy"]', figures))
+    runs = [record(spec, arm, 1, 0.5, 0.5) for arm in ("one", "two")]
+    runs[0]["figures"] |= {"tail_removed@50%": 0.5, "tail_removed": 0.4}
+    said = "at the end the tail removes 40 % of the clipped gradients, so updates are that much shorter"
+    assert f"Why: {said}." in page_of(spec, stored_of(runs))
+    runs[0]["figures"] |= {"tail_removed": 0.1}
+    assert "Why:" not in page_of(spec, stored_of(runs))
+
+
 def test_a_run_keeps_what_it_did_for_every_owner_at_each_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     classes = ["a", "b"] * 150
     owners, budgets = [{"a": "careful", "b": "open"}[name] for name in classes], {"careful": 0.5, "open": 2.0}
