@@ -17,6 +17,7 @@ from experiments.runner.spec import Claim, Trend, X
 from veil.metrics.ordered_objective import change_against_budget
 
 MOSTLY, HARDLY, HALF = 0.5, 1.25, 0.5
+LEAST = 5
 SHORTER, SHORT = 0.3, "so updates are that much shorter"
 REMOVED = "tail_removed"
 NONE = "what was measured of owners and tail names no cause"
@@ -189,29 +190,34 @@ class _Pair:
 
 
 def trend_cause(results: Results, trend: Trend) -> str:
-    """What the changes of owners go with instead of their budgets; "" where the runs did not look at their owners."""
+    """What the changes of owners go with instead of their budgets; "" where the runs did not look at their owners.
+
+    Accuracy is the mean of both arms: a change always falls with the accuracy that it is measured from.
+    """
     points = []
     for name, budget in trend.against.items():
         owner = name.partition(":")[2]
         for seed in sorted(set(results.at(trend.above, None)) & set(results.at(trend.below, None))):
             own, other = (results.at(arm, None)[seed].get("owners") for arm in (trend.above, trend.below))
             if own and other and "removed_by_owner" in own:
-                changes = own["accuracy"][owner][-1] - other["accuracy"][owner][-1]
-                points.append((changes, other["accuracy"][owner][-1], own["removed_by_owner"][owner][-1], budget))
-    if len(points) < 5:
+                after, before = (one["accuracy"][owner][-1] for one in (own, other))
+                removed = own["removed_by_owner"][owner][-1]
+                points.append((after - before, (after + before) / 2, removed, budget))
+    if len(points) < LEAST:
         return ""
-    changes, before, removed, budgets = map(list, zip(*points, strict=True))
+    changes, accuracy, removed, budgets = map(list, zip(*points, strict=True))
     return (
-        f" Measured over {len(points)} owners and seeds, the change goes with the accuracy with {trend.below} "
-        f"({_correlation(before, changes)}) and with the share of the owner's clipped gradients that the tail removes "
-        f"({_correlation(removed, changes)}); that share goes with the accuracy ({_correlation(before, removed)}) and "
-        f"with ε ({_correlation(budgets, removed)})."
+        f" Measured over {len(points)} owners and seeds: the change correlates with ε "
+        f"({_correlation(budgets, changes)}), "
+        f"with the owner's mean accuracy in both arms ({_correlation(accuracy, changes)}) and with the share of its "
+        f"clipped gradients that the tail removes ({_correlation(removed, changes)}); that share correlates with the "
+        f"accuracy ({_correlation(accuracy, removed)}) and with ε ({_correlation(budgets, removed)})."
     )
 
 
 def _correlation(x: Sequence[float], y: Sequence[float]) -> str:
     if min(map(statistics.pstdev, (x, y))) == 0:
-        return "it does not vary"
+        return "one does not vary"
     line = change_against_budget(x, y)
     return f"r = {line.correlation:+.2f}, p = {line.p_value:.2g}"
 

@@ -159,3 +159,27 @@ def test_a_spec_without_looks_asks_for_none(tmp_path: Path) -> None:
     assert isinstance(spec, Spec)
     assert running.looked_at(spec) == []
     assert running.looked_at(spec_of(tmp_path, TEXT)) == [0.25, 0.5, 1.0]
+
+
+def test_a_trend_that_is_not_shown_says_what_changes_go_with(tmp_path: Path) -> None:
+    """Six owners in two seeds: changes follow what the tail removes, not ε."""
+    owners = [f"o{index}" for index in range(6)]
+    places = "\n".join(f'"owner:{owner}" = {index + 1}' for index, owner in enumerate(owners))
+    trend = f'[[trends]]\nabove = "one"\nbelow = "two"\ntext = "the smaller, the more"\n[trends.against]\n{places}\n'
+    spec, runs = spec_of(tmp_path, TEXT + trend), []
+    removed = [0.1, 0.5, 0.3, 0.3, 0.5, 0.1]
+    for seed in (1, 2):
+        for arm, sign in (("one", -1.0), ("two", 0.0)):
+            gained = {
+                owner: 0.5 + sign * share / 10 + 0.001 * seed for owner, share in zip(owners, removed, strict=True)
+            }
+            kept = seen(accuracy={owner: [value] for owner, value in gained.items()})
+            kept |= {"removed_by_owner": {owner: [share] for owner, share in zip(owners, removed, strict=True)}}
+            run = record(spec, arm, seed, 0.5, 0.5)
+            run["figures"] |= {f"owner:{owner}": value for owner, value in gained.items()}
+            runs.append({**run, "owners": kept})
+    text = page_of(spec, stored_of(runs))
+    assert "**Not shown:** the smaller, the more." in text
+    said = text.partition("Measured over 12 owners and seeds: ")[2]
+    assert said.startswith("the change correlates with ε (r = ")
+    assert "the tail removes (r = -1.00, p = " in said
