@@ -297,11 +297,23 @@ def _drop_claim(long: Runs) -> list[str]:
             continue
         holds = (end or math.inf) < (ends[base] or math.inf)
         said = [f"{_named(one)} {_over(ends[one])}" for one in (label, base)]
+        why = "" if holds else _drop_cause(runs[label], ends[base])
         lines.append(
             f"- **{'Holds' if holds else 'Fails'}, with one seed:** Fig. 5a: in a run of the paper's length the most "
-            f"private owner's initial drop is over earlier. {', '.join(said)}."
+            f"private owner's initial drop is over earlier. {', '.join(said)}.{why}"
         )
     return lines
+
+
+def _drop_cause(run: Mapping[str, Any], end: int | None) -> str:
+    """What bound and tail did at the step where IDP-SGD's drop was over, or at the last one."""
+    place = len(run["steps"]) - 1 if end is None else run["steps"].index(end)
+    one = run["activity"][place]
+    return (
+        f" Why: at step {run['steps'][place]} Cond. (2) of digits 0–4 is {run['condition'][PRIVATE][place]:+.2f}, the "
+        f"tail removes {100 * one['removed_by_owner'][OPEN]:.0f} % of the clipped gradients of digits 5–9, and "
+        f"{100 * one['idle']:.0f} % of it has no gradient left."
+    )
 
 
 def _over(end: int | None) -> str:
