@@ -47,8 +47,8 @@ def write_page(found: Mapping[str, Runs], made_by: str, out: Path) -> None:
         "test rows were used once, with seeds that nothing else here uses. A shape α β is that of the Beta tail: 1 1 "
         "is the straight line of the paper's guide, 4 0.5 (with a tail of 60 %, the default) takes nearly all of its "
         "rows away. This shape was the best of nine on these test rows (ino-shape) before it was compared with others "
-        "on validation rows, so that its lines of the map are not free of selection; the choice here was among the shapes "
-        "of the tuning below, on validation rows alone.",
+        "on validation rows, so that its lines of the map are not free of selection; the choice here was among the "
+        "shapes of the tuning below, on validation rows alone.",
         "",
         *_best_against_best(tuning, bests, lengths),
         "",
