@@ -78,13 +78,13 @@ def cause(results: Results, claim: Claim, failing: Sequence[X | None]) -> str:
     moment, said = moment_of(claim.figure), []
     for x in failing:
         seeds = sorted(set(results.at(claim.above, x)) & set(results.at(claim.below, x)))
-        pair = [seen(results, arm, x, moment, seeds) for arm in (claim.above, claim.below)]
-        if pair[0] is None or pair[1] is None:
+        above, below = (seen(results, arm, x, moment, seeds) for arm in (claim.above, claim.below))
+        if above is None or below is None:
             said += [] if claim.why else _by_figures(results, claim, x, seeds)
             continue
         ordered = [results.spec.arm(arm).method == "ino-sgd" for arm in (claim.above, claim.below)]
         swapped = ordered == [False, True]
-        own, other = pair[::-1] if swapped else pair
+        own, other = (below, above) if swapped else (above, below)
         one = _Pair(claim, own, other, claim.above if swapped else claim.below, any(ordered))
         said.append(f"{'' if x is None else f'at {x}: '}{'; '.join(one.reasons()) or NONE}")
     return ". ".join(one if place == 0 else one[0].upper() + one[1:] for place, one in enumerate(dict.fromkeys(said)))
@@ -183,9 +183,12 @@ class _Pair:
 
     def _changed(self, owner: str, change: float) -> str:
         """An owner's change, and what is behind it: its part of a step in both arms, what the tail removes of it."""
-        parts, removed = (self.other.part.get(owner), self.own.part.get(owner)), self.own.removed.get(owner)
-        told = [f"{_percent(parts[0])} → {_percent(parts[1])} of a step's length"] if None not in parts else []
-        told += [f"{_percent(removed)} removed"] if self.ordered and removed is not None else []
+        before, after, removed = self.other.part.get(owner), self.own.part.get(owner), self.own.removed.get(owner)
+        told = []
+        if before is not None and after is not None:
+            told.append(f"{_percent(before)} → {_percent(after)} of a step's length")
+        if self.ordered and removed is not None:
+            told.append(f"{_percent(removed)} removed")
         return f"{owner} {100 * change:+.1f} points" + (f" ({'; '.join(told)})" if told else "")
 
 
