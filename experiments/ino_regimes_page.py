@@ -302,7 +302,7 @@ def _drop_claim(long: Runs) -> list[str]:
         why = "" if holds else _drop_cause(runs[label], ends[base])
         lines.append(
             f"- **{'Holds' if holds else 'Fails'}, with one seed:** Fig. 5a: in a run of the paper's length the most "
-            f"private owner's initial drop is over earlier. {', '.join(said)}.{why}"
+            f"private owner's initial drop is over earlier with {_named(label)}. {'; '.join(said)}.{why}"
         )
     return lines
 
