@@ -19,6 +19,7 @@ from veil.metrics.ordered_objective import change_against_budget
 MOSTLY, HARDLY, HALF = 0.5, 1.25, 0.5
 LEAST = 5
 SHORTER, SHORT = 0.3, "so updates are that much shorter"
+LITTLE, UNCHANGED = 0.05, "so it hardly changes them"
 REMOVED = "tail_removed"
 NONE = "what was measured of owners and tail names no cause"
 
@@ -97,9 +98,14 @@ def _by_figures(results: Results, claim: Claim, x: X | None, seeds: Sequence[int
     for moment, name in moments if arms else []:
         found = results.figure(arms[0], x, name)
         removed = [found[seed] for seed in seeds if seed in found]
-        if moment >= moment_of(claim.figure) and removed and statistics.mean(removed) >= SHORTER:
+        if moment < moment_of(claim.figure) or not removed:
+            continue
+        share = statistics.mean(removed)
+        what = SHORT if share >= SHORTER else UNCHANGED if share <= LITTLE else ""
+        if what:
             when = "at the end" if moment == 1 else f"after {_percent(moment)} of the run"
-            return [f"{when} the tail removes {_percent(statistics.mean(removed))} of the clipped gradients, {SHORT}"]
+            at = "" if x is None else f"at {x}: "
+            return [f"{at}{when} the tail removes {_percent(share)} of the clipped gradients, {what}"]
     return []
 
 

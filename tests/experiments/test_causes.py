@@ -119,6 +119,10 @@ def test_without_looks_the_figures_of_the_page_say_what_the_tail_removes(tmp_pat
     runs[0]["figures"] |= {"tail_removed@50%": 0.5, "tail_removed": 0.4}
     said = "at the end the tail removes 40 % of the clipped gradients, so updates are that much shorter"
     assert f"Why: {said}." in page_of(spec, stored_of(runs))
+    runs[0]["figures"] |= {"tail_removed": 0.01}
+    assert "Why: at the end the tail removes 1 % of the clipped gradients, so it hardly changes them." in page_of(
+        spec, stored_of(runs)
+    )
     runs[0]["figures"] |= {"tail_removed": 0.1}
     assert "Why:" not in page_of(spec, stored_of(runs))
 
