@@ -166,6 +166,8 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
 
 def _found_by_the_tail(runs: dict[str, Any], owner: str) -> list[str]:
     """What bound and tail did at moments of the run, means over seeds; a line for every method that was looked at."""
+    if not any("seen" in run for by_seed in runs.values() for run in by_seed.values()):
+        return ["What bound and tail did was not measured in these runs, which are of an earlier version."]
     lines = [
         "What bound and tail did on evaluation rows, means over seeds: rows whose gradient is as long as its limit,",
         "the share of the clipped gradients that the tail removes, of all and of the most private owner, the share of",
