@@ -35,6 +35,7 @@ class Seen:
     of_all: Mapping[str, float]
     mistaken: Mapping[str, tuple[str, float]]
     groups: Mapping[str, Sequence[str]]
+    seeds: int
 
     @property
     def mean(self) -> float:
@@ -64,6 +65,7 @@ def seen(results: Results, arm: str, x: X | None, moment: float, seeds: Sequence
         of_all={name: statistics.mean(one[name][place] for one in kept) for name in shares if name in kept[0]},
         mistaken={name: _most([one["mistaken"][name][place] for one in kept]) for name in kept[0]["mistaken"]},
         groups=kept[0]["groups"],
+        seeds=len(kept),
     )
 
 
@@ -87,7 +89,9 @@ def cause(results: Results, claim: Claim, failing: Sequence[X | None]) -> str:
         swapped = ordered == [False, True]
         own, other = (below, above) if swapped else (above, below)
         one = _Pair(claim, own, other, claim.above if swapped else claim.below, any(ordered))
-        said.append(f"{'' if x is None else f'at {x}: '}{'; '.join(one.reasons()) or NONE}")
+        looked = min(above.seeds, below.seeds)
+        part = "" if looked == len(seeds) else f" (looked at in {looked} of {len(seeds)} seeds)"
+        said.append(f"{'' if x is None else f'at {x}: '}{'; '.join(one.reasons()) or NONE}{part}")
     return ". ".join(one if place == 0 else one[0].upper() + one[1:] for place, one in enumerate(dict.fromkeys(said)))
 
 

@@ -127,6 +127,16 @@ def test_without_looks_the_figures_of_the_page_say_what_the_tail_removes(tmp_pat
     assert "Why:" not in page_of(spec, stored_of(runs))
 
 
+def test_where_not_all_seeds_were_looked_at_it_is_said(tmp_path: Path) -> None:
+    spec, runs = spec_of(tmp_path, TEXT.replace('figure = "worst_group_accuracy"', 'figure = "owner:careful"')), []
+    for seed in (1, 2):
+        for arm, kept in (("one", seen()), ("two", seen(**WITHOUT))):
+            run = record(spec, arm, seed, 0.5, 0.5)
+            run["figures"] |= {"owner:careful": 0.2}
+            runs.append(run | ({"owners": kept} if seed == 1 else {}))
+    assert f"Why: {NONE} (looked at in 1 of 2 seeds)." in page_of(spec, stored_of(runs))
+
+
 def test_a_run_keeps_what_it_did_for_every_owner_at_each_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     classes = ["a", "b"] * 150
     owners, budgets = [{"a": "careful", "b": "open"}[name] for name in classes], {"careful": 0.5, "open": 2.0}
