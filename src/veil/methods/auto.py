@@ -44,7 +44,7 @@ from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
 
-# So many steps, or as many more as keep one step no longer than this: longer ones swing where the weights should settle.
+# So many steps, or as many more as keep one no longer than this: longer ones swing where the weights should settle.
 STEPS, MOST_STEPS, LONGEST_STEP = 40, 100, 120.0
 # Steps lead so far in all, for each row that stands against the noise of a single release. What lies beyond the most
 # steps is no way to go: by then weights have settled.

@@ -4,9 +4,9 @@
     stages 2, 3:   the same in bins that hold as much mass each, by what the stage before released
     at the end:    knots with as much mass between each two
 
-Mass is the root of the rows' density where there are several stages: with as many rows between each two, nearly all knots
-of a column would stand where half of its rows have the same number. A single histogram is too coarse for densities: its
-mass is rows. A count is used where it exceeds the noise; otherwise the column keeps evenly spaced knots.
+Mass is the root of the rows' density where there are several stages: with as many rows between each two, nearly all
+knots of a column would stand where half of its rows have the same number. A single histogram is too coarse for
+densities: its mass is rows. A count is used where it exceeds the noise; otherwise the column keeps evenly spaced knots.
 """
 
 from __future__ import annotations
