@@ -44,6 +44,13 @@ def test_train_prints_one_json_object_with_the_agreed_keys(people: Path, tmp_pat
     assert not (tmp_path / "misspelt").exists()
 
 
+def test_python_runs_the_command_line_by_its_package_name() -> None:
+    words = ["account", "epsilon", "--rate", "2", "--noise-multiplier", "1", "--steps", "1", "--delta", "1e-5"]
+    done = subprocess.run([sys.executable, "-m", "veil", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: sampling rate is 2.0: it must be between 0 and 1"
+
+
 def test_a_dry_run_shows_the_plan_and_writes_nothing(people: Path, tmp_path: Path, veil: Program) -> None:
     words = ("train", str(people), *TRAIN, "--out", str(tmp_path / "run"), "--dry-run")
     code, text, _ = veil(*words, "--json")

@@ -44,8 +44,10 @@ from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
 
-STEPS = 40
-# Steps lead so far in all, for each row that stands against the noise of a single release.
+# So many steps, or as many more as keep one no longer than this: longer ones swing where the weights should settle.
+STEPS, MOST_STEPS, LONGEST_STEP = 40, 100, 120.0
+# Steps lead so far in all, for each row that stands against the noise of a single release. What lies beyond the most
+# steps is no way to go: by then weights have settled.
 TRAVEL, LEAST_TRAVEL = 0.5, 200.0
 # Squared errors curve about five times as much as a softmax.
 FOR_NUMBERS = 0.2
@@ -55,7 +57,7 @@ KNOTS, FEWEST, MOST = 0.25, 4, 64
 CROSSED_COLUMNS, CARRIES_CROSSES = 6, 4000.0
 # Histograms that knots are placed by: how many bins, and how many stages where n/κ is at least so much.
 BINS, STAGES, SEEN = 48, 3, 1000.0
-# Steps between releases of group errors; and where the groups are three or more classes.
+# Of 40 steps, those between releases of group errors; and where the groups are three or more classes.
 EVERY, EVERY_OF_CLASSES = 4, 3
 _SHARES = ("knot_share", "cross_share", "mean_share", "moment_share", "error_share", "offset_share")
 
@@ -87,9 +89,9 @@ class Auto(PrivateAndFair):
     def plan(self, facts: PublicFacts, settings: Settings) -> Plan:
         """One noise for the whole run, split between the releases."""
         self._check(facts, settings)
-        relation, steps = relation_for("poisson", self.neighbours), settings.steps or STEPS
+        relation, steps = relation_for("poisson", self.neighbours), settings.steps or steps_for(facts, settings)
         cells, crosses = range(len(facts.cells)), crossed_for(facts, settings) > 0
-        every = self.every or (EVERY_OF_CLASSES if _are_classes(facts) else EVERY)
+        every = self.every or max(1, round((EVERY_OF_CLASSES if _are_classes(facts) else EVERY) * steps / STEPS))
 
         def solver(kappa: float) -> SteeredDescent:
             """κ is the noise of a single release that would cost as much as the whole run."""
@@ -104,8 +106,7 @@ class Auto(PrivateAndFair):
                 _start(facts, units, self.aim),
                 self.clip,
                 steps,
-                max(TRAVEL * facts.rows / kappa, LEAST_TRAVEL)
-                * (1.0 if facts.task == "classification" else FOR_NUMBERS),
+                _travel(facts, facts.rows / kappa),
                 self.momentum,
                 settings.secure_noise,
             )
@@ -196,6 +197,23 @@ def _start(facts: PublicFacts, units: Units, aim: Aim) -> tuple[float, ...]:
     heard = [rows for rows, own in zip(units.rows, weighed, strict=True) if own]
     mean = sum(rows * math.log(rows) for rows in heard) / max(sum(heard), 1)
     return tuple(mean - math.log(rows) if own else 0.0 for rows, own in zip(units.rows, weighed, strict=True))
+
+
+def steps_for(facts: PublicFacts, settings: Settings) -> int:
+    """How many steps, from public facts: more where all of them lead further.
+
+    >>> from veil.problem import Cell
+    >>> facts = PublicFacts(("all",), ("all",), (Cell(0, 0, 30_000),), (1,))
+    >>> [steps_for(facts, Settings.checked(epsilon=epsilon)) for epsilon in (1.0, 3.0, 8.0)]
+    [40, 93, 100]
+    """
+    return min(MOST_STEPS, max(STEPS, math.ceil(_travel(facts, _standing_out(facts, settings)) / LONGEST_STEP)))
+
+
+def _travel(facts: PublicFacts, standing_out: float) -> float:
+    """How far all steps lead, from rows for each unit of noise of a single release."""
+    far = min(max(TRAVEL * standing_out, LEAST_TRAVEL), MOST_STEPS * LONGEST_STEP)
+    return far * (1.0 if facts.task == "classification" else FOR_NUMBERS)
 
 
 def knots_for(facts: PublicFacts, settings: Settings) -> int:

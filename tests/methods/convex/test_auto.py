@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -352,15 +353,37 @@ def test_only_tables_that_carry_it_are_crossed(rows: int, crossed: int) -> None:
     assert crossed_for(facts, Settings.checked(epsilon=1.0)) == crossed
 
 
+def placed(values: torch.Tensor, noise: float, stages: int = 3) -> torch.Tensor:
+    layer = Knots([0], 9)
+    rows = sums.sums_of(Problem.from_arrays(values[:, None], torch.zeros(len(values)).long(), classes=[0, 1]))
+    KnotRelease(noise, Relation.ADD_REMOVE, stages, 48).make(layer, rows, GaussianNoise(Seed.from_int(0)))
+    return layer.places[0]
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
+@pytest.mark.parametrize("rows", [5_000, 30_000, 10_000_000])
+def test_no_step_is_longer_than_what_settles_and_errors_are_released_as_often(rows: int, epsilon: float) -> None:
+    facts = PublicFacts(("f", "m"), ("all",), (Cell(0, 0, rows // 2), Cell(1, 0, rows // 2)), (3,), classes=("0", "1"))
+    plan = methods.create("auto", {}).plan(facts, Settings.checked(epsilon=epsilon))
+    solver = solver_of(plan)
+    assert auto.STEPS <= plan.steps <= auto.MOST_STEPS
+    assert solver.travel / plan.steps <= auto.LONGEST_STEP + 1e-9
+    assert 8 <= len(solver.steering.releases(plan.steps)) <= 10
+
+
 def test_knots_follow_the_rows_and_stay_even_in_noise() -> None:
-    values = torch.from_numpy(np.random.default_rng(0).exponential(0.02, (20_000, 1)).clip(0, 1) * 2 - 1)
-    layer, even = Knots([0], 9), torch.linspace(-1, 1, 9)
-    rows = sums.sums_of(Problem.from_arrays(values, torch.zeros(len(values)).long(), classes=[0, 1]))
-    KnotRelease(5.0, Relation.ADD_REMOVE, 3, 48).make(layer, rows, GaussianNoise(Seed.from_int(0)))
-    expected = torch.quantile(values[:, 0], torch.linspace(0, 1, 9).double())
-    assert (layer.places[0, 1:-1] - expected[1:-1]).abs().max() < 0.02
-    KnotRelease(1e6, Relation.ADD_REMOVE, 3, 48).make(layer, rows, GaussianNoise(Seed.from_int(0)))
-    torch.testing.assert_close(layer.places[0], even, atol=0.2, rtol=0.0)
+    values = torch.from_numpy(np.random.default_rng(0).exponential(0.02, 20_000).clip(0, 1) * 2 - 1)
+    # The root of this density falls half as fast: its quantiles are those of twice the scale.
+    expected = 2 * torch.tensor([-0.04 * math.log(1 - k / 8) for k in range(1, 6)]) - 1
+    assert (placed(values, 5.0)[1:6] - expected).abs().max() < 0.04
+    torch.testing.assert_close(placed(values, 1e6), torch.linspace(-1, 1, 9), atol=0.2, rtol=0.0)
+
+
+def test_a_number_that_most_rows_share_leaves_knots_for_the_others() -> None:
+    """With as many rows between each two knots, seven of nine would stand at that number."""
+    others = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, 2_000))
+    values = torch.cat([torch.full((18_000,), -1.0).double(), others])
+    assert (placed(values, 5.0) > -0.7).sum() >= 6
 
 
 def test_equal_errors_leave_every_group_as_loud_as_it_was() -> None:

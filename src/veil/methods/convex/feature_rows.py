@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from veil.methods.convex.stairs import Stairs
 from veil.methods.convex.whitening import Features
 from veil.problem.sums import Part
 
@@ -21,10 +22,12 @@ class Featured:
     """Rows as features make them, in double precision; one that is not finite becomes 0."""
 
     features: nn.Sequential
+    stairs: Stairs | None = None
 
     def __call__(self, part: Part) -> Features:
         pieces = torch.split(part.inputs, _ROWS_AT_ONCE)
-        return Features(torch.cat([finite(_in_double(self.features, inputs)) for inputs in pieces]), part)
+        rows = torch.cat([finite(_in_double(self.features, inputs)) for inputs in pieces])
+        return Features(rows if self.stairs is None else self.stairs.climbed(rows), part)
 
 
 def _in_double(features: nn.Sequential, inputs: Tensor) -> Tensor:

@@ -1,10 +1,12 @@
 """Placing knots with private releases: noisy histograms of all numbers, finer at each stage where the rows are.
 
     stage 1:       rows in equal bins of [−1, 1], all columns at once: a row adds 1 to one bin of each column
-    stages 2, 3:   the same in bins that hold as many rows each, by what the stage before released
-    at the end:    knots with as many rows between each two
+    stages 2, 3:   the same in bins that hold as much mass each, by what the stage before released
+    at the end:    knots with as much mass between each two
 
-A count is used where it exceeds the noise; otherwise the column keeps evenly spaced knots.
+Mass is the root of the rows' density where there are several stages: with as many rows between each two, nearly all
+knots of a column would stand where half of its rows have the same number. A single histogram is too coarse for
+densities: its mass is rows. A count is used where it exceeds the noise; otherwise the column keeps evenly spaced knots.
 """
 
 from __future__ import annotations
@@ -43,10 +45,14 @@ class KnotRelease:
         believed = torch.ones(columns, self.bins, dtype=torch.float64)
         for stage in range(self.stages):
             if stage > 0:
-                edges = _quantiles(edges, believed, self.bins + 1)
+                edges = _quantiles(edges, self._mass(edges, believed), self.bins + 1)
             counts = noise.add(stage, {KNOTS: rows.total(Counts(layer, edges))}, sigma, KNOTS)[KNOTS]
             believed = _believed(counts, sigma)
-        layer.places.copy_(_quantiles(edges, believed, layer.places.shape[1]))
+        layer.places.copy_(_quantiles(edges, self._mass(edges, believed), layer.places.shape[1]))
+
+    def _mass(self, edges: Tensor, believed: Tensor) -> Tensor:
+        """What lies between each two edges: the root of the density, over the width."""
+        return (believed * edges.diff(dim=1)).sqrt() if self.stages > 1 else believed
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
     once:        knots of the numbers, and which columns are crossed, where the model has that (`knot_places`,
                  `cross_choice`)
+                 x: features, stairs in place of shares of knots (`stairs`)
                  m = (Σ x + noise)/n,   S = (Σ (x−m)(x−m)ᵀ + noise)/n;   z = (x − m)·W/s with a constant behind it,
                  W = U·(λ + floor)^−power,   s such that the average row has length 1
     every step:  p_i = softmax(θ·z_i − e_{y_i}·margin_u),   g_i = (p_i − e_{y_i}) ⊗ z_i
@@ -37,6 +38,7 @@ from veil.methods.convex.feature_rows import INSIDE, Featured, shortened
 from veil.methods.convex.group_descent import AVERAGED, GRADIENTS
 from veil.methods.convex.knot_places import KNOTS, KnotRelease
 from veil.methods.convex.offsets import SENSITIVITY, OffsetChoice
+from veil.methods.convex.stairs import Stairs
 from veil.methods.convex.steered_rows import (
     CONSTANT,
     Classes,
@@ -145,7 +147,8 @@ class SteeredDescent:
         with torch.no_grad():
             rows = sums_of(problem)
             self._arrange(features, facts, rows, noise)
-            featured, kind = rows.through(Featured(features)), kind_of(facts)
+            stairs, kind = Stairs.of(features), kind_of(facts)
+            featured = rows.through(Featured(features, stairs))
             white = self._whiten(featured, facts.rows, noise, _gaps(features))
             work = featured.through(InCoordinates(white, self._units(facts), kind, facts.outputs))
             # Features of images take longer than all steps: their model is measured at the end only.
@@ -154,14 +157,15 @@ class SteeredDescent:
             for step, weights, loudness, off in self._descend(work, (facts.outputs, white.width), travel, noise):
                 loudest.append(float(self.steering.weights(loudness)[0].max()))
                 weight, bias = white.folded(weights)
-                layer.weight.copy_(weight)
+                layer.weight.copy_(weight if stairs is None else stairs.back(weight))
                 layer.bias.copy_(bias)
                 last = step == self.steps - 1
                 if not slow or last:
                     report(step, {"weights": self._by_group(loudness)})
                 if last and isinstance(layer, Head):
                     curvature = kind.falling(off, self.clip) / self.clip * white.energy / math.hypot(1.0, CONSTANT) ** 2
-                    layer.noise_root = white.root(self._weight_noise(loudest, facts.rows, travel, curvature))
+                    root = white.root(self._weight_noise(loudest, facts.rows, travel, curvature))
+                    layer.noise_root = root if stairs is None else stairs.back(root.T).T
 
     @property
     def _swinging(self) -> float:
