@@ -62,7 +62,7 @@ def test_the_citation_names_the_newest_version() -> None:
 
 
 def untold(tags: list[str], text: str) -> list[str]:
-    """Releases among tags that the changelog does not describe: another version is the newest, or lines are unreleased."""
+    """Releases among tags that the changelog does not describe: of another version, or with lines unreleased."""
     unreleased, newest = re.split(r"^## \[", text, flags=re.MULTILINE)[1:3]
     told = "v" + newest.partition("]")[0] if unreleased.strip() == "Unreleased]" else "no version"
     return [tag for tag in tags if re.fullmatch(r"v\d+(\.\d+)*", tag) and tag != told]
