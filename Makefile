@@ -73,7 +73,7 @@ site: $(STAMP)  ## the documentation as a folder of pages: build/site/index.html
 wheel: $(STAMP)  ## wheel and source archive in dist/, tested as they will be installed
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
-	$(BIN)/python -m pytest -q tests/packaging
+	$(BIN)/python -m pytest -q tests/packaging tests/docs/test_changelog.py
 
 clean:  ## forget the environment and caches
 	rm -rf $(VENV) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -13,7 +13,7 @@ from veil.datasets import GroupSpec, generate
 
 
 def main(canaries: int, seed: int | None = None) -> Audit:
-    """DP-SGD at ε = 4 on two groups: attack each with as many made-up rows."""
+    """DP-SGD at ε = 4 on two groups: attack each with as many synthetic rows."""
     problem = generate([GroupSpec("large", 9000), GroupSpec("small", 1000)])
     plan = veil.plan(problem, "dp-sgd", epsilon=4.0, steps=100, batch_size=500)
     found = veil.audit(plan, canaries=canaries, seed=seed)

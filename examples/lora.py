@@ -21,7 +21,7 @@ WORDS, LENGTH = 200, 12
 
 
 def make_sentences(rows: int, seed: int) -> veil.Problem:
-    """Token ids of made-up reviews. Word 7 praises; customers of the small shop say it with word 9."""
+    """Token ids of synthetic reviews. Word 7 praises; customers of the small shop say it with word 9."""
     generator = np.random.default_rng(seed)
     tokens = generator.integers(10, WORDS, (rows, LENGTH))
     small, praised = generator.random(rows) < 0.3, generator.random(rows) < 0.5

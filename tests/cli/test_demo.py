@@ -24,6 +24,7 @@ def test_the_demo_ends_with_one_json_object_and_a_report_twice_in_a_row(
     answer = json.loads(done.stdout)
     assert answer["metrics"]["worst_group_accuracy"] > 0.6
     check(answer)
+    assert stale(answer) == {}
     (out / "asc" / "of-the-first.txt").write_text("to be cleared")
     # The second time few rows are enough: what is asked is whether a demo takes the place of the one before.
     whole = datasets.load_adult()
@@ -33,6 +34,32 @@ def test_the_demo_ends_with_one_json_object_and_a_report_twice_in_a_row(
     assert code == 0
     check(json.loads(said))
     assert not (out / "asc" / "of-the-first.txt").exists()
+
+
+README = Path(__file__).parents[2] / "README.md"
+SHOWN = ("erm", "dp-sgd", "asc", "auto")
+# Sums of floating-point numbers differ between machines, and the small groups have few rows.
+POINTS = 1.0
+
+
+def stale(answer: dict[str, Any]) -> dict[str, list[float]]:
+    """Lines of the table in README.md that are not what the demo found."""
+    section = README.read_text(encoding="utf-8").split("## What `veil demo` prints")[1].split("\n## ")[0]
+    cells = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:1] == "|"]
+    shown = {line[0].replace("≤", "<="): [float(cell) for cell in line[2:]] for line in cells[2:]}
+    metrics = {row["method"]: row["metrics"] for row in answer["rows"]}
+    found = {
+        group: [100 * metrics[method]["by_group"][group]["accuracy"] for method in SHOWN]
+        for group in metrics["auto"]["by_group"]
+    }
+    found["worst group"] = [100 * metrics[method]["worst_group_accuracy"] for method in SHOWN]
+    found["average of groups"] = [100 * metrics[method]["average_group_accuracy"] for method in SHOWN]
+    assert found.keys() == shown.keys()
+    return {
+        name: found[name]
+        for name in found
+        if any(abs(a - b) > POINTS for a, b in zip(found[name], shown[name], strict=True))
+    }
 
 
 def check(answer: dict[str, Any]) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -55,6 +59,28 @@ def test_the_citation_names_the_newest_version() -> None:
     cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {newest}\n" in cited
     assert f"\ndate-released: {date}\n" in cited
+
+
+def untold(tags: list[str], text: str) -> list[str]:
+    """Releases among tags that the changelog does not describe: of another version, or with lines unreleased."""
+    unreleased, newest = re.split(r"^## \[", text, flags=re.MULTILINE)[1:3]
+    told = "v" + newest.partition("]")[0] if unreleased.strip() == "Unreleased]" else "no version"
+    return [tag for tag in tags if re.fullmatch(r"v\d+(\.\d+)*", tag) and tag != told]
+
+
+def test_a_tag_of_this_commit_is_the_newest_version() -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is missing")
+    words = ["git", "tag", "--points-at", "HEAD"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)  # a source archive has no tags
+    assert untold(done.stdout.split(), TEXT) == []
+
+
+def test_a_tag_that_the_changelog_does_not_describe_is_found() -> None:
+    text = "# Changelog\n\n## [Unreleased]\n\n## [0.3.0] - 2026-12-01\n\n### Fixed\n\n- One thing.\n"
+    assert untold(["v0.3.0", "v-next", "nightly"], text) == []
+    assert untold(["v0.4.0"], text) == ["v0.4.0"]
+    assert untold(["v0.3.0"], text.replace("ed]\n", "ed]\n\n### Added\n\n- Another.\n")) == ["v0.3.0"]
 
 
 def test_a_line_that_a_merge_tore_or_doubled_is_found() -> None:

@@ -49,6 +49,37 @@ def test_every_figure_that_can_be_required_is_on_the_page_of_the_command_line() 
     assert [name for name in judged_names() if f"`{name}`" not in page] == []
 
 
+# Lists, definitions, figures, generated pages, and words about what privacy is not.
+WITHOUT_EXAMPLE = {
+    "api/index.md",
+    "glossary.md",
+    "how-it-works.md",
+    "methods/README.md",
+    "not-protected.md",
+    "options.md",
+    "performance.md",
+}
+
+
+def has_example(page: str) -> bool:
+    """Code, a command, or another page that is shown in its place."""
+    return re.search(r"^ *(```(python|sh|console|toml|\{include\} \S+|)$|>>> )|:: veil", page, re.MULTILINE) is not None
+
+
+def test_every_page_has_an_example_where_one_makes_sense() -> None:
+    docs = ROOT / "docs"
+    pages = {page.relative_to(docs).as_posix(): page for page in docs.rglob("*.md") if "results" not in page.parts}
+    assert len(pages) > 60
+    lacks = {name for name, page in pages.items() if not has_example(page.read_text(encoding="utf-8"))}
+    assert lacks <= WITHOUT_EXAMPLE, "a page without code and without a command"
+    assert pages.keys() >= WITHOUT_EXAMPLE
+
+
+def test_a_page_without_an_example_is_found() -> None:
+    assert not has_example("# A title\n\nWords, `code` and a formula:\n\n    a = b + c\n")
+    assert has_example("# A title\n\n```\nveil demo\n```\n")
+
+
 def code_of(page: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", PAGES[page], flags=re.DOTALL))
 

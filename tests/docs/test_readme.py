@@ -37,6 +37,23 @@ def test_the_first_table_has_the_figures_of_the_results_page() -> None:
         assert shown[name] == [worst, average, auc], name
 
 
+def test_the_first_page_of_the_site_repeats_the_first_table() -> None:
+    shown = rows_of((ROOT / "README.md").read_text(encoding="utf-8").split("\n## ")[0])
+    first = rows_of((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
+    assert {name: first[name] for name in ARMS} == {name: shown[name] for name in ARMS}
+
+
+def test_what_a_picture_of_the_report_is_said_to_show_is_in_the_table_of_the_demo() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = rows_of(page.split("## What `veil demo` prints")[1].split("\n## ")[0])
+    groups = [float(found[name][-1]) for name in found if "×" in name]
+    told = [min(groups), float(found["average of groups"][-1]), max(groups) - min(groups)]
+    for name in ("README.md", "docs/index.md"):
+        (alt,) = re.findall(r"!\[(.*?)\]\(\S*figures/report\.png\)", (ROOT / name).read_text(encoding="utf-8"))
+        figures = [float(number) for number in re.findall(r"\d+\.\d", alt)]
+        assert figures == pytest.approx(told, abs=0.11), name  # a difference of rounded figures
+
+
 def test_the_comparison_repeats_the_figures_of_the_first_table() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     first, compared = rows_of(page.split("\n## ")[0]), rows_of(page.split("## Beside other libraries")[1])

@@ -119,6 +119,7 @@ def test_a_wheel_trains_predicts_and_verifies_in_an_empty_folder(installed: Inst
     where = installed("python", "-c", "import veil; print(veil.__file__, veil.__version__)").stdout
     assert str(ROOT) not in where
     assert "9.8.7" in where
+    assert installed("python", "-m", "veil", "--version").stdout.strip() == "veil 9.8.7"
     table = tmp_path / "people.csv"
     with table.open("w", newline="") as file:
         write = csv.writer(file)

@@ -318,7 +318,10 @@ def _on_grid(values: Floats, noise: Floats, exponent: int) -> None:
 
 def _none_beyond(values: Floats, exponent: int) -> bool:
     """Whether no value is NaN or beyond 2^exponent, by their squares together; False may be wrong."""
-    return -400 < exponent < 400 and bool(np.dot(values, values) <= math.ldexp(1.0, 2 * exponent))
+    if not -400 < exponent < 400:
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):  # NumPy 2.5 warns of squares that overflow
+        return bool(np.dot(values, values) <= math.ldexp(1.0, 2 * exponent))
 
 
 def add_secure_gaussian(values: Floats, std: float, key: bytes) -> Floats:
