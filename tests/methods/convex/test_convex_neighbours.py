@@ -20,6 +20,7 @@ from veil.methods.convex import phased
 from veil.methods.convex.online import Game, make_pools
 from veil.methods.convex.phased import PhasedErm, fold_of_rows
 from veil.methods.convex.reweighting import NoisySgd
+from veil.methods.convex.saddle import reach_of_one_row
 from veil.methods.convex.setting import reach_of
 from veil.methods.convex.sgd_plan import Asked, choice_event
 from veil.plans import Plan
@@ -98,6 +99,19 @@ def test_folds_have_the_sizes_that_the_bound_on_the_risk_assumes(owners: bool, f
             solver.saddle_point(problem, np.flatnonzero(found == step), np.zeros((5, 1)), solver.phases[step], True)
     for saddle in read:
         assert saddle.sizes.tolist() == np.bincount(saddle.rows.groups).tolist(), "a mean over other than its rows"
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_a_phase_is_charged_for_the_reach_of_a_row_among_the_rows_of_one_fold(relation: str) -> None:
+    problem = made_problem()
+    solver = plan_of("phased-erm", {"phases": 7, "neighbours": relation}, problem).solver
+    assert isinstance(solver, PhasedErm)
+    folds = fold_of_rows(problem, 7, Seed.from_int(1))
+    for step, phase in enumerate(solver.phases):
+        rows = np.bincount(problem.group_of[folds == step])
+        for cell, limit in zip(problem.public.cells, phase.limits, strict=True):
+            reach = reach_of_one_row(solver.setting.constants, phase.mu_w, phase.mu_lambda)
+            assert reach / rows[cell.group] < limit < 1.02 * reach / rows[cell.group]
 
 
 def test_several_phases_are_refused_where_a_row_may_really_be_deleted() -> None:
