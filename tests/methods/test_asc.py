@@ -186,6 +186,13 @@ def test_groups_with_equal_losses_keep_equal_weights_on_average(method: str) -> 
         assert np.median(np.abs(10 * ends - 1).max(axis=1)) < 0.1
 
 
+@pytest.mark.parametrize("method", ["asc", "azb", "azb-prop"])
+def test_before_any_loss_is_heard_all_groups_weigh_the_same_however_small(method: str) -> None:
+    chosen = Settings.checked(epsilon=1.0, delta=1e-5, steps=40, batch_size=60)
+    controller = methods.create(method).plan(facts_of(9000, 900, 90), chosen).controller
+    assert controller.start()["weights"].tolist() == [1 / 3] * 3
+
+
 def test_a_group_that_really_loses_more_gets_most_of_the_weight_in_spite_of_noise() -> None:
     state = (plan := asc_plan(facts_of(5000, 5000, 500), {"step_size": 0.5}, steps=400)).controller.start()
     noise = np.sqrt(plan.controller.losses.variances(plan.facts))  # type: ignore[attr-defined]
