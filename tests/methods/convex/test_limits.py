@@ -109,7 +109,7 @@ def test_without_privacy_few_rows_alone_keep_every_method_from_the_best() -> Non
     ahead = (sums < 0) + 0.5 * (sums == 0)
     wrong = [float(binom.pmf(np.arange(rows + 1), rows, (1 + a) / 2) @ ahead) for a in LEANINGS]
     excess = np.array([least_excess(a, chance) for a, chance in zip(LEANINGS, wrong, strict=True)])
-    assert proved.max() > 0
+    assert proved.max() > 0.003, "the rows that are there were not counted"
     assert (proved <= excess + 1e-6).all(), "more than the majority of signs has"
 
 
@@ -147,12 +147,12 @@ def test_the_lower_bound_is_that_of_the_weakest_budget_in_a_group_and_removal_mo
 
 @pytest.mark.statistical
 def test_many_small_groups_are_further_off_than_one_and_both_gaps_count_that() -> None:
-    """50 groups of 30 signs that are coins, in the straight part of the hinge: the largest of
-    sup (L_D − L_S) over the ball is r·|mean|, and that of L_S − L_D at the best weights −r·mean. 4,000 tables: standard
-    error 0.001."""
-    groups, rows, radius = 50, 30, 0.5
+    """400 groups of 30 signs that are coins, in the straight part of the hinge: the largest of
+    sup (L_D − L_S) over the ball is r·|mean|, and that of L_S − L_D at the best weights −r·mean. 1,000 tables: standard
+    error 0.002."""
+    groups, rows, radius = 400, 30, 0.5
     setting = setting_of(1, rows * groups, groups, SmoothedHinge(), radius)
-    means = 2 * np.random.default_rng(6).binomial(rows, 0.5, size=(4000, groups)) / rows - 1
+    means = 2 * np.random.default_rng(6).binomial(rows, 0.5, size=(1000, groups)) / rows - 1
     true = radius * float(np.abs(means).max(axis=1).mean() + means.max(axis=1).mean())
     assert 0.6 * gap_to_new_rows(setting) < true <= gap_to_new_rows(setting)
     alone = deviation(setting.constants, radius, 1e-6, rows, groups, 1)

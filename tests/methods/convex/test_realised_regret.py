@@ -131,10 +131,13 @@ def test_a_run_tells_its_account_the_noise_that_was_really_added() -> None:
     problem = Problem.from_arrays(x, (x[:, 0] > 0).astype(int), ["a"] * 60 + ["b"] * 30)
     plan = plan_of("noisy-sgd-mgr", {}, problem, steps=500)
     told: list[tuple[np.ndarray, ...]] = []
+    shown: list[np.ndarray] = []
+    model = linear(9)
     with pytest.MonkeyPatch.context() as patched:
         add = RealisedRegret.add
         patched.setattr(RealisedRegret, "add", lambda self, *given: (told.append(given), add(self, *given))[1])
-        plan.solver.solve(linear(9), problem, Seed.from_int(4), Ledger(plan.terms()), lambda step, shown: None)  # type: ignore[union-attr]
+        ledger, seed = Ledger(plan.terms()), Seed.from_int(4)
+        plan.solver.solve(model, problem, seed, ledger, lambda step, state: shown.append(state["weights"]))  # type: ignore[union-attr]
     setting = plan.solver.setting  # type: ignore[union-attr]
     rows = np.concatenate([x, np.ones((90, 1))], axis=1)
     rows = torch.from_numpy(rows / np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True)))
@@ -147,6 +150,10 @@ def test_a_run_tells_its_account_the_noise_that_was_really_added() -> None:
         of_losses.append((losses + setting.constants.middle - means.detach().numpy()) / plan.solver.loss_noise)  # type: ignore[union-attr]
         of_gradients.append((gradient - at.grad.numpy()).ravel() / std)  # type: ignore[union-attr]
     assert len(told) == 500
+    assert [list(shares) for _, shares, *_ in told] == [[0.5, 0.5], *map(list, shown[:-1])], "shares of another step"
+    layer = model[1]  # type: ignore[index]
+    released = np.concatenate([layer.weight.detach().numpy(), layer.bias.detach().numpy()[:, None]], axis=1)
+    assert released[1] - released[0] == pytest.approx(np.mean([one[0] for one in told], axis=0)[:, 0], abs=1e-6)
     assert np.ptp([shares[0] for _, shares, *_ in told]) > 0.1, "shares never moved: the test shows little"
     assert np.square(of_gradients).mean() == pytest.approx(1.0, abs=0.1)
     assert np.square(of_losses).mean() == pytest.approx(1.0, abs=0.2)
