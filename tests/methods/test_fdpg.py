@@ -99,7 +99,7 @@ def ends_of(controller: FdpgController, steps: int, norms: tuple[float, ...], ru
 @pytest.mark.statistical
 def test_groups_with_equal_norms_keep_rates_near_the_uniform_one() -> None:
     """100 runs: in all but one in twenty no rate ends a quarter away, and in none 45 %; on average none is off by more
-    than 3 %. At norms of 5 and more all rows count alike, and noise carries a sum beyond what it can be half the time."""
+    than 3 %. At norms of 5 and more all rows count alike, and noise may carry a sum beyond what it can be."""
     sizes = (2000, 2000, 2000, 100)
     cells = tuple(Cell(group, 0, size) for group, size in enumerate(sizes))
     facts = PublicFacts(tuple("abcd"), ("all",), cells, (4,), classes=("no", "yes"))
