@@ -256,8 +256,8 @@ MNIST_SEVEN = replace(
     "lengthens no update, so that its rates alone could help. The remark has both, the rates it ended with and those "
     "that exact gradients of the last model would ask for: noise hides most of what clipping takes from eights. The "
     "last line, added to see why, has statistics with less than a third of the noise: eights are then drawn more often "
-    "and learned no better than by DP-SGD, as the statistics and the higher rates cost noise (κ). What eights lose here "
-    "is lost to noise and few steps, more than to clipping",
+    "and learned no better than by DP-SGD, as the statistics and the higher rates cost noise (κ). What eights lose "
+    "here is lost to noise and few steps, more than to clipping",
     first_seed=70,
     more_seeds=dict.fromkeys(("erm", *METHODS, CLEARER), 5),
     data_options={"rows": 18000},
@@ -271,7 +271,7 @@ MNIST_SEVEN_GIVEN = replace(
     "This block was added after the one above had missed the claim, with the same seeds; the rate is that of the block "
     "below, and no other was tried. FDPG then restores the length that clipping took, "
     "but only in the last two of three epochs: its gap is smaller than DP-SGD's, and not by a third. The last line, "
-    "with less noise on the statistics, was added to see why: rates then follow eights further, and the gap is smaller",
+    "with less noise on the statistics, was added to see why: rates follow eights further, and the gap is smaller",
 )
 PAGES = {
     "fdpg-tabular": (
