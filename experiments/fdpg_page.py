@@ -122,7 +122,13 @@ def remark(block: dict[str, Any], runs: list[dict[str, Any]]) -> str:
         groups = block["groups"]
         top = int(np.argmax(rates))
         held = ", ".join(f"{groups[g]} {100 * capped[g]:.0f} %" for g in np.flatnonzero(capped > 0.005)) or "nobody"
-        return f"last rate of {groups[top]}: {rates[top]:.2f} × uniform; cap reached (share of steps): {held}"
+        said = f"last rate of {groups[top]}: {rates[top]:.2f} × uniform; cap reached (share of steps): {held}"
+        if not all("exact_rates" in run for run in runs):
+            return said
+        exact = np.mean([run["exact_rates"] for run in runs], axis=0)
+        hard = int(np.argmax(exact))
+        both = f"{exact[hard]:.2f}, and it had {rates[hard]:.2f}"
+        return f"{said}; exact gradients of the last model would ask for {groups[hard]}: {both}"
     if "accepted" in runs[0]:
         return f"kept {100 * np.mean([run['accepted'] for run in runs]):.0f} % of the tries"
     return ""

@@ -178,8 +178,8 @@ def ledger_of(relation: Relation, *rules: object, path: Path | None = None) -> L
 
 def test_a_group_has_the_largest_bound_of_its_cells_and_removal_counts_twice() -> None:
     few, many = (TokenBucket((Repeated(PoissonGaussian(3.0, 0.01), times),)) for times in (100, 1000))
-    found = gap_bounds(ledger_of(Relation.ADD_REMOVE, few, many, few, few), Pld())
-    assert found == {f"g{i}": 2 * Pld().total_variation(rule.tokens) for i, rule in enumerate((many, few))}
+    found = gap_bounds(ledger_of(Relation.ADD_REMOVE, few, many, few, few, many, few), Pld())
+    assert found == {f"g{i}": 2 * Pld().total_variation(rule.tokens) for i, rule in enumerate((many, few, many))}
     replaced = TokenBucket((Repeated(PoissonGaussian(3.0, 0.01, REPLACE), 100),))
     assert gap_bounds(ledger_of(REPLACE, replaced), Pld()) == {"g0": Pld().total_variation(replaced.tokens)}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import veil
 from veil import methods
-from veil.accounting import Ledger, RenyiFilter, Repeated, TokenBucket
+from veil.accounting import Ledger, Relation, RenyiFilter, Repeated, TokenBucket
 from veil.accounting.rdp import rdp
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
@@ -184,6 +184,13 @@ def test_groups_with_equal_losses_keep_equal_weights_on_average(method: str) -> 
         apart = np.log(ends[:, 9]) - np.log(ends[:, :9]).mean(axis=1)
         assert abs(apart.mean()) <= 4 * apart.std() / np.sqrt(len(apart)) + 1e-12
         assert np.median(np.abs(10 * ends - 1).max(axis=1)) < 0.1
+
+
+@pytest.mark.parametrize("method", ["asc", "azb", "azb-prop"])
+def test_before_any_loss_is_heard_all_groups_weigh_the_same_however_small(method: str) -> None:
+    chosen = Settings.checked(epsilon=1.0, delta=1e-5, steps=40, batch_size=60)
+    controller = methods.create(method).plan(facts_of(9000, 900, 90), chosen).controller
+    assert controller.start()["weights"].tolist() == [1 / 3] * 3
 
 
 def test_a_group_that_really_loses_more_gets_most_of_the_weight_in_spite_of_noise() -> None:
@@ -360,6 +367,36 @@ def test_a_sampled_loss_release_moves_by_at_most_its_ceiling_when_a_row_changes(
         moved.append(float(np.linalg.norm((one - two) * scale)))
     assert max(moved) == pytest.approx(release.ceiling), "no row came near its bound: the test shows nothing"
     assert min(moved) == 0.0, "a row that was not drawn moves nothing"
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_released_losses_lie_around_the_true_ones_and_waver_as_much_as_the_weights_are_told(rate: float) -> None:
+    """4,000 releases of losses at 0, in the middle and at the ceiling: noise reaches beyond both ends. The mean is
+    within 5 standard errors; the variance is what is stated (with all rows), or at most that (with drawn rows)."""
+    from veil.foundation.randomness import Seed
+    from veil.noise import GaussianNoise
+    from veil.releases import LossRelease
+
+    problem = generate([GroupSpec("a", 40), GroupSpec("b", 20)])
+    release = LossRelease("group losses", 1.5, 30.0, Relation.ADD_REMOVE, rate)
+    for loss in (0.0, 0.75, 1.5):
+        found = np.array(
+            [
+                release.make(
+                    lambda rows, loss=loss: torch.full((len(rows),), loss),  # type: ignore[misc]
+                    problem,
+                    Seed.from_int(5),
+                    step,
+                    GaussianNoise(Seed.from_int(6)),
+                )
+                for step in range(4000)
+            ]
+        )
+        stated = release.variances(problem.public)
+        assert (np.abs(found.mean(axis=0) - loss) <= 5 * np.sqrt(stated / 4000)).all()
+        assert (found.var(axis=0) <= 1.12 * stated).all()
+        assert (found.var(axis=0) >= 0.88 * (30.0 / (rate * np.array([40, 20]))) ** 2).all()
 
 
 def test_a_loss_release_that_draws_no_row_is_noise_only() -> None:

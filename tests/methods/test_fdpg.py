@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,16 +98,41 @@ def ends_of(controller: FdpgController, steps: int, norms: tuple[float, ...], ru
 
 @pytest.mark.statistical
 def test_groups_with_equal_norms_keep_rates_near_the_uniform_one() -> None:
-    """100 runs: in all but one in twenty no rate ends a quarter away; on average none is off by more than 5 %."""
+    """100 runs: in all but one in twenty no rate ends a quarter away, and in none 45 %; on average none is off by more
+    than 3 %. At norms of 5 and more all rows count alike, and noise may carry a sum beyond what it can be."""
     sizes = (2000, 2000, 2000, 100)
     cells = tuple(Cell(group, 0, size) for group, size in enumerate(sizes))
     facts = PublicFacts(tuple("abcd"), ("all",), cells, (4,), classes=("no", "yes"))
     given = Settings.checked(epsilon=2.0, delta=1e-5, steps=400, batch_size=200, seed=1)
     plan = methods.create("fdpg").plan(facts, given)
-    for norm in (1.2, 3.0):
+    for norm in (1.2, 3.0, 5.0):
         ends = ends_of(controller_of(plan), plan.steps, (norm,) * 4, 100)
         assert np.quantile(np.abs(ends - 1).max(axis=1), 0.95) < 0.25
-        assert np.abs(ends.mean(axis=0) - 1).max() < 0.05
+        assert np.abs(ends - 1).max() < 0.45
+        assert np.abs(ends.mean(axis=0) - 1).max() < 0.03
+
+
+@pytest.mark.statistical
+def test_which_rows_of_a_small_group_were_drawn_moves_no_rate() -> None:
+    """Half of the rows of every group are long, and statistics have hardly any noise: 40 runs in which the 60 rows of
+    one group differ by luck. Without shrinking, one run in two ends 3 % away from uniform rates."""
+    sizes = np.array([2000, 2000, 2000, 60])
+    cells = tuple(Cell(group, 0, int(size)) for group, size in enumerate(sizes))
+    facts = PublicFacts(tuple("abcd"), ("all",), cells, (4,), classes=("no", "yes"))
+    given = Settings.checked(epsilon=2.0, delta=1e-5, steps=240, batch_size=200, seed=1)
+    made = controller_of(methods.create("fdpg", {"sustained": 3.0}).plan(facts, given))
+    controller = replace(made, norms=replace(made.norms, sigma=1e-6))
+    above, below = (part.double().numpy() for part in controller.norms.signal.parts(torch.tensor([0.5, 5.0])))
+    generator, off = np.random.default_rng(3), []
+    for _ in range(40):
+        state = controller.start()
+        for step in range(240):
+            drawn = generator.binomial(sizes, state["rates"])
+            long = generator.binomial(drawn, 0.5)
+            parts = [(drawn - long) * part[0] + long * part[1] for part in (above, below)]
+            state = controller.observe(state, step, {"norms": np.concatenate(parts)})
+        off.append(np.abs(state["rates"] * facts.rows / controller.fair.batch - 1).max())
+    assert np.median(off) < 0.005
 
 
 def test_the_default_rule_settles_at_the_ratio_of_the_norms() -> None:

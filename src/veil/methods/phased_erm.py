@@ -68,11 +68,10 @@ class PhasedErmMethod(LinearMethod):
         budgets = [facts.budget_of(cell, settings.epsilon) for cell in range(len(facts.cells))]
         needed = {budget: noise_for_cell(one, budgets.index(budget), facts, settings) for budget in set(budgets)}
         kappas = np.array([needed[budget] for budget in budgets])
-        rows = np.array([facts.group_sizes[cell.group] for cell in facts.cells])
         if self.schedule == "paper":
             regularisers = paper_regularisers(setting, settings.epsilon, settings.delta_for(facts))
         else:
-            regularisers = best_regularisers(setting, float((kappas / rows).max()), 1 if one_fold else self.phases)
+            regularisers = best_regularisers(setting, kappas, 1 if one_fold else self.phases)
         phases = make_phases(setting, regularisers, kappas, relation)
         # Every phase has the same ratio of noise to reach; the smallest is taken, should rounding tell them apart.
         ratios = [min(phase.sigma / phase.limits[cell] for phase in phases) for cell in range(len(facts.cells))]

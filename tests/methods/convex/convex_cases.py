@@ -20,6 +20,7 @@ NAMES = ("phased-erm", "noisy-sgd-mgr", "noisy-sgd-ags", "dp-oco")
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in NAMES),
     ("phased-erm", {"neighbours": "add-remove", "phases": 2}),
+    ("phased-erm", {"phases": 7}),
     ("phased-erm", {"schedule": "paper"}),
     ("phased-erm", {"loss": "hinge"}),
     ("noisy-sgd-mgr", {"neighbours": "add-remove"}),

@@ -13,9 +13,11 @@ import veil
 from tests.methods.convex.convex_cases import NAMES, linear, made_problem, plan_of
 from veil.accounting import Gaussian, Laplace, Pld, Repeated
 from veil.accounting.calibration import noise_multiplier
-from veil.methods.convex.phased import PhasedErm, excess_risk
+from veil.methods.convex.losses import SmoothedHinge
+from veil.methods.convex.phased import Phase, PhasedErm, excess_risk
 from veil.methods.convex.reweighting import NoisySgd
-from veil.problem import Problem
+from veil.methods.convex.setting import LinearSetting
+from veil.problem import Cell, Problem, PublicFacts
 from veil.report.page import build_twin, render_page
 
 
@@ -43,6 +45,15 @@ def test_the_schedule_has_a_smaller_bound_than_the_papers_and_than_other_numbers
     paper = plan_of("phased-erm", {"schedule": "paper"}, problem).details["excess_risk_bound"]
     assert bounds[None] <= min(bounds[1], bounds[2], bounds[4]) * (1 + 1e-9)
     assert bounds[None] < paper
+
+
+def test_the_noise_of_the_last_phase_counts_in_full() -> None:
+    """Two groups with slopes of 1 and −1, where 0 is best: noise ξ leaves an excess of |ξ|, 0.8·σ on average."""
+    cells = (Cell(0, 0, 10**9), Cell(1, 0, 10**9))
+    facts, loss = PublicFacts(("a", "b"), ("all",), cells, (1,), classes=("0", "1")), SmoothedHinge(0.5)
+    setting = LinearSetting("test", facts, loss, loss.constants(1.0, 0.5), 1.0, 0.5)
+    bound = excess_risk(setting, (Phase(1e-6, 1e-6, 0.1, 0.0, (1.0, 1.0)),))
+    assert 0.1 * math.sqrt(2 / math.pi) <= bound < 0.2
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -71,6 +71,21 @@ def test_the_bound_is_nearly_met_by_a_row_in_the_straight_part_of_the_hinge() ->
     assert 0.99 * bound < apart <= bound * (1 + 1e-9)
 
 
+def test_the_bound_is_nearly_met_by_a_row_that_moves_the_weight_of_its_group() -> None:
+    """Two groups pull apart; a row that comes to one of them pulls nowhere, but adds a loss far from the middle. Slopes
+    of √(μ_w·μ_λ) = 1 make that tell most: the part of the bound with the range of the loss."""
+    loss, radius = SmoothedHinge(0.5), 20.0
+    features = np.concatenate([np.ones((80, 1)), np.zeros((1, 1))])
+    targets, groups = np.concatenate([np.repeat([1.0, -1.0], 40), [1.0]]), np.array([0] * 40 + [1] * 40 + [0])
+    rows = LinearRows(features, targets, groups)
+    fixed = (loss, loss.constants(1.0, radius), np.zeros((1, 1)), 1.0, 1.0, radius)
+    with_row = SaddleProblem(rows, np.full(2, 40.0), *fixed)
+    without = replace(with_row, rows=rows.take(np.arange(80)))
+    bound = reach_of_one_row(with_row.constants, 1.0, 1.0) / 40
+    apart = abs(float((accelerated(with_row, 1e-9).weights - accelerated(without, 1e-9).weights)[0, 0]))
+    assert 0.7 * bound < apart <= bound
+
+
 def test_the_bound_is_below_the_papers() -> None:
     constants = Logistic().constants(1.0, 5.0)
     for mu_w in (0.01, 1.0, 100.0):

@@ -14,12 +14,14 @@ One row moves both by at most B/n_i: they are sub-Gaussian with variance B²/(4�
 replaced, k features and signs v in {±1}^k. A row of the group has one of the k features, at length R (long enough
 before it is shortened that nothing is left of the 1 behind it), and label 1; the feature's sign is v_j with probability
 (1 + a)/2. Every other group has a feature of its own with a known sign. Let
-f(s) = (1 + a)/2·ℓ(s) + (1 − a)/2·ℓ(−s), lowest at s*: all groups reach f(s*) at once if s*·√(k + p − 1) ≤ r·R. Each
-feature whose weight has the wrong sign costs the group (f(0) − f(s*))/k. Two v that differ in feature j give tables
-that differ in n·a/k rows on average, so no method tells them apart better than with TV = min(n·a·τ/k, √(n·KL/2)), where
-KL = (a/k)·log((1 + a)/(1 − a)). By Assouad's lemma, for every k and a,
+f(s) = (1 + a)/2·ℓ(s) + (1 − a)/2·ℓ(−s), lowest at s*: all groups reach f(s*) at once if s*·√(k + p − 1) ≤ r·R. A weight
+that scores s on feature j costs the group (f(v_j·s) − f(s*))/k, and whatever s is, f(s) + f(−s) ≥ 2·f(0), as f is
+convex. Two v that differ in feature j alone give tables that differ in n·a/k rows on average, so no method tells them
+apart better than with TV = min(n·a·τ/k, √(n·KL/2)), where KL = (a/k)·log((1 + a)/(1 − a)). On what both laws of the
+weights share, 1 − TV, the costs of the two v add up to 2·(f(0) − f(s*))/k at least. So, on average over all v (the
+argument of Assouad's lemma), for every k and a,
 
-    sup over distributions of E[excess worst-group risk on new rows] ≥ (f(0) − f(s*))/2·(1 − TV).
+    sup over distributions of E[excess worst-group risk on new rows] ≥ (f(0) − f(s*))·(1 − TV).
 
 τ of an (ε, δ)-private method is at most (e^ε − 1 + 2δ)/(e^ε + 1), twice that if rows come or go.
 """
@@ -118,4 +120,4 @@ def by_leaning(setting: LinearSetting, rows: int, moved: float, count: int, shar
     gains = np.where(risks.argmin(axis=1) < _PLACES - 1, risks[:, 0] - risks.min(axis=1), 0.0)
     divergence = LEANINGS / count * np.log((1 + LEANINGS) / (1 - LEANINGS))
     apart = np.minimum(rows * LEANINGS * moved / count, np.sqrt(rows * divergence / 2))
-    return np.asarray(gains / 2 * np.maximum(0.0, 1 - apart))
+    return np.asarray(gains * np.maximum(0.0, 1 - apart))

@@ -79,7 +79,7 @@ class PhasedErm(LinearSolver):
         setting = self.setting
         saddle = SaddleProblem(
             setting.read(problem, rows, bias),
-            setting.sizes / len(self.phases),
+            rows_of_a_fold(setting.sizes, len(self.phases)),
             setting.loss,
             setting.constants,
             centre,
@@ -93,14 +93,28 @@ class PhasedErm(LinearSolver):
 def fold_of_rows(problem: Problem, folds: int, seed: Seed) -> NDArray[np.int64]:
     """The fold of each row, −1 for a row that was taken out; it depends on no row's values.
 
-    Every cell is cut into folds of equal size, as the bound on the risk assumes, by a permutation of its places. A row
-    that is replaced or taken out leaves its place, so no row's fold depends on who else is there.
+    Every group is cut into folds of exactly equal size, as the bound on the risk assumes, by a permutation of its
+    places; the few that are left over stand in no fold and have −1 too. A row that is replaced or taken out leaves its
+    place, so no row's fold depends on who else is there.
     """
     fold = np.full(len(problem.cell_of), -1, dtype=np.int64)
-    for cell, members in enumerate(problem.strata().members):
-        places = seed.generator("fold", 0, cell).permutation(len(members)) % folds
-        fold[members[members >= 0]] = places[members >= 0]
+    strata, cells = problem.strata().members, problem.public.cells
+    for group in range(len(problem.public.groups)):
+        members = np.concatenate([strata[cell] for cell, own in enumerate(cells) if own.group == group])
+        order = seed.generator("fold", 0, group).permutation(len(members))
+        folded = order // max(1, len(members) // folds)
+        stands = (members >= 0) & (folded < folds)
+        fold[members[stands]] = folded[stands]
     return fold
+
+
+def rows_of_a_fold(sizes: Floats, folds: int) -> Floats:
+    """How many rows of each group stand in one fold.
+
+    >>> rows_of_a_fold(np.array([7.0, 3.0]), 3)
+    array([2., 1.])
+    """
+    return np.asarray(np.floor(sizes / folds))
 
 
 def make_phases(
@@ -108,7 +122,7 @@ def make_phases(
 ) -> tuple[Phase, ...]:
     """Limits, tolerance and noise of every phase from its regularisers and the noise multiplier each cell needs."""
     facts, count = setting.facts, len(regularisers)
-    rows = np.array([facts.group_sizes[cell.group] for cell in facts.cells]) / count
+    rows = rows_of_a_fold(np.array([facts.group_sizes[cell.group] for cell in facts.cells]), count)
     made = []
     for mu_w, mu_lambda in regularisers:
         moves = reach_of_one_row(setting.constants, mu_w, mu_lambda) / rows
@@ -121,7 +135,7 @@ def make_phases(
 
 def excess_risk(setting: LinearSetting, phases: tuple[Phase, ...]) -> float:
     """The upper bound of this module's docstring for given phases."""
-    rows, groups = float(setting.sizes.min()) / len(phases), len(setting.facts.groups)
+    rows, groups = float(rows_of_a_fold(setting.sizes, len(phases)).min()), len(setting.facts.groups)
     scores = weight_shape(setting.facts, bias=True)[1]
     total, away = setting.bias_of_loss, setting.weight_radius**2
     for phase in phases:
@@ -155,14 +169,13 @@ def paper_regularisers(setting: LinearSetting, epsilon: float, delta: float) -> 
     return [(2.0**t * count / (eta * rows), 1.0 / (eta * rows)) for t in range(1, count + 1)]
 
 
-def best_regularisers(
-    setting: LinearSetting, noise_per_row: float, phases: int | None = None
-) -> list[tuple[float, float]]:
+def best_regularisers(setting: LinearSetting, kappas: Floats, phases: int | None = None) -> list[tuple[float, float]]:
     """Number of phases, first μ_w, its growth and μ_λ that make the upper bound smallest; public numbers only.
 
-    `noise_per_row` is the largest κ/n over the cells: σ_t is that times T and the reach of one row.
+    `kappas` are the noise multipliers of the cells: σ_t is the largest κ over rows of a fold, times the reach of a row.
     """
-    constants, rows = setting.constants, float(setting.sizes.min())
+    facts, constants, rows = setting.facts, setting.constants, float(setting.sizes.min())
+    of_cells = np.array([facts.group_sizes[cell.group] for cell in facts.cells])
     groups, scores = len(setting.facts.groups), weight_shape(setting.facts, bias=True)[1]
     natural = constants.lipschitz / setting.weight_radius
     firsts = natural * np.geomspace(1e-4, 1e2, 73)[:, None]
@@ -170,6 +183,7 @@ def best_regularisers(
     log_groups = math.log(groups)
     best, found = math.inf, [(natural, natural)]
     for count in range(1, max(1, math.floor(math.log2(max(rows, 2.0)))) + 1) if phases is None else [phases]:
+        noise_per_row, least = float((kappas / rows_of_a_fold(of_cells, count)).max()), float(rows // count)
         for growth in (2.0, 4.0, 8.0, 16.0):
             total, away = np.zeros((firsts.size, balances.size)), np.full((1, 1), setting.weight_radius**2)
             for t in range(count):
@@ -177,10 +191,10 @@ def best_regularisers(
                 # μ_λ in units at which both parts of the reach are alike.
                 mu_lambda = balances * constants.range**2 * mu_w / (16 * constants.lipschitz**2)
                 total = total + mu_w / 2 * away + mu_lambda * log_groups
-                total = total + deviation(constants, setting.weight_radius, mu_w, rows / count, groups, scores)
+                total = total + deviation(constants, setting.weight_radius, mu_w, least, groups, scores)
                 half = constants.lipschitz / (2 * mu_w)
                 reach = half + np.sqrt(half**2 + constants.range**2 / (64 * mu_w * mu_lambda))
-                away = setting.dimension * (reach * count * noise_per_row * (1 + 2 * _ERROR)) ** 2
+                away = setting.dimension * (reach * noise_per_row * (1 + 2 * _ERROR)) ** 2
             total = total + constants.lipschitz * np.sqrt(away)
             at = np.unravel_index(int(np.argmin(total)), total.shape)
             if total[at] < best:

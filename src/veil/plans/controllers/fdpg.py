@@ -104,8 +104,11 @@ class NormStatistic:
             return np.full(self.groups, max(least, FLOOR * scale))
         rows = np.maximum(below, noise)
         means = np.where(heard, scale * above / rows, 0.0)
-        # By the noise of the ratio, and by which rows were drawn at most (a row's own lies between least and scale).
-        wavering = (noise / rows) ** 2 * (scale**2 + means**2) + (scale - least) ** 2 / (4 * rows)
+        # By the noise that a ratio has at the mean of all groups and with a count one standard error lower: one that
+        # noise made small must not look surer than one that noise made large. And by which rows were drawn, at most (a
+        # row's own ratio lies between least and scale).
+        common, sure = scale * above[heard].sum() / below[heard].sum(), np.maximum(below - noise, noise)
+        wavering = (noise / sure) ** 2 * (scale**2 + common**2) + (scale - least) ** 2 / (4 * rows)
         told = shrunk(means[heard], wavering[heard])
         signal = np.full(self.groups, told.mean())
         signal[heard] = told
