@@ -29,6 +29,7 @@ from torch import Tensor
 
 from veil.foundation.randomness import Seed
 from veil.noise.secure import (
+    ROOMS,
     SHORT,
     Streams,
     Words,
@@ -77,27 +78,27 @@ def _fill(streams: Streams, lines: Sequence[npt.NDArray[np.float32]], std: float
     ends = np.cumsum(counts)
     stops: list[int] = ends.tolist()
     near_end: list[tuple[Places, Words]] = []
-    room = np.empty((4, min(_AT_ONCE, stops[-1])), dtype=np.float32)
     start = owner = 0
-    for drawn in drawn_in_pieces(streams, _AT_ONCE):
-        stop, work = start + len(drawn), room[:, : len(drawn)]
-        while stops[owner] <= start:
-            owner += 1
-        cosines, sines = _lines(lines[owner], counts[owner], start - stops[owner], stop - stops[owner])
-        alone = stop <= stops[owner] and len(sines) == len(drawn)
-        places, words = _box_muller(drawn, std, work, (cosines, sines) if alone else (work[2], work[3]))
-        if places.size:
-            near_end.append((places + start, words))
-        done = start
-        while not alone and done < stop:
-            while stops[owner] <= done:
+    with ROOMS.of((4, _AT_ONCE), np.float32) as room:
+        for drawn in drawn_in_pieces(streams, _AT_ONCE):
+            stop, work = start + len(drawn), room[:, : len(drawn)]
+            while stops[owner] <= start:
                 owner += 1
-            upto, count = min(stop, stops[owner]), counts[owner]
-            cosines, sines = _lines(lines[owner], count, done - stops[owner], upto - stops[owner])
-            cosines[:] = work[2, done - start : upto - start]
-            sines[:] = work[3, done - start : done - start + len(sines)]
-            done = upto
-        start = stop
+            cosines, sines = _lines(lines[owner], counts[owner], start - stops[owner], stop - stops[owner])
+            alone = stop <= stops[owner] and len(sines) == len(drawn)
+            places, words = _box_muller(drawn, std, work, (cosines, sines) if alone else (work[2], work[3]))
+            if places.size:
+                near_end.append((places + start, words))
+            done = start
+            while not alone and done < stop:
+                while stops[owner] <= done:
+                    owner += 1
+                upto, count = min(stop, stops[owner]), counts[owner]
+                cosines, sines = _lines(lines[owner], count, done - stops[owner], upto - stops[owner])
+                cosines[:] = work[2, done - start : upto - start]
+                sines[:] = work[3, done - start : done - start + len(sines)]
+                done = upto
+            start = stop
     if near_end:
         places, words = (np.concatenate(found) for found in zip(*near_end, strict=True))
         owners = np.searchsorted(ends, places, side="right")

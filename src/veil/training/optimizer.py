@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -219,13 +219,18 @@ def _sgd_step(optimizer: torch.optim.SGD, parameters: list[Tensor], totals: list
     momenta = [slot.get("momentum_buffer") for slot in slots]
     with torch.no_grad():
         if group["fused"] and all(one is not None for one in momenta) and _divided_alike(parameters):
-            scale = torch.tensor(divisor)
-            torch._fused_sgd_(parameters, totals, momenta, is_first_step=False, grad_scale=scale, **options)
+            torch._fused_sgd_(parameters, totals, momenta, is_first_step=False, grad_scale=_held(divisor), **options)
             return
         torch._foreach_div_(totals, divisor)
         sgd(parameters, totals, momenta, foreach=group["foreach"], fused=group["fused"], **options)
     for slot, momentum in zip(slots, momenta, strict=True):
         slot["momentum_buffer"] = momentum
+
+
+@lru_cache(maxsize=1)
+def _held(divisor: float) -> Tensor:
+    """The divisor as torch takes it: to make this tensor anew costs as much as an update."""
+    return torch.tensor(divisor, dtype=torch.float32)
 
 
 def _divided_alike(parameters: Sequence[Tensor]) -> bool:
