@@ -189,8 +189,7 @@ class ActualBatch(GradientRelease):
 
     def complete(self, result: Any, problem: Problem, rows: Any, *rest: Any) -> Released:
         released = super().complete(result, problem, rows, *rest)
-        gradient = {name: value * released.divisor / max(len(rows), 1) for name, value in released.gradient.items()}
-        return replace(released, gradient=gradient, divisor=float(max(len(rows), 1)))
+        return replace(released, divisor=float(max(len(rows), 1)))
 
 
 class WrongGroupsClip(GradientRelease):

@@ -84,15 +84,15 @@ def test_momentum_starts_anew_after_a_refusal() -> None:
     assert plan.gate is not None
     loop = looped(replace(plan, rules=None), problem)
     gradient = {name: torch.ones_like(p) for name, p in loop.model.named_parameters()}
-    loop.optimizer.update(gradient, 0)
+    loop.optimizer.update(dict(gradient), 0)
     take_back = loop.optimizer.snapshot()
     loop.optimizer.update({name: 100 * value for name, value in gradient.items()}, 1)
     take_back()
-    loop.optimizer.update(gradient, 2)
+    loop.optimizer.update(dict(gradient), 2)
     other = looped(replace(plan, rules=None), problem)
-    other.optimizer.update(gradient, 0)
+    other.optimizer.update(dict(gradient), 0)
     other.optimizer.load_slots({})
-    other.optimizer.update(gradient, 2)
+    other.optimizer.update(dict(gradient), 2)
     for one, two in zip(loop.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(one, two)
 

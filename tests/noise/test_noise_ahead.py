@@ -59,21 +59,29 @@ def test_secure_and_double_precision_noise_are_as_without():
 
 
 @pytest.mark.parametrize("interrupted", [0, 1, 3, 7, 15, 31, 47, 63])
-@pytest.mark.parametrize("filled", [False, True])
-def test_an_interrupt_while_drawing_leaves_no_used_nor_missing_noise(interrupted, filled, monkeypatch):
-    """What is left of a block that was not drawn to its end is not served: its memory held noise of earlier steps."""
-    noise, real = NoiseAhead(SEED), ahead.fill_steps
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_interrupt_while_drawing_leaves_no_used_nor_missing_noise(interrupted, begun, monkeypatch):
+    """A block that was not drawn to its end is not served, and steps of the one before are as they were."""
+    noise, real = NoiseAhead(SEED), ahead.drawn_steps
 
-    def interrupt(flat, seed, steps, counts, std, purpose):
-        if filled:
-            real(flat[:1], seed, range(steps.start, steps.start + 1), counts, std, purpose)
+    def interrupt(seed, steps, sizes, std, purpose):
+        if begun:
+            real(seed, range(steps.start, steps.start + 1), sizes, std, purpose)
         raise KeyboardInterrupt
 
     for step in range(interrupted):
         assert_same(noise, step, SHAPES[0], 1.0)
     with monkeypatch.context() as patched:
-        patched.setattr(ahead, "fill_steps", interrupt)
+        patched.setattr(ahead, "drawn_steps", interrupt)
         with pytest.raises(KeyboardInterrupt):
             noise.add(interrupted, {"w": torch.zeros(40, 7), "b": torch.zeros(7)}, 1.0)
     for step in (*range(interrupted, interrupted + 40), *range(max(0, interrupted - 20), interrupted)):
         assert_same(noise, step, SHAPES[0], 1.0)
+
+
+def test_noise_is_handed_out_once_and_a_step_that_is_asked_for_again_draws_it_anew():
+    noise = NoiseAhead(SEED)
+    for step in range(20):
+        first, again = noise.draw(step, SHAPES[0], 1.0), noise.draw(step, SHAPES[0], 1.0)
+        assert all(torch.equal(first[name], again[name]) for name in first)
+        assert all(first[name].data_ptr() != again[name].data_ptr() for name in first)

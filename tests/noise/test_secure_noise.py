@@ -1,13 +1,17 @@
 """The secure generator is ChaCha20, and a secure release keeps no trace of the value's low-order bits."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import mpmath
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from veil.noise import secure
+from veil.foundation.randomness import Seed
+from veil.noise import GaussianNoise, secure
 
 KEY = bytes(range(32))
 REFUSE = 1e-6  # each statistical test raises a false alarm with at most this probability over seeds
@@ -187,3 +191,21 @@ def test_large_noise_is_not_summed_in_doubles():
     noise = np.full(4, 2.0**19 + 0.25)
     grid = secure.add_on_grid(np.array([0.0, 2.0**-20, 2.0**19, -(2.0**19)]), noise, 1.0)
     assert np.array_equal(grid, noise + np.array([0.0, 2.0**-20, 2.0**19, -(2.0**19)]))
+
+
+def test_threads_and_draws_within_draws_share_no_memory():
+    def drawn(seed):
+        noise = GaussianNoise(Seed.from_int(seed), secure=seed % 2 == 1)
+        return noise.add(0, {"w": torch.zeros(150_001)}, 1.0)["w"]
+
+    alone = [drawn(seed) for seed in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(drawn, range(6)))
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+
+    outer, pieces = secure.word_stream(KEY), []
+    for piece in secure.drawn_in_pieces([(outer, 1000)], 300):
+        secure.secure_normals(bytes(32), 1000)
+        list(secure.drawn_in_pieces([(secure.word_stream(bytes(32)), 1000)], 300))
+        pieces.append(piece.copy())
+    assert np.array_equal(np.concatenate(pieces), secure.secure_words(KEY, 1000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -87,3 +88,21 @@ def test_updates_in_one_piece_are_for_weights_without_gaps() -> None:
     dense = [base, base.t(), base[1:3], base[:, None, :], torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)]
     assert all(_is_dense(one) for one in [*dense, torch.zeros(()), torch.zeros(0, 3)])
     assert not any(_is_dense(one) for one in [base[:, :3], base[:, ::2], base[::2], torch.zeros(1).expand(3)])
+
+
+@pytest.mark.parametrize("settings", [{"momentum": 0.0}, {"momentum": 0.9, "l2": 0.01}, {"optimizer": "adam"}])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_an_update_by_a_sum_and_its_divisor_is_bit_for_bit_that_by_the_mean(
+    settings: dict[str, Any], kind: torch.dtype
+) -> None:
+    by_sum, by_mean = model().to(kind), model().to(kind)
+    for of, divisor in ((by_sum, 37.3), (by_mean, 1.0)):
+        optimizer = Optimizer(of, plan_for("dp-sgd", {}, small_problem(), learning_rate=0.3, **settings))
+        for step in range(4):
+            total = {name: value.to(kind) for name, value in gradients(step, of).items()}
+            if divisor == 1.0:
+                total = {name: value / 37.3 for name, value in total.items()}
+            optimizer.update(total, step, divisor)
+            assert not total, "a sum that was used must not be used again"
+    for one, other in zip(by_sum.parameters(), by_mean.parameters(), strict=True):
+        assert torch.equal(one, other)

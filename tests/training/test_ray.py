@@ -23,7 +23,8 @@ pytestmark = [
 ]
 
 
-def ran(module: str, *arguments: str | Path) -> None:
+def ran(module: str, *arguments: str | Path) -> str:
+    """Standard output of a program that ends well."""
     found = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
@@ -33,6 +34,7 @@ def ran(module: str, *arguments: str | Path) -> None:
         check=False,
     )
     assert found.returncode == 0, found.stderr[-2000:]
+    return found.stdout
 
 
 def assert_same_runs(ours: Path, theirs: Path, count: int) -> None:
@@ -111,10 +113,11 @@ def test_an_audit_on_two_machines_of_which_one_dies_finds_the_same(tmp_path: Pat
     train = ["train", people_at(tmp_path / "people.csv"), "--target", "ill", "--group", "sex", "--epsilon", "2"]
     ran("veil.cli", *train, "--method", "dp-sgd", "--epochs", "2", "--seed", "5", "--out", tmp_path / "loky")
     shutil.copytree(tmp_path / "loky", tmp_path / "ray")
-    audit = ["--attack", "lira", "--show-private", "--shadows", "4", "--jobs", "2", "--backend"]
+    audit = ["--attack", "lira", "--show-private", "--shadows", "4", "--jobs", "2", "--json", "--backend"]
     ran("veil.cli", "audit", tmp_path / "loky", *audit, "loky")
     own = [sys.executable, "-m", "veil.cli", "audit", tmp_path / "ray", *audit, "ray"]
-    ran("tests.training.two_nodes", tmp_path / "ray-shadows" / "shadow-*.npz", *own)
+    told = ran("tests.training.two_nodes", tmp_path / "ray-shadows" / "shadow-*.npz", *own)
+    assert json.loads(told), "what Ray says of the dead machine belongs on standard error"
     (ours,), (theirs,) = (json.loads((tmp_path / n / "audit.json").read_text())["audits"] for n in ("ray", "loky"))
     assert [key for key in ours | theirs if ours.get(key) != theirs.get(key)] == ["seconds"]
     assert len(list((tmp_path / "ray-shadows").glob("shadow-*.npz"))) == 4

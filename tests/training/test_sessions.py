@@ -420,7 +420,7 @@ def test_a_session_whose_step_was_interrupted_releases_nothing_more(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        owner = "veil.noise.ahead.fill_steps" if where == "noise" else "veil.training.optimizer.Optimizer.update"
+        owner = "veil.noise.ahead.drawn_steps" if where == "noise" else "veil.training.optimizer.Optimizer.update"
         patched.setattr(owner, interrupt)
         with pytest.raises(KeyboardInterrupt):
             for inputs, targets in session:

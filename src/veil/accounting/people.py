@@ -25,7 +25,7 @@ from veil.accounting.events import AccountingError, Event, Repeated, composable
 from veil.accounting.ledger import Ledger
 from veil.accounting.pld import Pld
 from veil.accounting.rdp import Rdp
-from veil.accounting.spending_rules import TokenBucket
+from veil.accounting.spending_rules import SpendingRule, TokenBucket
 
 SHOWN = (2, 5, 10)
 """Numbers of rows that a certificate shows."""
@@ -109,9 +109,7 @@ def epsilon_of_person(ledger: Ledger, rows: int, accountant: Accountant) -> floa
         return epsilon_of_rows(rules[0].tokens, rows, terms.delta, accountant)
     # with many rules, what is quick has to do
     by = accountant if rows == 1 or len(rules) <= _MANY_RULES else _QuickRdp()
-    return _one_after_another(
-        lambda by, delta: max((rule.guarantee(delta, by) for rule in rules), default=0.0), rows, terms.delta, by
-    )
+    return _one_after_another(lambda by, delta: _largest(rules, delta, by), rows, terms.delta, by)
 
 
 def epsilons_shown(ledger: Ledger, accountant: Accountant, held_out: Sequence[Ledger] = ()) -> dict[str, float]:
@@ -135,12 +133,19 @@ def _of_any_part(ledgers: Sequence[Ledger], rows: int, accountant: Accountant) -
         return max(epsilon_of_person(ledger, rows, accountant) for ledger in ledgers)
     rules = list(dict.fromkeys(account.rule for ledger in ledgers for account in ledger.terms.accounts))
     by = accountant if len(rules) <= _MANY_RULES else _QuickRdp()
-    return _one_after_another(
-        lambda by, delta: max((rule.guarantee(delta, by) for rule in rules), default=0.0),
-        rows,
-        min(ledger.terms.delta for ledger in ledgers),
-        by,
-    )
+    least = min(ledger.terms.delta for ledger in ledgers)
+    return _one_after_another(lambda by, delta: _largest(rules, delta, by), rows, least, by)
+
+
+def _largest(rules: Sequence[SpendingRule], delta: float, by: Accountant) -> float:
+    """The largest ε of some rules. A rule whose Rényi cost, which is quick, is below another's ε is not looked at."""
+    quick = _QuickRdp()
+    bounds = {rule: rule.guarantee(delta, quick) for rule in rules}
+    largest = 0.0
+    for rule in sorted(rules, key=bounds.__getitem__, reverse=True):
+        if bounds[rule] > largest:
+            largest = max(largest, rule.guarantee(delta, by))
+    return largest
 
 
 def _is_gaussian(ledger: Ledger) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from functools import wraps
 from typing import Any
 
 from veil.errors import InputError
@@ -23,6 +25,7 @@ class RayCluster:
             local = {"num_cpus": cores, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
             named = bool(os.environ.get("RAY_ADDRESS"))
             self.ray.init(log_to_driver=False, logging_level="ERROR", **({} if named else local))
+            _tell_on_standard_error(sys.modules.get("ray._private.worker"))
 
     @property
     def machines(self) -> int:
@@ -33,6 +36,23 @@ class RayCluster:
         """Leave the cluster, and end it if it was started here."""
         if self._own:
             self.ray.shutdown()
+
+
+def _tell_on_standard_error(worker: Any) -> None:
+    """Have Ray report dead machines on standard error: standard output belongs to the command's result.
+
+    Ray has no setting for it. Where it reports in another way, nothing is changed.
+    """
+    told = getattr(worker, "print_to_stdstream", None)
+    if told is None or getattr(told, "on_standard_error", False):
+        return
+
+    @wraps(told)
+    def tell(data: Any, *more: Any, **named: Any) -> Any:
+        return told({**data, "is_err": True}, *more, **named)
+
+    vars(tell)["on_standard_error"] = True
+    worker.print_to_stdstream = tell
 
 
 def _ray() -> Any:

@@ -95,6 +95,8 @@ class ModelState:
 
     def put_back(self, *, numbers: bool = True) -> None:
         """Write the old values back; without `numbers`, attributes that were set to a number, a string or None stay."""
+        if self._unchanged():
+            return
         for _, now, before in self._spaces:
             if not _same_entries(now, before):
                 _restore(now, before, numbers)
@@ -104,7 +106,18 @@ class ModelState:
 
     def renew(self) -> ModelState:
         """This object if nothing changed since, else a copy of the model's current state."""
-        return ModelState(self._model, parameters=self._with_parameters) if self.changed() else self
+        if self._unchanged() or not self.changed():
+            return self
+        return ModelState(self._model, parameters=self._with_parameters)
+
+    def _unchanged(self) -> bool:
+        """Whether a quick look finds nothing changed: asked before and after every pass."""
+        try:
+            if not all(now == before for _, now, before in self._spaces):
+                return False
+        except (RuntimeError, ValueError, TypeError):  # several values of a tensor are neither equal nor different
+            return False
+        return all(_equal(now, before) for _, now, before in self._leaves)
 
     def _take_module(self, name: str, module: nn.Module) -> None:
         prefix = f"{name}." if name else ""

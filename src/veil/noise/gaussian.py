@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Never
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from veil.foundation.randomness import Seed
 from veil.noise.secure import (
+    ROOMS,
     SHORT,
     Streams,
     Words,
@@ -39,6 +41,7 @@ from veil.noise.secure import (
 )
 
 Shape = Tensor | torch.Size | Sequence[int]
+Size = tuple[int, ...]
 Places = npt.NDArray[np.int64]
 
 # Words worked on at once: small arrays stay in the cache and in the allocator's hands. It changes no value.
@@ -75,27 +78,27 @@ def _fill(streams: Streams, lines: Sequence[npt.NDArray[np.float32]], std: float
     ends = np.cumsum(counts)
     stops: list[int] = ends.tolist()
     near_end: list[tuple[Places, Words]] = []
-    room = np.empty((4, min(_AT_ONCE, stops[-1])), dtype=np.float32)
     start = owner = 0
-    for drawn in drawn_in_pieces(streams, _AT_ONCE):
-        stop, work = start + len(drawn), room[:, : len(drawn)]
-        while stops[owner] <= start:
-            owner += 1
-        cosines, sines = _lines(lines[owner], counts[owner], start - stops[owner], stop - stops[owner])
-        alone = stop <= stops[owner] and len(sines) == len(drawn)
-        places, words = _box_muller(drawn, std, work, (cosines, sines) if alone else (work[2], work[3]))
-        if places.size:
-            near_end.append((places + start, words))
-        done = start
-        while not alone and done < stop:
-            while stops[owner] <= done:
+    with ROOMS.of((4, _AT_ONCE), np.float32) as room:
+        for drawn in drawn_in_pieces(streams, _AT_ONCE):
+            stop, work = start + len(drawn), room[:, : len(drawn)]
+            while stops[owner] <= start:
                 owner += 1
-            upto, count = min(stop, stops[owner]), counts[owner]
-            cosines, sines = _lines(lines[owner], count, done - stops[owner], upto - stops[owner])
-            cosines[:] = work[2, done - start : upto - start]
-            sines[:] = work[3, done - start : done - start + len(sines)]
-            done = upto
-        start = stop
+            cosines, sines = _lines(lines[owner], counts[owner], start - stops[owner], stop - stops[owner])
+            alone = stop <= stops[owner] and len(sines) == len(drawn)
+            places, words = _box_muller(drawn, std, work, (cosines, sines) if alone else (work[2], work[3]))
+            if places.size:
+                near_end.append((places + start, words))
+            done = start
+            while not alone and done < stop:
+                while stops[owner] <= done:
+                    owner += 1
+                upto, count = min(stop, stops[owner]), counts[owner]
+                cosines, sines = _lines(lines[owner], count, done - stops[owner], upto - stops[owner])
+                cosines[:] = work[2, done - start : upto - start]
+                sines[:] = work[3, done - start : done - start + len(sines)]
+                done = upto
+            start = stop
     if near_end:
         places, words = (np.concatenate(found) for found in zip(*near_end, strict=True))
         owners = np.searchsorted(ends, places, side="right")
@@ -247,41 +250,30 @@ class GaussianNoise:
             return self._add_secure(step, values, std, purpose)
         if not values:
             return {}
-        noise = self._draw_fast(step, values, std, purpose, kept=True)
-        # Noise first: what is released lies in memory like a new tensor of its shape, whatever the sum lies like.
+        noise = self._draw_fast(step, values, std, purpose)
+        # Into the noise: what is released lies in memory like a new tensor of its shape, whatever the sum lies like.
         drawn = [noise[name] if value.is_cpu else noise[name].to(value.device) for name, value in values.items()]
-        return dict(zip(values, torch._foreach_add(drawn, [value.detach() for value in values.values()]), strict=True))
+        with torch.no_grad():
+            torch._foreach_add_(drawn, list(values.values()))
+        return dict(zip(values, drawn, strict=True))
 
-    def _draw_fast(
-        self, step: int, shapes: Mapping[str, Shape], std: float, purpose: str, *, kept: bool = False
-    ) -> dict[str, Tensor]:
-        """Every name has its own key stream. All normals are made in one go and lie in one tensor.
-
-        With `kept` they may lie in memory that is kept for other steps: it must not be written to nor handed out.
-        """
+    def _draw_fast(self, step: int, shapes: Mapping[str, Shape], std: float, purpose: str) -> dict[str, Tensor]:
+        """Every name has its own key stream and its own memory, which nobody else holds."""
         noise: dict[str, Tensor] = {}
         single = {name: _size(shape) for name, shape in shapes.items() if _dtype(shape) != torch.float64}
-        for name in shapes.keys() - single.keys():
-            generator, size = self.seed.generator("noise/" + purpose, step, name), _size(shapes[name])
-            noise[name] = torch.from_numpy(generator.standard_normal(math.prod(size)) * std).view(size)
+        if len(single) < len(shapes):
+            for name in shapes.keys() - single.keys():
+                generator, size = self.seed.generator("noise/" + purpose, step, name), _size(shapes[name])
+                noise[name] = torch.from_numpy(generator.standard_normal(math.prod(size)) * std).view(size)
         if not single:
             return noise
-        for name in single:
-            _check_single(name, std)
-        counts = {name: math.prod(size) for name, size in single.items()}
-        normals = self._normals(step, counts, std, purpose)
-        parts = torch.split(normals if kept else self._own(normals), list(counts.values()))
-        noise |= {name: part.view(size) for (name, size), part in zip(single.items(), parts, strict=True)}
-        return noise
+        if not _LEAST_STD <= std <= _LARGEST_STD:
+            _refuse_single(next(iter(single)), std)
+        return noise | self._normals(step, single, std, purpose)
 
-    def _normals(self, step: int, counts: Mapping[str, int], std: float, purpose: str) -> Tensor:
-        """So many fast normals for each name, one name after another."""
-        flat = torch.empty(sum(counts.values()))
-        fill_steps(flat, self.seed, range(step, step + 1), counts, std, purpose)
-        return flat
-
-    def _own(self, normals: Tensor) -> Tensor:
-        """What `_normals` returned, in memory that nobody else holds."""
+    def _normals(self, step: int, sizes: Mapping[str, Size], std: float, purpose: str) -> dict[str, Tensor]:
+        """Fast normals for each name, in memory of its own."""
+        (normals,) = drawn_steps(self.seed, range(step, step + 1), sizes, std, purpose)
         return normals
 
     def _add_secure(self, step: int, values: Mapping[str, Tensor], std: float, purpose: str) -> dict[str, Tensor]:
@@ -302,40 +294,42 @@ class GaussianNoise:
         }
 
 
-def fill_steps(flat: Tensor, seed: Seed, steps: range, counts: Mapping[str, int], std: float, purpose: str) -> None:
-    """Fill `flat`, of a line for each step, with fast normals: what every step would draw by itself, made in one go."""
-    values, start = flat.numpy().reshape(-1), 0
+def drawn_steps(
+    seed: Seed, steps: range, sizes: Mapping[str, Size], std: float, purpose: str
+) -> list[dict[str, Tensor]]:
+    """Fast normals by name for each of some steps: what every step would draw by itself, made in one go."""
+    drawn = [{name: torch.empty(size) for name, size in sizes.items()} for _ in steps]
     long: list[tuple[tuple[WordStream, int], npt.NDArray[np.float32]]] = []
     short: list[tuple[tuple[WordStream, int], npt.NDArray[np.float32]]] = []
-    for step in steps:
-        for name, count in counts.items():
-            stream = word_stream(seed.key("noise/" + purpose, step, name)), (count + 1) // 2
-            (long if stream[1] > SHORT * _AT_ONCE else short).append((stream, values[start : start + count]))
-            start += count
+    for step, normals in zip(steps, drawn, strict=True):
+        for name, value in normals.items():
+            line = value.numpy().reshape(-1)
+            stream = word_stream(seed.key("noise/" + purpose, step, name)), (line.size + 1) // 2
+            (long if stream[1] > SHORT * _AT_ONCE else short).append((stream, line))
     # Short streams share a piece where they follow each other.
     ordered = long + short
     _fill([stream for stream, _ in ordered], [line for _, line in ordered], std)
+    return drawn
 
 
 def _check_real(values: Mapping[str, Tensor]) -> None:
     """Noise is real: torch would add it to the real part of a complex number, and release the imaginary part bare."""
     for name, value in values.items():
-        if not value.is_floating_point():
+        if not value.dtype.is_floating_point:
             raise ValueError(
                 f'"{name}" is {str(value.dtype).removeprefix("torch.")}: noise is for real floating-point numbers; '
                 "view complex numbers by torch.view_as_real, and convert whole ones by .to(torch.float64)"
             )
 
 
-def _check_single(name: str, std: float) -> None:
-    if not _LEAST_STD <= std <= _LARGEST_STD:
-        raise ValueError(
-            f'standard deviation of the noise on "{name}" is {std}: in single precision it must be between '
-            f"{_LEAST_STD:g} and {_LARGEST_STD:g}; scale the values or use float64"
-        )
+def _refuse_single(name: str, std: float) -> Never:
+    raise ValueError(
+        f'standard deviation of the noise on "{name}" is {std}: in single precision it must be between '
+        f"{_LEAST_STD:g} and {_LARGEST_STD:g}; scale the values or use float64"
+    )
 
 
-def _size(shape: Shape) -> tuple[int, ...]:
+def _size(shape: Shape) -> Size:
     return tuple(shape.shape) if isinstance(shape, Tensor) else tuple(int(extent) for extent in shape)
 
 

@@ -32,7 +32,9 @@ returns, or a function of it.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,8 @@ Floats = npt.NDArray[np.float64]
 _FINE_BITS = 40
 _COARSE_BITS = 20
 _LIMIT_BITS = 20
+# Numbers near it are one step of the fine grid apart, where the coarse grid has step 1.
+_ROUNDING = 1.5 * 2.0 ** (52 - _FINE_BITS + _COARSE_BITS)
 # Normals worked on at once: few enough to stay in the cache. It changes no value.
 _AT_ONCE = 32768
 _BLOCK_BYTES = 64
@@ -67,6 +71,27 @@ def secure_words(key: bytes, count: int, start: int = 0) -> npt.NDArray[np.uint6
 
 WordStream = Callable[[int], Words]
 Streams = Sequence[tuple[WordStream, int]]
+
+
+class _Rooms(threading.local):
+    """Memory to work in, by shape and kind, which a thread keeps: fresh memory for each release costs as much as half
+    of its noise."""
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[tuple[int, ...], object], npt.NDArray[Any]] = {}
+
+    @contextmanager
+    def of(self, shape: tuple[int, ...], kind: type | str) -> Iterator[npt.NDArray[Any]]:
+        """Memory that nobody else works in meanwhile; whatever it holds."""
+        room = self._free.pop((shape, kind), None)
+        room = np.empty(shape, dtype=kind) if room is None else room
+        try:
+            yield room
+        finally:
+            self._free[shape, kind] = room
+
+
+ROOMS = _Rooms()
 
 
 class KeyStream:
@@ -112,24 +137,24 @@ def drawn_in_pieces(streams: Streams, at_once: int) -> Iterator[Words]:
     Short streams come together, as each piece has its price; a long one begins a piece. All pieces lie in the same
     memory: one is valid until the next.
     """
-    room = np.empty(min(at_once, sum(count for _, count in streams)), dtype="<u8")
-    filled = 0
-    for words, count in streams:
-        if filled and count > SHORT * at_once:
-            yield room[:filled]
-            filled = 0
-        while count > 0:
-            part = room[filled : filled + count]
-            if isinstance(words, KeyStream):
-                words.fill(part)
-            else:
-                part[:] = words(len(part))
-            count, filled = count - len(part), filled + len(part)
-            if filled == at_once:
-                yield room
+    with ROOMS.of((at_once,), "<u8") as room:
+        filled = 0
+        for words, count in streams:
+            if filled and count > SHORT * at_once:
+                yield room[:filled]
                 filled = 0
-    if filled:
-        yield room[:filled]
+            while count > 0:
+                part = room[filled : filled + count]
+                if isinstance(words, KeyStream):
+                    words.fill(part)
+                else:
+                    part[:] = words(len(part))
+                count, filled = count - len(part), filled + len(part)
+                if filled == at_once:
+                    yield room
+                    filled = 0
+        if filled:
+            yield room[:filled]
 
 
 def secure_normals(key: bytes, count: int) -> Floats:
@@ -147,9 +172,10 @@ def released_on_grid(
     released = [np.empty(one.shape, dtype=kind) for one, kind in zip(values, kinds, strict=True)]
     exact, into = [one.reshape(-1) for one in values], [one.reshape(-1) for one in released]
     grid = Grid(scale)
-    for owner, first, drawn in _normals(streams, grid.steps):
-        part = slice(first, first + len(drawn))
-        grid.add(exact[owner][part], drawn, into[owner][part])
+    with ROOMS.of((2 * _AT_ONCE,), np.float64) as room:
+        for owner, first, drawn in _normals(streams, grid.steps):
+            part = slice(first, first + len(drawn))
+            grid.add(exact[owner][part], drawn, into[owner][part], room, small=True)
     return released
 
 
@@ -162,32 +188,32 @@ def _normals(streams: Streams, scale: float = 1.0) -> Iterator[tuple[int, int, F
     counts = [count for _, count in streams]
     even = [(words, count + count % 2) for words, count in streams]
     ends = np.cumsum([count for _, count in even]).tolist()
-    room = np.empty((4, _AT_ONCE))
     small: list[tuple[int, int, Words]] = []
     start = owner = 0
-    for drawn in drawn_in_pieces(even, 2 * _AT_ONCE):
-        radius, angles, normals = room[0, : len(drawn) // 2], room[1, : len(drawn) // 2], room[2:].reshape(-1)
-        found = _radius_uniforms(drawn, radius)
-        _box_muller(radius, angles, drawn, normals[: len(drawn)], scale)
-        done, stop = start, start + len(drawn)
-        while done < stop:
-            while ends[owner] <= done:
-                owner += 1
-            own, upto = ends[owner] - even[owner][1], min(stop, ends[owner])
-            small += [
-                (owner, start + 2 * p - own, drawn[2 * p : 2 * p + 2].copy())
-                for p in found
-                if done <= start + 2 * p < upto
-            ]
-            held = min(upto - own, counts[owner]) - (done - own)  # none for the last sine of an odd stream
-            yield owner, done - own, normals[done - start : done - start + held]
-            done = upto
-        start = stop
-    for owner, place, pair in small:
-        radius, angles, normals = room[:3, :2]
-        radius[0] = _finer(pair, streams[owner][0])
-        _box_muller(radius[:1], angles[:1], pair, normals, scale)
-        yield owner, place, normals[: min(2, counts[owner] - place)]
+    with ROOMS.of((5, _AT_ONCE), np.float64) as room:
+        for drawn in drawn_in_pieces(even, 2 * _AT_ONCE):
+            work, normals = room[:3, : len(drawn) // 2], room[3:].reshape(-1)
+            found = _radius_uniforms(drawn, work[0])
+            _box_muller(work, drawn, normals[: len(drawn)], scale)
+            done, stop = start, start + len(drawn)
+            while done < stop:
+                while ends[owner] <= done:
+                    owner += 1
+                own, upto = ends[owner] - even[owner][1], min(stop, ends[owner])
+                small += [
+                    (owner, start + 2 * p - own, drawn[2 * p : 2 * p + 2].copy())
+                    for p in found
+                    if done <= start + 2 * p < upto
+                ]
+                held = min(upto - own, counts[owner]) - (done - own)  # none for the last sine of an odd stream
+                yield owner, done - own, normals[done - start : done - start + held]
+                done = upto
+            start = stop
+        for owner, place, pair in small:
+            work, normals = room[:3, :1], room[3, :2]
+            work[0] = _finer(pair, streams[owner][0])
+            _box_muller(work, pair, normals, scale)
+            yield owner, place, normals[: min(2, counts[owner] - place)]
 
 
 def _radius_uniforms(words: Words, into: Floats) -> list[int]:
@@ -212,19 +238,22 @@ def _finer(pair: Words, words: WordStream) -> float:
     return float((whole + fine_uniforms(words(2)))[0] * 2.0**-75)
 
 
-def _box_muller(radius: Floats, angles: Floats, words: Words, into: Floats, scale: float) -> None:
-    """Two normals from each uniform in `radius` and the angle in the second word of each pair, one after the other."""
+def _box_muller(work: Floats, words: Words, into: Floats, scale: float) -> None:
+    """Two normals from each uniform in `work[0]` and the angle in the second word of each pair, side by side."""
+    radius, angles, cosines = work
     np.log(radius, out=radius)
     radius *= -2.0
     np.sqrt(radius, out=radius)
     radius *= scale
     # Signed, as 53 bits fit: the conversion is twice as fast.
-    np.copyto(angles, (words[1::2] >> np.uint64(11)).view(np.int64), casting="unsafe")
+    whole = np.right_shift(words[1::2], np.uint64(11), out=cosines.view(np.uint64)).view(np.int64)
+    np.copyto(angles, whole, casting="unsafe")
     angles += 0.5
     angles *= 2.0 * math.pi * 2.0**-53
     # torch's cosines and sines of doubles are three times as fast as numpy's.
     turns = torch.from_numpy(angles)
-    np.multiply(torch.cos(turns).numpy(), radius, out=into[0::2])
+    torch.cos(turns, out=torch.from_numpy(cosines))
+    np.multiply(cosines, radius, out=into[0::2])
     np.multiply(torch.sin_(turns).numpy(), radius, out=into[1::2])
 
 
@@ -260,7 +289,7 @@ def real(values: npt.ArrayLike) -> Floats:
 
 
 class Grid:
-    """The grids for noise of one scale, which is so many `steps` of the fine one: see the module's docstring."""
+    """The grids for noise of one scale, which is so many `steps` of the coarse one: see the module's docstring."""
 
     def __init__(self, scale: float) -> None:
         if not (math.isfinite(scale) and scale > 0.0):
@@ -268,17 +297,23 @@ class Grid:
         self.exponent = math.frexp(scale)[1] - 1
         if not -900 < self.exponent < 900:
             raise ValueError(f"the scale of the noise is {scale}: its grid would exceed the range of doubles")
-        self.steps = math.ldexp(scale, _FINE_BITS - self.exponent)
-        self._sums = np.empty(0)
+        self.steps = math.ldexp(scale, _COARSE_BITS - self.exponent)
 
-    def add(self, values: npt.NDArray[Any], noise: Floats, into: npt.NDArray[Any]) -> None:
-        """Fill `into` with `values` plus noise, which is in steps of the fine grid and is lost, on the coarse grid."""
-        if self._sums.size < values.size:
-            self._sums = np.empty(values.size)
-        sums = self._sums[: values.size]
-        sums[:] = values
-        _on_grid(sums, np.rint(noise, out=noise), self.exponent)
-        into[:] = sums
+    def add(
+        self, values: npt.NDArray[Any], noise: Floats, into: npt.NDArray[Any], room: Floats, *, small: bool
+    ) -> None:
+        """Fill `into` with `values` plus noise on the coarse grid; the noise is in its steps, and is lost.
+
+        `small` says that no noise is beyond 2³⁰ steps, as no normal is.
+        """
+        sums = room[: values.size]
+        # Products with a power of two are exact: every exponent is far from the ends of the range.
+        with np.errstate(over="ignore"):  # infinite is beyond the limit too
+            np.multiply(values, math.ldexp(1.0, _COARSE_BITS - self.exponent), out=sums, dtype=np.float64)
+        _on_grid(sums, noise, small)
+        np.multiply(
+            sums, math.ldexp(1.0, self.exponent - _COARSE_BITS), out=into, dtype=np.float64, casting="same_kind"
+        )
 
 
 def add_on_grid(values: npt.NDArray[Any], noise: Floats, scale: float, dtype: npt.DTypeLike = np.float64) -> Floats:
@@ -289,39 +324,39 @@ def add_on_grid(values: npt.NDArray[Any], noise: Floats, scale: float, dtype: np
     """
     grid, release = Grid(scale), np.empty(values.shape, dtype=dtype)
     exact, normal, into = values.reshape(-1), noise.reshape(-1), release.reshape(-1)
-    for start in range(0, exact.size, _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        grid.add(exact[part], normal[part] * grid.steps, into[part])
+    with ROOMS.of((2 * _AT_ONCE,), np.float64) as room:
+        for start in range(0, exact.size, _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            steps = normal[part] * grid.steps
+            small = _none_beyond(steps, _COARSE_BITS + 10)
+            grid.add(exact[part], steps, into[part], room, small=small)
     return release
 
 
-def _on_grid(values: Floats, noise: Floats, exponent: int) -> None:
-    """Replace values by their sum with noise, which is in whole steps of the fine grid, on the coarse grid."""
-    # Products with a power of two are exact: every exponent is far from the ends of the range.
-    to_fine, shift = math.ldexp(1.0, _FINE_BITS - exponent), _FINE_BITS - _COARSE_BITS
-    if _none_beyond(values, exponent + 11) and _none_beyond(noise, _FINE_BITS + 11):
-        # Both are at most 2⁵¹ steps of the fine grid: such whole numbers add exactly as doubles.
-        values *= to_fine
-        np.rint(values, out=values)
+def _on_grid(values: Floats, noise: Floats, small: bool) -> None:
+    """Replace values by their sum with noise, rounded. Both are in steps of the coarse grid; the noise is lost.
+
+    At most 2³¹ steps away from 1.5·2³² numbers are 2⁻²⁰ steps apart, which is the fine grid: adding that rounds to it.
+    The sum of what was rounded is exact.
+    """
+    if small and _none_beyond(values, _COARSE_BITS + 11):
+        values += _ROUNDING
+        noise -= _ROUNDING - 0.5  # half a step is on the fine grid; with it, rounding down is rounding to the nearest
         values += noise
-        values *= 2.0**-shift
-        values += 0.5
         np.floor(values, out=values)
     else:
-        limit = math.ldexp(1.0, exponent + _LIMIT_BITS)
+        fine, limit = 2.0 ** (_FINE_BITS - _COARSE_BITS), 2.0 ** (_LIMIT_BITS + _COARSE_BITS)
         bounded = np.clip(np.nan_to_num(values, nan=0.0), -limit, limit)
-        sums = np.rint(bounded * to_fine).astype(np.int64) + noise.astype(np.int64)
+        sums = np.rint(bounded * fine).astype(np.int64) + np.rint(noise * fine).astype(np.int64)
         # Adding half a step before the shift rounds to the nearest multiple, exactly and the same way everywhere.
+        shift = _FINE_BITS - _COARSE_BITS
         values[:] = (sums + (1 << (shift - 1))) >> shift
-    values *= math.ldexp(1.0, exponent - _COARSE_BITS)
 
 
 def _none_beyond(values: Floats, exponent: int) -> bool:
-    """Whether no value is NaN or beyond 2^exponent, by their squares together; False may be wrong."""
-    if not -400 < exponent < 400:
-        return False
-    with np.errstate(over="ignore", invalid="ignore"):  # NumPy 2.5 warns of squares that overflow
-        return bool(np.dot(values, values) <= math.ldexp(1.0, 2 * exponent))
+    """Whether no value is NaN or beyond 2^exponent. (An inner product would be handed to all threads of BLAS.)"""
+    limit = math.ldexp(1.0, exponent)
+    return values.size == 0 or bool(values.max() <= limit and values.min() >= -limit)
 
 
 def add_secure_gaussian(values: Floats, std: float, key: bytes) -> Floats:

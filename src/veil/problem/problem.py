@@ -518,15 +518,15 @@ class Problem:
         return self._placed(inputs, targets if targets.is_floating_point() else targets.long())
 
     def alike(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Places of those rows that make a batch of little waste: people by how many rows they have, others at once.
+        """Places of those rows that make a batch of little waste: people by how many rows they have.
 
         Args:
             rows: Row numbers.
 
         Returns:
-            Positions in `rows`, in pieces.
+            Positions in `rows`, in pieces; none where all rows make one batch.
         """
-        return self.source.alike(rows) if isinstance(self.source, PersonRows) else [np.arange(len(rows))]
+        return self.source.alike(rows) if isinstance(self.source, PersonRows) else []
 
     def made_up(self, count: int) -> tuple[Nested, Tensor]:
         """A few rows and targets of the same shapes and kinds, drawn without looking at any row.

@@ -60,19 +60,24 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Released:
-    """The released values: the noisy mean gradient and statistics. `view` is private and not stored.
+    """The released values: the noisy sum of gradients and statistics. `view` is private and not stored.
 
     Args:
-        gradient: The noisy mean gradient by parameter.
-        divisor: What the sum was divided by.
+        total: The noisy sum of gradients by parameter.
+        divisor: The public number that makes it a mean.
         statistics: Further released values by name.
         view: The private values of the step.
     """
 
-    gradient: dict[str, Tensor]
+    total: dict[str, Tensor]
     divisor: float
     statistics: dict[str, NDArray[np.float64]]
     view: PrivateView = field(repr=False)
+
+    @property
+    def gradient(self) -> dict[str, Tensor]:
+        """The noisy mean gradient by parameter."""
+        return {name: value / self.divisor for name, value in self.total.items()}
 
 
 @dataclass(frozen=True)
@@ -266,10 +271,9 @@ class GradientRelease:
             The noisy gradient and statistics.
         """
         view = PrivateView(rows, problem.cell_of, on_cpu(result.per_row), result.weights.cpu())
-        gradient, divisor = noise.add(step, result.sums[0], self.sigma, "gradient"), self._divisor(sampler, seed, step)
-        torch._foreach_div_(list(gradient.values()), divisor)
+        total = noise.add(step, result.sums[0], self.sigma, "gradient")
         statistics = {one.name: self._statistic(one, view.per_row, view.cells, step, noise) for one in self.statistics}
-        return Released(gradient, divisor, statistics, view)
+        return Released(total, self._divisor(sampler, seed, step), statistics, view)
 
     def _divisor(self, sampler: Sampler, seed: Seed, step: int) -> float:
         if self.divisor is not None:
@@ -321,6 +325,7 @@ def _sum_without_norms(engine: GradientEngine, batch: tuple[Tensor, Tensor], wei
 
 NORM_ERROR = 1e-4
 NORM_FLOOR = 1e-12
+_PRECISE = (torch.float32, torch.float64)
 
 
 class _Weigh:
@@ -332,14 +337,15 @@ class _Weigh:
         self._shares = None if problem.weights is None else torch.from_numpy(problem.weights[rows])
 
     def __call__(self, per_row: PerRow) -> Tensor:
-        rows = slice(self._seen, self._seen + len(per_row.norms))
+        norms = per_row.norms
+        rows = slice(self._seen, self._seen + norms.shape[0])
         self._seen = rows.stop
         # A number per row is weighed on the CPU, wherever the gradients are.
-        device, per_row = per_row.norms.device, on_cpu(per_row)
+        per_row = on_cpu(per_row)
         weights = self._clipped(per_row, rows) if type(self._bound) is Clip else self._weights(per_row, rows)
         if self._shares is not None:  # in [0, 1]: what is within its limit stays so
             weights = weights * self._shares[rows].to(weights.dtype)
-        return weights.to(device)
+        return weights if norms.is_cpu else weights.to(norms.device)
 
     def _weights(self, per_row: PerRow, rows: slice) -> Tensor:
         weights = self._bound.weights(per_row, self._cells(rows))
@@ -352,7 +358,7 @@ class _Weigh:
         return self._ceilings(per_row, rows).to(per_row.norms.dtype).clamp_max_(1.0)
 
     def _ceilings(self, per_row: PerRow, rows: slice) -> Tensor:
-        norms = per_row.norms.to(torch.promote_types(per_row.norms.dtype, torch.float32))
+        norms = per_row.norms if per_row.norms.dtype in _PRECISE else per_row.norms.to(torch.float32)
         lowered, alike = _lowered(tuple(self._bound.limits), norms.dtype)
         return (lowered if alike else lowered.index_select(0, self._cells(rows))).div(norms + NORM_FLOOR)
 

@@ -8,8 +8,7 @@ without its padding, so it cannot see how long the other rows of a batch are, ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,14 +37,17 @@ def begin_padding(padding: Collate | None) -> Callable[[], None]:
     return end
 
 
-@contextmanager
-def padded_by(padding: Collate | None) -> Iterator[None]:
-    """The same for a block or a function."""
-    token = _PADDING.set(padding)
-    try:
-        yield
-    finally:
-        _PADDING.reset(token)
+class PaddedBy:
+    """The same for a block; a class, as every step enters it twice."""
+
+    def __init__(self, padding: Collate | None) -> None:
+        self._padding = padding
+
+    def __enter__(self) -> None:
+        self._token = _PADDING.set(self._padding)
+
+    def __exit__(self, *_: object) -> None:
+        _PADDING.reset(self._token)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ passes, `reporting`, `checkpoints` and `process_group`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, replace
 
@@ -31,7 +31,7 @@ from veil.problem import Problem
 from veil.releases import GradientRelease, Released
 from veil.sampling import RowsAhead, Sampler
 from veil.sampling.draws import Draw
-from veil.training.augmenting import padded_by
+from veil.training.augmenting import PaddedBy
 from veil.training.callbacks import Callback, StopTraining
 from veil.training.checkpoints import Checkpointer, Progress
 from veil.training.learning_rate import with_learning_rate
@@ -95,7 +95,7 @@ class Loop:
                 self.look_ahead(sampler, step)
                 with self.side_effects.undone(), self.optimizer.look_ahead():
                     rows = self._rows.draw(sampler, step)  # sample
-                    with padded_by(self.problem.padding):
+                    with PaddedBy(self.problem.padding):
                         # gradients, bound
                         bounded = self.processes.bounded_sum(release, self.engine, self.problem, rows)
                     released = release.complete(bounded, self.problem, rows, sampler, self.seed, step, self.noise)
@@ -121,35 +121,35 @@ class Loop:
             alike = step + self.plan.controller.steady(self._state, step)
             self._ahead.follow(sampler, step, min(alike, self.reservations.until("gradient", step)))
 
-    @padded_by(None)  # callbacks may train on rows of their own
     def absorb(self, step: int, released: Released) -> None:
         """Update the model, tell the controller, make the side release if there is one, report, keep a checkpoint."""
-        controller = self.plan.controller
-        self._next = step + 1
-        tested = self._update(released.gradient, step)
-        state = controller.observe(self._state, step, released.statistics)
-        side = controller.side_release(state, step)
-        if side is not None:
-            self.reservations.charge(side.purpose, step, 1, side.events(self.plan.facts))
-            values = side.make(self._losses, self.problem, self.seed, step, self.noise)
-            state = controller.hear(state, step, values)
-        self._state = state
-        self.reporter.report(step, state, {**released.statistics, **tested}, released.view)
-        self.checkpointer.keep_if_due(step + 1, state)
+        with PaddedBy(None):  # callbacks may train on rows of their own
+            controller = self.plan.controller
+            self._next = step + 1
+            tested = self._update(released, step)
+            state = controller.observe(self._state, step, released.statistics)
+            side = controller.side_release(state, step)
+            if side is not None:
+                self.reservations.charge(side.purpose, step, 1, side.events(self.plan.facts))
+                values = side.make(self._losses, self.problem, self.seed, step, self.noise)
+                state = controller.hear(state, step, values)
+            self._state = state
+            self.reporter.report(step, state, {**released.statistics, **tested}, released.view)
+            self.checkpointer.keep_if_due(step + 1, state)
 
-    def _update(self, gradient: Mapping[str, Tensor], step: int) -> dict[str, NDArray[np.float64]]:
+    def _update(self, released: Released, step: int) -> dict[str, NDArray[np.float64]]:
         """Update; with a gate, test the update on fresh rows and take it back if it fails. Returns what was released.
 
         A step taken back leaves no trace in weights, average or noise filter; its cost stays spent.
         """
         gate = self.plan.gate
         if gate is None:
-            self.optimizer.update(gradient, step)
+            self.optimizer.update(released.total, step, released.divisor)
             return {}
         self.reservations.reserve(gates.PURPOSE, gate, self.plan.steps, step)
         rows = gate.rows(self._strata, self.seed, step)
         take_back, losses = self.optimizer.snapshot(), self._losses(rows)
-        self.optimizer.update(gradient, step)
+        self.optimizer.update(released.total, step, released.divisor)
         verdict = gate.judge(losses, self._losses(rows), self.plan.facts, step, self.noise)
         if not verdict.accepted:
             take_back()
@@ -168,7 +168,7 @@ class Loop:
         """The loss of each of some rows of this process, in pieces."""
         if len(rows) == 0:
             return torch.zeros(0, dtype=next(self.model.parameters()).dtype)
-        with torch.no_grad(), self.side_effects.undone(), padded_by(self.problem.padding):
+        with torch.no_grad(), self.side_effects.undone(), PaddedBy(self.problem.padding):
             return torch.cat([self.loss(self.model, batch) for batch in batches(self.problem, rows)]).cpu()
 
     @contextmanager

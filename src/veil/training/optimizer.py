@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -77,13 +77,17 @@ class Optimizer:
         """The model where the noise filter wants the gradient; without a filter where it stands."""
         return self.filter.ahead(self._model) if self.filter else nullcontext()
 
-    def update(self, gradient: Mapping[str, Tensor], step: int) -> None:
-        """One step along a released gradient."""
+    def update(self, total: dict[str, Tensor], step: int, divisor: float = 1.0) -> None:
+        """One step along a released sum of gradients over its divisor. Uses it up: `total` is empty afterwards."""
         settings = self._plan.settings
         rate = self._rate * schedule(settings.schedule, step, self._plan.steps)
         for group in () if self._own else self._torch.param_groups:
             group["lr"] = rate
-        smooth = self.filter.smooth(gradient) if self.filter else gradient
+        own_sgd = not self._own and type(self._torch) is torch.optim.SGD
+        if self.filter or not own_sgd:
+            torch._foreach_div_(list(total.values()), divisor)
+            divisor = 1.0
+        smooth = self.filter.smooth(total) if self.filter else total
         given = [
             (parameter, smooth[name])
             for name, parameter in self._parameters.items()
@@ -91,13 +95,14 @@ class Optimizer:
         ]
         parameters: list[Tensor] = [parameter for parameter, _ in given]
         laid_out = [_laid_out_like(parameter, value) for parameter, value in given]
-        if self._own or type(self._torch) is not torch.optim.SGD:
+        if own_sgd:
+            _sgd_step(self._torch, parameters, laid_out, divisor)
+        else:
             # An optimizer of the user's may hold frozen weights, whose gradients were never released.
             for parameter in self._parameters.values():
                 parameter.grad = None
             _step(self._torch, parameters, laid_out)
-        else:
-            _sgd_step(self._torch, parameters, laid_out)
+        total.clear()
         self.average.update()
 
     def snapshot(self) -> Callable[[], None]:
@@ -201,27 +206,36 @@ def _step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradie
         parameter.grad = None
 
 
-def _sgd_step(optimizer: torch.optim.SGD, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+def _sgd_step(optimizer: torch.optim.Optimizer, parameters: list[Tensor], totals: list[Tensor], divisor: float) -> None:
     """The same update by torch's function alone, without the hooks and the profiler around `step`: a third of the time.
 
-    The optimizer is the one of the settings, which has one group of all trained parameters.
+    The optimizer is the SGD of the settings, which has one group of all trained parameters. Torch's update in one piece
+    divides too: every pass over all weights has its price.
     """
     (group,) = optimizer.param_groups
     options = {name: group[name] for name in _SGD_OPTIONS}
+    # What is asked for by brackets is made where it is missing, as torch does.
+    slots = [optimizer.state[parameter] for parameter in parameters] if group["momentum"] else []
+    momenta = [slot.get("momentum_buffer") for slot in slots]
     with torch.no_grad():
-        if group["fused"] and not group["momentum"] and _of_one_kind(parameters):
-            torch._fused_sgd_(parameters, gradients, [], is_first_step=False, **options)
+        if group["fused"] and all(one is not None for one in momenta) and _divided_alike(parameters):
+            torch._fused_sgd_(parameters, totals, momenta, is_first_step=False, grad_scale=_held(divisor), **options)
             return
-        momenta = [optimizer.state[parameter].get("momentum_buffer") for parameter in parameters]
-        momenta = momenta if group["momentum"] else []
-        sgd(parameters, gradients, momenta, foreach=group["foreach"], fused=group["fused"], **options)
-    for parameter, momentum in zip(parameters, momenta, strict=bool(momenta)):
-        optimizer.state[parameter]["momentum_buffer"] = momentum
+        torch._foreach_div_(totals, divisor)
+        sgd(parameters, totals, momenta, foreach=group["foreach"], fused=group["fused"], **options)
+    for slot, momentum in zip(slots, momenta, strict=True):
+        slot["momentum_buffer"] = momentum
 
 
-def _of_one_kind(parameters: Sequence[Tensor]) -> bool:
-    """Whether all are of one type and on one device, as updates in one piece want them."""
-    return len({(one.dtype, one.device) for one in parameters}) == 1
+@lru_cache(maxsize=1)
+def _held(divisor: float) -> Tensor:
+    """The divisor as torch takes it: to make this tensor anew costs as much as an update."""
+    return torch.tensor(divisor, dtype=torch.float32)
+
+
+def _divided_alike(parameters: Sequence[Tensor]) -> bool:
+    """Whether an update in one piece divides as torch does elsewhere: in single precision, on the CPU."""
+    return bool(parameters) and all(one.dtype is torch.float32 and one.is_cpu for one in parameters)
 
 
 def _is_dense(parameter: Tensor) -> bool:

@@ -38,6 +38,7 @@ class Reporter:
     history: list[dict[str, Any]] = field(default_factory=list, init=False)
     read: int | None = field(default=None, init=False)
     _readings: dict[int, dict[str, float]] = field(default_factory=dict, init=False)
+    _latest: dict[str, tuple[object, list[float]]] = field(default_factory=dict, init=False)
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -55,8 +56,10 @@ class Reporter:
         metrics = self._evaluate(step)
         spent = self._spent(step)
         record: dict[str, Any] = {"step": step, "epsilon": max(spent.values(), default=None)}
-        for name, values in {**state, **statistics}.items():
-            record[name] = np.atleast_1d(values).astype(float).tolist()
+        for name, values in state.items():
+            record[name] = self._told(name, values)
+        for name, values in statistics.items():
+            record[name] = _numbers(values)
         if metrics is not None:
             record["worst_group_accuracy"] = metrics.worst_group_accuracy
             record["average_group_accuracy"] = metrics.average_group_accuracy
@@ -66,6 +69,15 @@ class Reporter:
         for callback in self.callbacks:
             seen = view if callback.private else None
             callback.on_step(StepReport(step, self.plan, self.model, state, statistics, metrics, spent, seen))
+
+    def _told(self, name: str, values: Any) -> list[float]:
+        """The numbers of a part of the state, most of which stay the same until something new is released."""
+        found = np.asarray(values)
+        mark = found.dtype, found.tobytes()
+        before = self._latest.get(name)
+        if before is None or before[0] != mark:
+            before = self._latest[name] = mark, _numbers(found)
+        return list(before[1])
 
     def hear_of(self, step: int, state: Mapping[str, Any]) -> None:
         """A step of a solver, which reserves by itself."""
@@ -102,6 +114,11 @@ class Reporter:
             self._readings = {}
             self._readings[self.read] = spent_by_group(ledger.upto(self.read), self.plan, exact=last)
         return self._readings[self.read]
+
+
+def _numbers(values: Any) -> list[float]:
+    numbers: list[float] = np.atleast_1d(values).astype(float).tolist()
+    return numbers
 
 
 def spent_by_group(ledger: Ledger, plan: Plan, exact: bool = True) -> dict[str, float]:

@@ -6,7 +6,7 @@ iteration) is updated by passes over synthetic rows, so it depends on no row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -25,7 +25,9 @@ class SideEffects:
     def __init__(self, model: nn.Module, problem: Problem, loss: LossFunction, *, private: bool) -> None:
         self._model, self._loss = model, loss
         self._held = ModelState(model) if private else None
-        self._weights: dict[str, Tensor] = {}
+        self._weights: dict[str, _Noted] = {}
+        self._copies: list[Tensor] = []
+        self._seen: list[Tensor] = []
         self._carried = carried(model, problem, loss) if private else None
         self._parameters = dict(model.named_parameters())
 
@@ -44,12 +46,13 @@ class SideEffects:
         """Remember what the model holds."""
         if self._held is not None:
             self._held = self._held.renew()
-            trained = dict(self._trained())
-            if _alike(self._weights, trained):
-                with torch.no_grad():
-                    torch._foreach_copy_(list(self._weights.values()), list(trained.values()))
+            trained = {name: p for name, p in self._parameters.items() if p.requires_grad}
+            if self._weights.keys() == trained.keys() and all(noted.fits() for noted in self._weights.values()):
+                torch._foreach_copy_(self._copies, self._seen)
             else:
-                self._weights = {name: parameter.detach().clone() for name, parameter in trained.items()}
+                self._weights = {name: _Noted(parameter) for name, parameter in trained.items()}
+                self._copies = [noted.copy for noted in self._weights.values()]
+                self._seen = [noted.seen for noted in self._weights.values()]
 
     def undo(self, numbers: bool = True) -> None:
         """Put back what was noted; without `numbers`, attributes that were set to plain numbers stay."""
@@ -58,10 +61,11 @@ class SideEffects:
 
     def undo_weights(self) -> list[str]:
         """Put back the weights that passes changed since they were noted; returns their names."""
-        written = [] if self._held is None else [n for n, p in self._trained() if not _same(p, self._weights.get(n))]
-        with torch.no_grad():
-            for name in written:
-                self._parameters[name].copy_(self._weights[name])
+        if self._held is None:
+            return []
+        written = [name for name, noted in self._weights.items() if noted.changed()]
+        for name in written:
+            self._weights[name].put_back()
         return written
 
     def undone_before(self, loss: LossFunction) -> LossFunction:
@@ -81,9 +85,6 @@ class SideEffects:
                 self._loss(self._model, self._carried)
             self._carried = self._carried if self._held.changed() else None
 
-    def _trained(self) -> list[tuple[str, Tensor]]:
-        return [(name, parameter) for name, parameter in self._parameters.items() if parameter.requires_grad]
-
 
 def refuse_written(weights: Sequence[str]) -> None:
     """Reject results of passes that changed weights: they would leak rows without noise."""
@@ -94,16 +95,39 @@ def refuse_written(weights: Sequence[str]) -> None:
         )
 
 
-def _alike(noted: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> bool:
-    """Whether tensors that were noted have room for those of now: the same names, shapes, kinds and devices."""
-    return noted.keys() == now.keys() and all(
-        noted[name].shape == value.shape and noted[name].dtype == value.dtype and noted[name].device == value.device
-        for name, value in now.items()
-    )
+class _Noted:
+    """A copy of one weight, which every step makes and compares: by bytes where the weight lies in one piece.
 
+    Gradients push everything else out of the caches, and what compares bytes is far less code than what compares
+    numbers.
+    """
 
-def _same(one: Tensor, other: Tensor | None) -> bool:
-    """Whether two tensors hold the same values; NaN is the same as NaN."""
-    if other is None or torch.equal(one, other):
-        return True
-    return bool(torch.isclose(one, other, 0.0, 0.0, equal_nan=True).all())
+    def __init__(self, parameter: Tensor) -> None:
+        self.parameter, self.seen = parameter, parameter.detach()
+        self._bytes: tuple[bytearray, memoryview] | None = None
+        size = self.seen.numel() * self.seen.element_size()
+        if type(self.seen) is Tensor and self.seen.is_cpu and self.seen.is_contiguous() and size > 0:
+            own, flat = bytearray(size), self.seen.view(-1)
+            self.copy = torch.frombuffer(own, dtype=flat.dtype).view(self.seen.shape)
+            self.copy.copy_(self.seen)
+            self._bytes = own, memoryview(flat.view(torch.uint8).numpy())
+        else:
+            self.copy = self.seen.clone()
+
+    def fits(self) -> bool:
+        """Whether the weight lies in memory where it lay, and in the same way."""
+        return self.parameter.is_set_to(self.seen)
+
+    def changed(self) -> bool:
+        """Whether the weight has other values; NaN is the same as NaN."""
+        if self._bytes is not None and self.fits() and self._bytes[0] == self._bytes[1]:
+            return False
+        now, copy = self.parameter.detach(), self.copy
+        if now.shape != copy.shape or now.dtype != copy.dtype or now.device != copy.device:
+            return True
+        return not (torch.equal(now, copy) or bool(torch.isclose(now, copy, 0.0, 0.0, equal_nan=True).all()))
+
+    def put_back(self) -> None:
+        """Write the copy into the weight."""
+        with torch.no_grad():
+            self.parameter.copy_(self.copy)

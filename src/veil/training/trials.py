@@ -27,7 +27,7 @@ from veil.models.calling import call, scores_or_none
 from veil.plans import LossFunction
 from veil.plans.plan import UNTRIED
 from veil.problem import Problem
-from veil.training.augmenting import padded_by
+from veil.training.augmenting import PaddedBy
 
 MADE_UP_ROWS = 5
 MANY_MADE_UP_ROWS = 64
@@ -142,7 +142,7 @@ def check_rows_apart(model: nn.Module, problem: Problem, loss: LossFunction) -> 
     )
     for trial in trials:
         try:
-            with padded_by(problem.padding):
+            with PaddedBy(problem.padding):
                 trial()
         except (gradients.GradientError, InputError):
             raise

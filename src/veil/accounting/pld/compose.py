@@ -38,15 +38,32 @@ class Factor:
 
     def cumulants(self, tilts: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """ln M, mean and variance of the composed law under each tilt."""
-        exponent = np.multiply.outer(tilts, self.losses)
-        shift = np.max(exponent, axis=1, where=self.mass > 0, initial=-np.inf)
-        weight = self.mass * np.exp(np.minimum(exponent - shift[:, None], 0.0))
-        total = weight.sum(axis=1)
+        weight, total, log_moments = self._tilted(tilts)
         # einsum, not a matrix product: threads of a linear algebra library cost more than they give here
         mean = np.einsum("ij,j->i", weight, self.losses) / total
         square = np.einsum("ij,j->i", weight, np.square(self.losses)) / total
-        log_moment = np.log(total) + shift
-        return self.times * log_moment, self.times * mean, self.times * np.maximum(square - mean**2, 0.0)
+        return log_moments, self.times * mean, self.times * np.maximum(square - mean**2, 0.0)
+
+    def log_moments(self, tilts: FloatArray) -> FloatArray:
+        """ln M of the composed law at each tilt."""
+        return self._tilted(tilts)[2]
+
+    def _tilted(self, tilts: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Masses under each tilt and their sum, up to a factor; ln M of the composed law."""
+        weight = np.multiply.outer(tilts, self.losses)
+        low, high = self._ends
+        shift = np.maximum(low * tilts, high * tilts)
+        weight -= shift[:, None]
+        np.exp(np.minimum(weight, 0.0, out=weight), out=weight)
+        weight *= self.mass
+        total = weight.sum(axis=1)
+        return weight, total, self.times * (np.log(total) + shift)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """The outermost losses of any mass: losses grow, or fall."""
+        held = np.flatnonzero(self.mass > 0)
+        return (float(self.losses[held[0]]), float(self.losses[held[-1]])) if len(held) else (0.0, 0.0)
 
     def doubt(self, tilt: float) -> float:
         """How far ln of any mass of this composition can be off by rounding."""
@@ -56,7 +73,8 @@ class Factor:
     def log_moment(self, tilt: float) -> float:
         """ln M(λ)^T, never too small by more than what `Law.doubt` covers."""
         exponent = tilt * self.losses
-        shift = float(np.max(exponent, where=self.mass > 0, initial=-np.inf))
+        low, high = self._ends
+        shift = max(tilt * low, tilt * high)
         return self.times * (math.log(float(np.sum(self.mass * np.exp(np.minimum(exponent - shift, 0.0))))) + shift)
 
 

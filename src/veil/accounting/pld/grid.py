@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -47,12 +48,23 @@ class Extent:
     above: float
 
 
+# Where a tail is looked for first.
+_TRIALS = 2.0 ** np.arange(-60, 41, dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def _tried(profile: Profile) -> FloatArray:
+    """The profile at `_TRIALS`: plans ask for several tails of the same one."""
+    return profile(_TRIALS)[0]
+
+
+@lru_cache(maxsize=64)
 def _reach_of_tail(profile: Profile, tail: float, damped: bool = False) -> float:
     """An ε, not much too large, from which on the profile (if damped: e^−ε times it) is at most `tail`."""
     low, high = 0.0, 0.0
-    trial = 2.0 ** np.arange(-60, 41, dtype=np.float64)
-    for _ in range(3):
-        value = profile(trial)[0]
+    trial, values = _TRIALS, _tried(profile)
+    for again in range(3):
+        value = profile(trial)[0] if again else values
         if damped:
             value = value * np.exp(-trial)
         below = np.flatnonzero(value <= tail)

@@ -83,6 +83,11 @@ class Plan:
         return begin, max(end - begin + 1, 16)
 
 
+def _log_moments(factors: Sequence[Factor], tilts: FloatArray) -> FloatArray:
+    """ln M of the composition at each tilt."""
+    return sum((item.log_moments(tilts) for item in factors), np.zeros(len(tilts)))
+
+
 def _cumulants(factors: Sequence[Factor], tilts: FloatArray) -> tuple[FloatArray, FloatArray]:
     """ln M and variance of the composition at each tilt."""
     each = [item.cumulants(tilts) for item in factors]
@@ -93,7 +98,7 @@ def _best_tilt(factors: Sequence[Factor], score: Callable[[FloatArray, FloatArra
     """The tilt of least score, to a few per cent."""
     tilts = np.geomspace(1e-3, 1e4, 57) / unit
     for _ in range(2):
-        best = int(np.argmin(score(tilts, _cumulants(factors, tilts)[0])))
+        best = int(np.argmin(score(tilts, _log_moments(factors, tilts))))
         tilts_next = np.geomspace(tilts[max(best - 1, 0)], tilts[min(best + 1, len(tilts) - 1)], 9)
         found, tilts = float(tilts[best]), tilts_next
     return found
@@ -108,7 +113,7 @@ def _log_constant(tilts: FloatArray) -> FloatArray:
 def _width(factors: Sequence[Factor], tilt: float, loss: float, spare: float) -> float:
     """How wide a window keeps mass from above, shown lower and undone by the tilt, from counting at `loss`."""
     tilts = tilt * np.geomspace(1.1, 32.0, 33)
-    moments = _cumulants(factors, tilts)[0]
+    moments = _log_moments(factors, tilts)
     return float(np.min((moments + spare - tilts * loss) / (tilts - tilt)))
 
 
@@ -127,7 +132,7 @@ class _Sketch:
 
     def moment(self, tilt: float) -> float:
         """ln M(λ)."""
-        return float(_cumulants(self.factors, np.array([tilt]))[0][0])
+        return float(_log_moments(self.factors, np.array([tilt]))[0])
 
     def bound(self, tilt: float, delta: float) -> float:
         """An ε that Chernoff's bound proves at δ; inf when the mass at ∞ leaves nothing."""
