@@ -110,7 +110,7 @@ class _Noted:
             own, flat = bytearray(size), self.seen.view(-1)
             self.copy = torch.frombuffer(own, dtype=flat.dtype).view(self.seen.shape)
             self.copy.copy_(self.seen)
-            self._bytes = own, memoryview(flat.view(torch.uint8).numpy())
+            self._bytes = own, flat.view(torch.uint8).numpy().data
         else:
             self.copy = self.seen.clone()
 
