@@ -21,7 +21,7 @@ from veil.errors import InputError
 from veil.report import build_twin
 
 # Made by `python -m benchmarks`; tests/benchmarks and tests/advice compare them with what stands on pages.
-BENCHMARKS = ["tables", "growth", "plan", "tune", "architectures"]
+BENCHMARKS = ["tables", "regression", "growth", "plan", "tune", "architectures"]
 INDEXES = [Path(index.NAME).stem, Path(figure_index.NAME).stem]
 STORED = [name for name in NAMES if (RESULTS / f"{name}.json").exists()]
 
