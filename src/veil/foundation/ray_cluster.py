@@ -51,7 +51,7 @@ def _tell_on_standard_error(worker: Any) -> None:
     def tell(data: Any, *more: Any, **named: Any) -> Any:
         return told({**data, "is_err": True}, *more, **named)
 
-    tell.on_standard_error = True  # type: ignore[attr-defined]
+    vars(tell)["on_standard_error"] = True
     worker.print_to_stdstream = tell
 
 

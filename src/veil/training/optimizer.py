@@ -206,10 +206,10 @@ def _step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradie
         parameter.grad = None
 
 
-def _sgd_step(optimizer: torch.optim.SGD, parameters: list[Tensor], totals: list[Tensor], divisor: float) -> None:
+def _sgd_step(optimizer: torch.optim.Optimizer, parameters: list[Tensor], totals: list[Tensor], divisor: float) -> None:
     """The same update by torch's function alone, without the hooks and the profiler around `step`: a third of the time.
 
-    The optimizer is the one of the settings, which has one group of all trained parameters. Torch's update in one piece
+    The optimizer is the SGD of the settings, which has one group of all trained parameters. Torch's update in one piece
     divides too: every pass over all weights has its price.
     """
     (group,) = optimizer.param_groups

@@ -51,7 +51,8 @@ class Factor:
     def _tilted(self, tilts: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Masses under each tilt and their sum, up to a factor; ln M of the composed law."""
         weight = np.multiply.outer(tilts, self.losses)
-        shift = np.maximum(*np.multiply.outer(self._ends, tilts))
+        low, high = self._ends
+        shift = np.maximum(low * tilts, high * tilts)
         weight -= shift[:, None]
         np.exp(np.minimum(weight, 0.0, out=weight), out=weight)
         weight *= self.mass
@@ -59,10 +60,10 @@ class Factor:
         return weight, total, self.times * (np.log(total) + shift)
 
     @property
-    def _ends(self) -> FloatArray:
-        """The smallest and the largest loss of any mass: losses grow, or fall."""
+    def _ends(self) -> tuple[float, float]:
+        """The outermost losses of any mass: losses grow, or fall."""
         held = np.flatnonzero(self.mass > 0)
-        return self.losses[[held[0], held[-1]]] if len(held) else np.zeros(2)
+        return (float(self.losses[held[0]]), float(self.losses[held[-1]])) if len(held) else (0.0, 0.0)
 
     def doubt(self, tilt: float) -> float:
         """How far ln of any mass of this composition can be off by rounding."""
@@ -72,7 +73,8 @@ class Factor:
     def log_moment(self, tilt: float) -> float:
         """ln M(λ)^T, never too small by more than what `Law.doubt` covers."""
         exponent = tilt * self.losses
-        shift = float(np.max(tilt * self._ends))
+        low, high = self._ends
+        shift = max(tilt * low, tilt * high)
         return self.times * (math.log(float(np.sum(self.mass * np.exp(np.minimum(exponent - shift, 0.0))))) + shift)
 
 
