@@ -199,3 +199,14 @@ def test_a_weight_without_values_is_no_trouble() -> None:
     for _ in range(2):
         effects.note()
         assert effects.undo_weights() == []
+
+
+def test_a_layer_that_is_added_between_steps_is_watched_from_then_on() -> None:
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(4, 2))
+    effects = SideEffects(made, small_problem(), row_losses, private=True)
+    effects.note()
+    made.append(nn.Linear(2, 2))
+    effects.note()
+    past_autograd(made[1].weight)
+    assert effects.undo_weights() == ["1.weight"]

@@ -30,7 +30,9 @@ Values: TypeAlias = Tensor | NDArray[Any]
 MOST_ENTRIES = 10_000
 # Frozen parameters are buffers by another name; larger ones are the weights of a public model, too large to copy.
 MOST_FROZEN = 65_536
+_MAPPINGS = (dict, MutableMapping)
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_QUICK = {torch.float32: torch.int32, torch.float64: torch.int64}
 _OWN = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (dict, list, set, deque, bytearray)
@@ -119,9 +121,10 @@ class ModelState:
 
     def _unchanged(self) -> bool:
         """Whether everything is in place: asked before and after every pass."""
-        return all(_in_place(now, before) for _, now, before in self._spaces) and all(
-            same_bits(now, before) for _, now, before in self._leaves
-        )
+        for _, now, before in self._spaces:
+            if (now or before) and not _in_place(now, before):  # most are empty
+                return False
+        return all(same_bits(now, before) for _, now, before in self._leaves)
 
     def _take_module(self, name: str, module: nn.Module) -> None:
         prefix = f"{name}." if name else ""
@@ -224,12 +227,10 @@ def _in_place(now: Any, before: Any) -> bool:
 
     `==` would take `True` for 1, -0.0 for 0.0 and whatever an object says is equal to it.
     """
-    if not now and not before:
-        return True
     if isinstance(now, bytearray):
         return bool(now == before)
     if len(now) == len(before) and all(map(operator.is_, now, before)):
-        if not isinstance(now, dict | MutableMapping):
+        if not isinstance(now, _MAPPINGS):
             return True
         if all(map(operator.is_, now.values(), before.values())):
             return True
@@ -286,7 +287,12 @@ def same_bits(one: Values, other: Values) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.device == other.device and torch.equal(_bits(one), _bits(other))
+        if one.device != other.device:
+            return False
+        kind = _QUICK.get(one.dtype)
+        if kind is None or one.requires_grad or one.is_neg() or other.is_neg():
+            return torch.equal(_bits(one), _bits(other))
+        return torch.equal(one.view(kind), other.view(kind))
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return False
     if one.dtype.hasobject:

@@ -46,7 +46,9 @@ class SideEffects:
     def note(self) -> None:
         """Remember what the model holds."""
         if self._held is not None:
-            self._held = self._held.renew()
+            held = self._held.renew()
+            if held is not self._held:  # another model, maybe with other weights
+                self._held, self._parameters = held, self._parameters | dict(self._model.named_parameters())
             trained = {name: p for name, p in self._parameters.items() if p.requires_grad}
             if self._weights.keys() == trained.keys() and all(noted.fits() for noted in self._weights.values()):
                 torch._foreach_copy_(self._copies, self._seen)
@@ -128,7 +130,8 @@ class _Noted:
     def changed(self) -> bool:
         """Whether the weight holds other bits: the sign of a zero could tell of a row too."""
         if self._bytes is not None and self.fits():
-            return self._bytes[0] != self._bytes[1]
+            own, there = self._bytes
+            return own != memoryview(there)
         return not same_bits(self.parameter.detach(), self.copy)
 
     def put_back(self) -> None:
