@@ -176,3 +176,27 @@ def test_conjugate_and_negative_views_are_compared_by_what_they_hold() -> None:
     assert same_bits(waves.conj(), waves.conj().resolve_conj())
     assert same_bits(waves.conj().imag, waves.conj().imag.resolve_neg())
     assert not same_bits(waves.conj(), waves)
+
+
+def test_new_objects_that_hold_each_other_are_a_change() -> None:
+    def ring() -> nn.Module:
+        one, other = nn.Sequential(nn.ReLU()), nn.ReLU()
+        one[0].other, other.ones = [other], [one]
+        return one
+
+    model: Any = nn.Sequential(ring())
+    state, before = ModelState(model), model[0]
+    model[0] = ring()
+    assert state.changed() == ["0"]
+    state.put_back()
+    assert model[0] is before
+
+
+def test_sparse_tensors_are_compared_by_their_values() -> None:
+    model: Any = nn.Linear(1, 1)
+    model.table = torch.eye(2).to_sparse()
+    state = ModelState(model)
+    model.table = torch.eye(2).to_sparse()
+    assert state.changed() == []
+    model.table = (2 * torch.eye(2)).to_sparse()
+    assert state.changed() == ["table"]

@@ -268,12 +268,19 @@ def _mark(entry: Any) -> tuple[type, Any]:
 def _different(name: str, now: Any, before: Any) -> Iterator[str]:
     now, before = _visible(now), _visible(before)
     if not isinstance(now, MutableMapping):
-        if not _equal(now, before):
+        if _differs(now, before):
             yield name
         return
     for key in {**before, **now}:
-        if key not in now or key not in before or not _equal(now[key], before[key]):
+        if key not in now or key not in before or _differs(now[key], before[key]):
             yield f"{name}.{key}" if name else str(key)
+
+
+def _differs(one: Any, other: Any) -> bool:
+    try:
+        return not _equal(one, other)
+    except RecursionError:  # new objects that hold each other
+        return True
 
 
 def same_bits(one: Values, other: Values) -> bool:
@@ -287,8 +294,10 @@ def same_bits(one: Values, other: Values) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one.device != other.device:
+        if one.device != other.device or one.layout != other.layout:
             return False
+        if one.layout != torch.strided:
+            return torch.equal(one.to_dense(), other.to_dense())
         kind = _QUICK.get(one.dtype)
         if kind is None or one.requires_grad or one.is_neg() or other.is_neg():
             return torch.equal(_bits(one), _bits(other))
