@@ -198,6 +198,72 @@ def test_unusual_rows_kept_in_slots_bytes_and_modules_in_lists_do_not_stay() -> 
     assert (model.slots.largest, model.bytes[0], float(model.listed[0].largest)) == (0.0, 0, 0.0)
 
 
+class Held(nn.Module):
+    """A module that holds rows, which a saved model would hold too."""
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("rows", rows.detach().clone())
+
+
+class Remembering(nn.Module):
+    """Puts the rows it sees into a module of its own, or hides them in bits, if one of them is larger than `above`."""
+
+    def __init__(self, above: float, where: str) -> None:
+        super().__init__()
+        self.layer, self.above, self.where = nn.Linear(4, 2), above, where
+        self.memory, self.listed = Held(torch.zeros(1, 4)), nn.ModuleList([Held(torch.zeros(1, 4))])
+        self.by_name, self.deep = nn.ModuleDict(), nn.Sequential(nn.Sequential())
+        self.register_buffer("zeros", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if float(x.detach().max()) > self.above:
+            self._keep(x.detach())
+        return self.layer(x)
+
+    def _keep(self, rows: Tensor) -> None:
+        if self.where == "replaced":
+            self.memory = Held(rows)
+        elif self.where == "listed":
+            self.listed[0] = Held(rows)
+        elif self.where == "by name":
+            self.by_name["more"] = Held(rows)
+        elif self.where == "further down":
+            self.deep[0].add_module("more", Held(rows))
+        elif self.where == "signs of zeros":
+            self.zeros.copy_(torch.where(rows[0] > 0, -0.0, 0.0))
+        else:
+            self.layer.weight.rows = rows.clone()
+
+
+PLACES = ["replaced", "listed", "by name", "further down", "signs of zeros", "attribute of a weight"]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_rows_in_modules_that_a_pass_makes_and_in_bits_of_zeros_are_rejected(where: str) -> None:
+    with pytest.raises(GradientError, match="writes to it"):
+        veil.fit(Remembering(-1.0, where), problem(), method="dp-sgd", **settings())
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("own_loop", [False, True], ids=["fit", "session"])
+def test_unusual_rows_in_modules_that_a_pass_makes_and_in_bits_of_zeros_do_not_stay(where: str, own_loop: bool) -> None:
+    rows, model = problem(), Remembering(900.0, where)
+    rows.inputs[0] = torch.tensor([999.0, 1.0, -1.0, 1.0])
+    before = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    chosen = settings(batch_size=ROWS, steps=2)
+    if own_loop:
+        session = veil.session(model, rows, method="dp-sgd", **chosen)
+        for x, y in session:
+            session.step(nn.functional.cross_entropy(model(x), y, reduction="none"))
+    else:
+        veil.fit(model, rows, method="dp-sgd", **chosen)
+    left = model.state_dict()
+    assert {name: tuple(value.shape) for name, value in left.items()} == before
+    assert not any(value.any() or value.signbit().any() for name, value in left.items() if "layer" not in name)
+    assert vars(model.layer.weight) == {}
+
+
 class Extra(Keeping):
     def get_extra_state(self) -> Tensor:
         return torch.tensor([self.slots.largest])

@@ -210,3 +210,24 @@ def test_what_is_not_a_real_floating_point_number_is_never_released(secure, made
     for release in (noise.add, noise.draw):
         with pytest.raises(ValueError, match=r'"w" is .*: noise is for real floating-point numbers'):
             release(0, values, std)
+
+
+@pytest.mark.parametrize("kind", [GaussianNoise, NoiseAhead])
+def test_a_default_of_half_precision_makes_no_noise_coarse(kind):
+    noise, shapes = kind(SEED), {"w": (1000,)}
+    expected = noise.draw(3, shapes, 1.0)["w"]
+    torch.set_default_dtype(torch.float16)
+    try:
+        drawn = kind(SEED).draw(3, shapes, 1.0)["w"]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert drawn.dtype == torch.float32
+    assert torch.equal(drawn, expected)
+
+
+def test_noise_drawn_in_inference_mode_can_be_used_outside():
+    noise, value = NoiseAhead(SEED), {"w": torch.zeros(3)}
+    with torch.inference_mode():
+        for step in range(2):
+            noise.add(step, value, 1.0)  # draws step 2 too
+    assert torch.equal(noise.add(2, value, 1.0)["w"], GaussianNoise(SEED).add(2, value, 1.0)["w"])

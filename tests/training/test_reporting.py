@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -15,7 +16,7 @@ from tests.methods.method_cases import plan_for, small_problem
 from veil import methods
 from veil.accounting import Ledger
 from veil.training import Callback, StepReport, fit, load
-from veil.training.reporting import spent_by_group
+from veil.training.reporting import Reporter, spent_by_group
 from veil.training.reservations import Reservations
 
 
@@ -108,3 +109,17 @@ def test_what_was_reserved_for_one_release_does_not_cover_another() -> None:
     reservations.reserved = {"gradient": (10, {1: events[1]})}
     reservations.reserve("gradient", other, 1, 4)
     assert (other.asked, len(ledger.entries)) == (2, 3)
+
+
+def test_a_history_tells_values_of_each_shape_and_shares_no_list() -> None:
+    reporter = Reporter.__new__(Reporter)
+    reporter._latest = {}
+    assert reporter._told("a", np.zeros((2, 2))) == [[0.0, 0.0], [0.0, 0.0]]
+    assert reporter._told("a", np.zeros(4)) == [0.0] * 4
+    first = reporter._told("b", np.ones((2, 2)))
+    first[0][0] = 99.0
+    assert reporter._told("b", np.ones((2, 2))) == [[1.0, 1.0], [1.0, 1.0]]
+    objects = np.array([1, 2], dtype=object)
+    assert reporter._told("c", objects) == [1.0, 2.0]
+    objects[:] = [3, 4]
+    assert reporter._told("c", objects) == [3.0, 4.0]

@@ -394,3 +394,37 @@ def test_frozen_complex_weights_are_as_good_as_a_constant() -> None:
     problem, model = Problem.from_arrays(torch.randn(40, 4), [0, 1] * 20), Spectral()
     model.filter.requires_grad_(False)
     assert veil.fit(model, problem, method="dp-sgd", epsilon=1.0, steps=2, batch_size=10).certificate.private
+
+
+class MakesOnFirstUse(nn.Module):
+    """Makes a part of itself in its first pass: constants, or weights."""
+
+    def __init__(self, weights: bool) -> None:
+        super().__init__()
+        self.body, self.weights = nn.Linear(10, 2), weights
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if not hasattr(self, "more"):
+            self.more = nn.Linear(2, 2).requires_grad_(self.weights)
+            nn.init.eye_(self.more.weight)
+        return self.more(self.body(rows))
+
+
+@pytest.mark.parametrize("method", ["dp-sgd", "erm"])
+def test_weights_that_the_first_pass_makes_are_refused_as_they_would_not_be_trained(method: str) -> None:
+    torch.manual_seed(0)
+    settings = SETTINGS | {"method": method}
+    if method == "erm":
+        del settings["epsilon"]
+    with pytest.raises(InputError, match="makes the weight"):
+        veil.fit(MakesOnFirstUse(weights=True), generate(GROUPS), **settings)
+    model = MakesOnFirstUse(weights=True)
+    model(torch.zeros(1, 10))
+    before = model.more.weight.detach().clone()
+    veil.fit(model, generate(GROUPS), **settings)
+    assert not torch.equal(model.more.weight, before)
+
+
+def test_constants_that_the_first_pass_makes_are_no_trouble() -> None:
+    torch.manual_seed(0)
+    assert veil.fit(MakesOnFirstUse(weights=False), generate(GROUPS), **SETTINGS).certificate.epsilon <= 1.0

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.multiprocessing  # teaches the pickler to share tensors
 from torch import Tensor, nn
 
 from tests.methods.method_cases import small_problem
@@ -117,11 +121,62 @@ def test_the_same_values_elsewhere_are_no_change() -> None:
     effects = effects_of(made)
     effects.note()
     made[0].weight.data = made[0].weight.data.clone()
+    assert effects.undo_weights() == []
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["in place", "elsewhere"])
+def test_signs_of_zeros_are_values_too(moved: bool) -> None:
+    made = model()
     with torch.no_grad():
         made[2].bias.zero_()
+    effects = effects_of(made)
     effects.note()
-    made[2].bias.data.neg_()  # -0.0 is 0
+    made[2].bias.data.neg_()
+    if moved:
+        made[2].bias.data = made[2].bias.data.clone()
+    assert effects.undo_weights() == ["2.bias"]
+    assert not made[2].bias.signbit().any()
+
+
+def address(view: Any) -> int:
+    return int(np.frombuffer(view, dtype=np.uint8).ctypes.data)
+
+
+def to_shared_memory(made: nn.Module) -> None:
+    made.share_memory()
+
+
+def to_another_process(made: nn.Module) -> None:
+    ForkingPickler.dumps(made.state_dict())  # what a queue between processes does
+
+
+@pytest.mark.parametrize("move", [to_shared_memory, to_another_process])
+def test_weights_whose_memory_moved_are_compared_where_they_lie_now(move: Callable[[nn.Module], None]) -> None:
+    made = model()
+    effects = effects_of(made)
+    effects.note()
+    move(made)
+    noted = effects._weights["0.weight"]
+    assert noted._bytes is not None
+    assert address(noted._bytes[1]) != made[0].weight.data_ptr()
+    assert not noted.fits()  # its bytes were freed: reading them would be a fault, or find old values
     assert effects.undo_weights() == []
+    past_autograd(made[0].weight)
+    assert effects.undo_weights() == ["0.weight"]
+    effects.note()
+    noted = effects._weights["0.weight"]
+    assert noted.fits()
+    assert noted._bytes is not None
+    assert address(noted._bytes[1]) == made[0].weight.data_ptr()
+    past_autograd(made[0].weight)
+    assert effects.undo_weights() == ["0.weight"]
+
+
+def test_a_watched_weight_may_be_resized() -> None:
+    made = model()
+    effects_of(made).note()
+    made[0].weight.data.untyped_storage().resize_(1024)
+    assert made[0].weight.data.untyped_storage().nbytes() == 1024
 
 
 def test_a_weight_that_is_unfrozen_between_steps_is_watched_from_then_on() -> None:
@@ -144,3 +199,14 @@ def test_a_weight_without_values_is_no_trouble() -> None:
     for _ in range(2):
         effects.note()
         assert effects.undo_weights() == []
+
+
+def test_a_layer_that_is_added_between_steps_is_watched_from_then_on() -> None:
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(4, 2))
+    effects = SideEffects(made, small_problem(), row_losses, private=True)
+    effects.note()
+    made.append(nn.Linear(2, 2))
+    effects.note()
+    past_autograd(made[1].weight)
+    assert effects.undo_weights() == ["1.weight"]

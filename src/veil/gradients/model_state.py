@@ -1,13 +1,19 @@
 """Model state: what a model holds besides its trainable parameters, and whether a forward pass wrote to it.
 
-Buffers, tensors and numbers in attributes, and what lies in lists, dicts and objects that a module holds. A forward
-pass that writes there stores something of the rows it saw, and no noise covers that.
+Buffers, tensors and numbers in attributes, modules, and what lies in lists, dicts and objects that a module holds. A
+forward pass that writes there stores something of the rows it saw, and no noise covers that. Values are compared by
+type and bits: signs of zeros, NaNs and `True` for 1 can tell of a row too.
+
+Not watched, as none of it is part of a `state_dict`: gradients, hooks, the states of random generators, and what
+objects written in C hold (`array.array`). Do not pickle a private model whose forward pass writes there.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import deque
+import operator
+import struct
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -24,6 +30,9 @@ Values: TypeAlias = Tensor | NDArray[Any]
 MOST_ENTRIES = 10_000
 # Frozen parameters are buffers by another name; larger ones are the weights of a public model, too large to copy.
 MOST_FROZEN = 65_536
+_MAPPINGS = (dict, MutableMapping)
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_QUICK = {torch.float32: torch.int32, torch.float64: torch.int64}
 _OWN = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (dict, list, set, deque, bytearray)
@@ -81,7 +90,7 @@ class ModelState:
         # What shares memory with a parameter moves with it.
         trained = (p for p in model.parameters() if p.requires_grad and _has_memory(p))
         self._trained = {parameter.untyped_storage().data_ptr() for parameter in trained}
-        self._modules = set(model.modules())
+        self._modules = set(model.modules())  # each is watched on its own
         for name, module in model.named_modules():
             self._take_module(name, module)
 
@@ -89,7 +98,7 @@ class ModelState:
         """Sorted names of the entries that were changed, added or removed."""
         found = {name for name, now, before in self._leaves if not _equal(now, before)}
         for name, now, before in self._spaces:
-            if not _same_entries(now, before):
+            if not _in_place(now, before):
                 found.update(_different(name, now, before))
         return sorted(found)
 
@@ -98,7 +107,7 @@ class ModelState:
         if self._unchanged():
             return
         for _, now, before in self._spaces:
-            if not _same_entries(now, before):
+            if not _in_place(now, before):
                 _restore(now, before, numbers)
         for _, now, before in self._leaves:
             if not _equal(now, before):
@@ -106,29 +115,28 @@ class ModelState:
 
     def renew(self) -> ModelState:
         """This object if nothing changed since, else a copy of the model's current state."""
-        if self._unchanged() or not self.changed():
+        if self._unchanged():
             return self
         return ModelState(self._model, parameters=self._with_parameters)
 
     def _unchanged(self) -> bool:
-        """Whether a quick look finds nothing changed: asked before and after every pass."""
-        try:
-            if not all(now == before for _, now, before in self._spaces):
+        """Whether everything is in place: asked before and after every pass."""
+        for _, now, before in self._spaces:
+            if (now or before) and not _in_place(now, before):  # most are empty
                 return False
-        except (RuntimeError, ValueError, TypeError):  # several values of a tensor are neither equal nor different
-            return False
-        return all(_equal(now, before) for _, now, before in self._leaves)
+        return all(same_bits(now, before) for _, now, before in self._leaves)
 
     def _take_module(self, name: str, module: nn.Module) -> None:
         prefix = f"{name}." if name else ""
         own = vars(module)
-        for space in (own, module._buffers, module._parameters):
+        for space in (own, module._buffers, module._parameters, module._modules):
             self._spaces.append((name, space, dict(space)))
         for key, value in [*_visible(own).items(), *module._buffers.items()]:
             self._take(f"{prefix}{key}", value)
         for key, parameter in module._parameters.items():
             if parameter is None or id(parameter) in self._seen or not _has_memory(parameter):
                 continue
+            self._take_notes(f"{prefix}{key}", parameter)
             if self._with_parameters or not (parameter.requires_grad or parameter.numel() > MOST_FROZEN):
                 self._seen.add(id(parameter))
                 self._leaves.append((f"{prefix}{key}", parameter, parameter.detach().clone()))
@@ -142,6 +150,7 @@ class ModelState:
         if isinstance(value, _OPAQUE) or id(value) in self._seen:
             return
         if isinstance(value, Tensor):
+            self._take_notes(name, value)
             if _has_memory(value) and value.untyped_storage().data_ptr() not in self._trained:
                 self._seen.add(id(value))
                 self._leaves.append((name, value, value.detach().clone()))
@@ -159,6 +168,15 @@ class ModelState:
                 self._take(f"{name}[{key}]", entry)
         elif not isinstance(value, _PLAIN):
             self._take_object(name, value)
+
+    def _take_notes(self, name: str, tensor: Tensor) -> None:
+        """What someone keeps as attributes of a tensor."""
+        notes = vars(tensor)
+        if id(notes) not in self._seen:
+            self._seen.add(id(notes))
+            self._spaces.append((name, notes, dict(notes)))
+            for key, entry in self._spaces[-1][2].items():
+                self._take(f"{name}.{key}", entry)
 
     def _take_object(self, name: str, value: Any) -> None:
         slots = _Slots(value)
@@ -204,43 +222,131 @@ def _visible(space: Any) -> Any:
     return space
 
 
-def _same_entries(now: Any, before: Any) -> bool:
-    """Whether a container holds the very objects, or equal numbers; their contents are looked at elsewhere."""
-    try:
+def _in_place(now: Any, before: Any) -> bool:
+    """Whether a container holds the very objects in the same order; their contents are looked at elsewhere.
+
+    `==` would take `True` for 1, -0.0 for 0.0 and whatever an object says is equal to it.
+    """
+    if isinstance(now, bytearray):
         return bool(now == before)
-    except (RuntimeError, ValueError, TypeError):  # several values of a tensor are neither equal nor different
+    if len(now) == len(before) and all(map(operator.is_, now, before)):
+        if not isinstance(now, _MAPPINGS):
+            return True
+        if all(map(operator.is_, now.values(), before.values())):
+            return True
+    return _alike(now, before)
+
+
+def _alike(now: Any, before: Any) -> bool:
+    """The same, where some entries are other objects: new numbers with the old value, or entries of torch's own."""
+    now, before = _visible(now), _visible(before)
+    if len(now) != len(before):
         return False
+    if isinstance(now, set):
+        return Counter(map(_mark, now)) == Counter(map(_mark, before))
+    same = all(map(_same_entry, now, before))
+    if isinstance(now, MutableMapping):
+        return same and all(map(_same_entry, now.values(), before.values()))
+    return same
+
+
+def _same_entry(one: Any, other: Any) -> bool:
+    """Whether two entries are the same object, or the same number or text."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_same_entry, one, other))
+    return isinstance(one, _PLAIN) and _equal(one, other)
+
+
+def _mark(entry: Any) -> tuple[type, Any]:
+    return type(entry), repr(entry) if isinstance(entry, _PLAIN) else id(entry)
 
 
 def _different(name: str, now: Any, before: Any) -> Iterator[str]:
     now, before = _visible(now), _visible(before)
     if not isinstance(now, MutableMapping):
-        if not _equal(now, before):
+        if _differs(now, before):
             yield name
         return
     for key in {**before, **now}:
-        if key not in now or key not in before or not _equal(now[key], before[key]):
+        if key not in now or key not in before or _differs(now[key], before[key]):
             yield f"{name}.{key}" if name else str(key)
 
 
+def _differs(one: Any, other: Any) -> bool:
+    try:
+        return not _equal(one, other)
+    except RecursionError:  # new objects that hold each other
+        return True
+
+
+def same_bits(one: Values, other: Values) -> bool:
+    """Whether two tensors or arrays are of one kind and hold the same bits: -0.0 is not 0.0.
+
+    >>> same_bits(torch.tensor([0.0, float("nan")]), torch.tensor([0.0, float("nan")]))
+    True
+    >>> same_bits(torch.tensor(0.0), torch.tensor(-0.0))
+    False
+    """
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.device != other.device or one.layout != other.layout:
+            return False
+        if one.layout != torch.strided:
+            return torch.equal(one.to_dense(), other.to_dense())
+        kind = _QUICK.get(one.dtype)
+        if kind is None or one.requires_grad or one.is_neg() or other.is_neg():
+            return torch.equal(_bits(one), _bits(other))
+        return torch.equal(one.view(kind), other.view(kind))
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return False
+    if one.dtype.hasobject:
+        return all(map(_equal, one.reshape(-1).tolist(), other.reshape(-1).tolist()))
+    return one.tobytes() == other.tobytes()
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The memory of a tensor as whole numbers."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.resolve_neg().view(_WHOLE[tensor.element_size()])
+
+
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two values are the same, by value."""
+    """Whether two values are the same, by type and value; numbers by their bits."""
     if one is other:
         return True
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
-            return False
-        if torch.equal(one, other):
-            return True
-        return one.is_floating_point() and bool(torch.isclose(one, other, 0.0, 0.0, equal_nan=True).all())
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+    if isinstance(one, Tensor | np.ndarray) and isinstance(other, Tensor | np.ndarray):
+        return same_bits(one, other)
     if type(one) is not type(other):
         return False
+    if isinstance(one, float | complex):
+        return struct.pack("dd", one.real, one.imag) == struct.pack("dd", other.real, other.imag)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
     if isinstance(one, list | tuple | deque):
         return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, set):
+        texts, others = (Counter(repr(entry) for entry in each if isinstance(entry, _PLAIN)) for each in (one, other))
+        return one == other and texts == others
+    if isinstance(one, nn.Module):
+        return all(
+            _equal(space, theirs)
+            for space, theirs in (
+                (_visible(vars(one)), _visible(vars(other))),
+                (one._buffers, other._buffers),
+                (one._parameters, other._parameters),
+                (one._modules, other._modules),
+            )
+        )
     if isinstance(one, _OPAQUE) or not hasattr(one, "__dict__"):
         return bool(one == other)
     return _equal(vars(one), vars(other))
@@ -263,6 +369,11 @@ def _restore_entries(now: MutableMapping[Any, Any], before: Mapping[Any, Any], n
             del now[key]
     for key, value in _visible(before).items():
         if key not in now or (now[key] is not value and (numbers or not isinstance(now[key], _PLAIN))):
+            now[key] = value
+    known = list(_visible(before))
+    if isinstance(now, dict) and not all(map(_same_entry, _visible(now), known)):
+        for key in known:  # in the old order, and as the old keys
+            value = now.pop(key)
             now[key] = value
 
 

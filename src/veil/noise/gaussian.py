@@ -298,7 +298,8 @@ def drawn_steps(
     seed: Seed, steps: range, sizes: Mapping[str, Size], std: float, purpose: str
 ) -> list[dict[str, Tensor]]:
     """Fast normals by name for each of some steps: what every step would draw by itself, made in one go."""
-    drawn = [{name: torch.empty(size) for name, size in sizes.items()} for _ in steps]
+    with torch.inference_mode(False):  # noise kept for coming steps may be used outside of the mode it was drawn in
+        drawn = [{name: torch.empty(size, dtype=torch.float32) for name, size in sizes.items()} for _ in steps]
     long: list[tuple[tuple[WordStream, int], npt.NDArray[np.float32]]] = []
     short: list[tuple[tuple[WordStream, int], npt.NDArray[np.float32]]] = []
     for step, normals in zip(steps, drawn, strict=True):

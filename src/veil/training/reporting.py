@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -73,11 +74,13 @@ class Reporter:
     def _told(self, name: str, values: Any) -> list[float]:
         """The numbers of a part of the state, most of which stay the same until something new is released."""
         found = np.asarray(values)
-        mark = found.dtype, found.tobytes()
+        if found.dtype.hasobject:  # their bytes are addresses
+            return _numbers(found)
+        mark = found.dtype, found.shape, found.tobytes()
         before = self._latest.get(name)
         if before is None or before[0] != mark:
             before = self._latest[name] = mark, _numbers(found)
-        return list(before[1])
+        return copy.deepcopy(before[1]) if found.ndim > 1 else list(before[1])
 
     def hear_of(self, step: int, state: Mapping[str, Any]) -> None:
         """A step of a solver, which reserves by itself."""

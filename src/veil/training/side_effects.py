@@ -6,6 +6,7 @@ iteration) is updated by passes over synthetic rows, so it depends on no row.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from veil.gradients import GradientError
-from veil.gradients.model_state import ModelState
+from veil.gradients.model_state import ModelState, same_bits
 from veil.plans import LossFunction
 from veil.problem import Problem
 from veil.training.trials import carried
@@ -45,7 +46,9 @@ class SideEffects:
     def note(self) -> None:
         """Remember what the model holds."""
         if self._held is not None:
-            self._held = self._held.renew()
+            held = self._held.renew()
+            if held is not self._held:  # another model, maybe with other weights
+                self._held, self._parameters = held, self._parameters | dict(self._model.named_parameters())
             trained = {name: p for name, p in self._parameters.items() if p.requires_grad}
             if self._weights.keys() == trained.keys() and all(noted.fits() for noted in self._weights.values()):
                 torch._foreach_copy_(self._copies, self._seen)
@@ -99,33 +102,37 @@ class _Noted:
     """A copy of one weight, which every step makes and compares: by bytes where the weight lies in one piece.
 
     Gradients push everything else out of the caches, and what compares bytes is far less code than what compares
-    numbers.
+    numbers. The bytes are read at the address the weight was found at, and only while it lies there: torch moves the
+    memory of a storage (`share_memory`, a queue between processes, `resize_`) and keeps the storage.
     """
 
     def __init__(self, parameter: Tensor) -> None:
         self.parameter, self.seen = parameter, parameter.detach()
-        self._bytes: tuple[bytearray, memoryview] | None = None
+        self._bytes: tuple[bytearray, ctypes.Array[ctypes.c_char]] | None = None
         size = self.seen.numel() * self.seen.element_size()
         if type(self.seen) is Tensor and self.seen.is_cpu and self.seen.is_contiguous() and size > 0:
-            own, flat = bytearray(size), self.seen.view(-1)
-            self.copy = torch.frombuffer(own, dtype=flat.dtype).view(self.seen.shape)
+            own = bytearray(size)
+            self.copy = torch.frombuffer(own, dtype=self.seen.dtype).view(self.seen.shape)
             self.copy.copy_(self.seen)
-            self._bytes = own, flat.view(torch.uint8).numpy().data
+            self._storage = self.seen.untyped_storage()
+            self._place = self.seen.data_ptr(), self._storage.nbytes()
+            # Not by numpy: what numpy has looked at cannot be resized any more.
+            self._bytes = own, (ctypes.c_char * size).from_address(self._place[0])
         else:
             self.copy = self.seen.clone()
 
     def fits(self) -> bool:
         """Whether the weight lies in memory where it lay, and in the same way."""
-        return self.parameter.is_set_to(self.seen)
+        if not self.parameter.is_set_to(self.seen):
+            return False
+        return self._bytes is None or (self.seen.data_ptr(), self._storage.nbytes()) == self._place
 
     def changed(self) -> bool:
-        """Whether the weight has other values; NaN is the same as NaN."""
-        if self._bytes is not None and self.fits() and self._bytes[0] == self._bytes[1]:
-            return False
-        now, copy = self.parameter.detach(), self.copy
-        if now.shape != copy.shape or now.dtype != copy.dtype or now.device != copy.device:
-            return True
-        return not (torch.equal(now, copy) or bool(torch.isclose(now, copy, 0.0, 0.0, equal_nan=True).all()))
+        """Whether the weight holds other bits: the sign of a zero could tell of a row too."""
+        if self._bytes is not None and self.fits():
+            own, there = self._bytes
+            return own != memoryview(there)
+        return not same_bits(self.parameter.detach(), self.copy)
 
     def put_back(self) -> None:
         """Write the copy into the weight."""

@@ -107,15 +107,24 @@ def _fits(outputs: Tensor | None, problem: Problem, targets: tuple[int, ...]) ->
 
 
 def check_reaches(model: nn.Module, problem: Problem, loss: LossFunction) -> None:
-    """Reject a loss through which no gradient reaches the model: all would be spent, and nothing learned."""
+    """Reject a loss through which no gradient reaches the model: all would be spent, and nothing learned.
+
+    Weights that the first pass makes would not be trained either: they come after the optimizer.
+    """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return  # the engine says so
+    known = {id(parameter) for parameter in model.parameters()}
     # A loss may have no gradient on a few rows by chance (none of a class that it asks for), but not on many others.
     for count in (MADE_UP_ROWS, MANY_MADE_UP_ROWS):
         found: Any = None
+        made: list[str] = []
         kept = activations_kept()  # as in the passes of a step
         with untouched(model), torch.enable_grad(), kept, torch.random.fork_rng(devices=[]), suppress(Exception):
             found = loss(model, problem.made_up(count))  # an error says the trial that it belongs to
+            made = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in known]
+        require(
+            not made, f'the forward pass makes the weight "{"".join(made[:1])}", so it is not trained: make it before'
+        )
         if not isinstance(found, Tensor) or found.requires_grad:
             return
     raise InputError(UNREACHED)
