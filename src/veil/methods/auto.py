@@ -57,7 +57,7 @@ KNOTS, FEWEST, MOST = 0.25, 4, 64
 CROSSED_COLUMNS, CARRIES_CROSSES = 6, 4000.0
 # Histograms that knots are placed by: how many bins, and how many stages where n/κ is at least so much.
 BINS, STAGES, SEEN = 48, 3, 1000.0
-# Of 40 steps, those between releases of group errors; and where the groups are three or more classes.
+# Steps between releases of group errors, more where there are more steps; and where groups are three or more classes.
 EVERY, EVERY_OF_CLASSES = 4, 3
 _SHARES = ("knot_share", "cross_share", "mean_share", "moment_share", "error_share", "offset_share")
 
@@ -91,7 +91,8 @@ class Auto(PrivateAndFair):
         self._check(facts, settings)
         relation, steps = relation_for("poisson", self.neighbours), settings.steps or steps_for(facts, settings)
         cells, crosses = range(len(facts.cells)), crossed_for(facts, settings) > 0
-        every = self.every or max(1, round((EVERY_OF_CLASSES if _are_classes(facts) else EVERY) * steps / STEPS))
+        usual = EVERY_OF_CLASSES if _are_classes(facts) else EVERY
+        every = self.every or max(usual, round(usual * steps / STEPS))
 
         def solver(kappa: float) -> SteeredDescent:
             """κ is the noise of a single release that would cost as much as the whole run."""
