@@ -415,6 +415,18 @@ def test_a_group_that_loses_gets_louder_and_the_rest_of_it_is_a_margin() -> None
     torch.testing.assert_close((torch.log(weights) + margins).diff(), louder.diff())
 
 
+def test_a_small_group_is_steered_with_a_group_of_its_own_class() -> None:
+    """Its errors are answered by weights that cost the rows of the other class: those of its sex are no kin."""
+    names, sizes = ("f × no", "f × yes", "m × no", "m × yes"), (1_900, 100, 2_700, 1_200)
+    facts = PublicFacts(names, ("all",), tuple(Cell(g, 0, n) for g, n in enumerate(sizes)), (1,), classes=("no", "yes"))
+    assert units_of(facts, 200.0).of_group == (0, 2, 1, 2)
+    # Where no group of its class is large enough, it is steered apart from the others.
+    assert units_of(facts, 1_500.0).of_group == (0, 2, 1, 2)
+    # Of groups that are not crossed with the class, the largest that shares most is kin.
+    apart = replace(facts, classes=("low", "high"))
+    assert units_of(apart, 200.0).of_group == (0, 0, 1, 2)
+
+
 def test_small_groups_are_heard_with_their_kin() -> None:
     names = ("f × a", "f × b", "f × c", "m × a", "x × z")
     sizes = (500, 400, 3, 300, 2)

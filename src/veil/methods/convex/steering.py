@@ -73,15 +73,24 @@ def units_of(facts: PublicFacts, needed: float) -> Units:
     sizes, parts = facts.group_sizes, [name.split(CROSSED) for name in facts.groups]
     large = [group for group, size in enumerate(sizes) if size >= needed]
     unit_of = {group: unit for unit, group in enumerate(large)}
-    alone = len(large)
+    alone, label = len(large), _label_place(parts, facts.classes)
     found = []
     for group in range(len(sizes)):
-        kin = max(large, key=lambda other: (_shared(parts[group], parts[other]), sizes[other]), default=None)
-        near = kin is not None and _shared(parts[group], parts[kin]) > 0
-        found.append(unit_of[group] if group in unit_of else unit_of[kin] if near and kin is not None else alone)
+        # Weights that serve one class are at the cost of the others: a group of another class is no kin.
+        near = [other for other in large if label is None or parts[other][label] == parts[group][label]]
+        kin = max(near, key=lambda other: (_shared(parts[group], parts[other]), sizes[other]), default=None)
+        related = kin is not None and _shared(parts[group], parts[kin]) > 0
+        found.append(unit_of[group] if group in unit_of else unit_of[kin] if related and kin is not None else alone)
     count = max(found) + 1
     rows = tuple(sum(size for size, unit in zip(sizes, found, strict=True) if unit == u) for u in range(count))
     return Units(tuple(found), rows, tuple(total >= needed for total in rows))
+
+
+def _label_place(parts: Sequence[Sequence[str]], classes: Sequence[str]) -> int | None:
+    """Where groups have the class in their names; None where they are not crossed with it."""
+    if len({len(one) for one in parts}) != 1:
+        return None
+    return next((place for place in range(len(parts[0])) if {one[place] for one in parts} == set(classes)), None)
 
 
 def _shared(ours: Sequence[str], theirs: Sequence[str]) -> int:
