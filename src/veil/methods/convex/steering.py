@@ -25,8 +25,8 @@ from veil.problem import CROSSED, PublicFacts
 # Errors of groups differ by about the root of the average error: where few rows are wrong, `pace` counts for more.
 USUAL, FEWEST = 0.25, 0.01
 # A group is weighted separately if its errors are known up to this. The share of n rows that a model gets wrong varies
-# by at most √(1/4n) with who these rows happen to be.
-HEARD, LUCK = 0.07, 0.25
+# by at most √(1/4n) with who these rows happen to be: those it is trained on, and as many that it is meant for.
+HEARD, LUCK = 0.07, 2 * 0.25
 
 
 def known_to(noise: float, rows: float) -> float:
@@ -38,7 +38,7 @@ def rows_to_be_heard(noise: float) -> float:
     """The rows from which on a group's error rate is known up to `HEARD`.
 
     >>> round(known_to(9.0, rows_to_be_heard(9.0)), 4), round(rows_to_be_heard(0.0))
-    (0.07, 51)
+    (0.07, 102)
     """
     return (LUCK + math.sqrt(LUCK**2 + (2 * HEARD * noise) ** 2)) / (2 * HEARD**2)
 
