@@ -422,6 +422,9 @@ def test_a_small_group_is_steered_with_a_group_of_its_own_class() -> None:
     assert units_of(facts, 200.0).of_group == (0, 2, 1, 2)
     # Where no group of its class is large enough, it is steered apart from the others.
     assert units_of(facts, 1_500.0).of_group == (0, 2, 1, 2)
+    # Merged groups have no class of their own.
+    merged = replace(facts, groups=(*names, "other groups"), cells=(*facts.cells, Cell(4, 0, 50)))
+    assert units_of(merged, 200.0).of_group == (0, 2, 1, 2, 3)
     # Of groups that are not crossed with the class, the largest that shares most is kin.
     apart = replace(facts, classes=("low", "high"))
     assert units_of(apart, 200.0).of_group == (0, 0, 1, 2)

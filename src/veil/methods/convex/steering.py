@@ -77,7 +77,7 @@ def units_of(facts: PublicFacts, needed: float) -> Units:
     found = []
     for group in range(len(sizes)):
         # Weights that serve one class are at the cost of the others: a group of another class is no kin.
-        near = [other for other in large if label is None or parts[other][label] == parts[group][label]]
+        near = [other for other in large if label is None or parts[other][label:][:1] == parts[group][label:][:1]]
         kin = max(near, key=lambda other: (_shared(parts[group], parts[other]), sizes[other]), default=None)
         related = kin is not None and _shared(parts[group], parts[kin]) > 0
         found.append(unit_of[group] if group in unit_of else unit_of[kin] if related and kin is not None else alone)
@@ -88,9 +88,9 @@ def units_of(facts: PublicFacts, needed: float) -> Units:
 
 def _label_place(parts: Sequence[Sequence[str]], classes: Sequence[str]) -> int | None:
     """Where groups have the class in their names; None where they are not crossed with it."""
-    if len({len(one) for one in parts}) != 1:
-        return None
-    return next((place for place in range(len(parts[0])) if {one[place] for one in parts} == set(classes)), None)
+    width = max(len(one) for one in parts)
+    crossed = [one for one in parts if len(one) == width]  # merged groups have a name of their own
+    return next((place for place in range(width) if {one[place] for one in crossed} == set(classes)), None)
 
 
 def _shared(ours: Sequence[str], theirs: Sequence[str]) -> int:
