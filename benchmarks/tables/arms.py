@@ -8,7 +8,7 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -165,6 +165,10 @@ _ARMS = (
     Arm("opacus-mlp", "opacus MLP", "peer"),
     _veil("auto", "--method", "auto"),
     _veil("auto-overall", "--method", "auto", "--aim", "overall"),
+    replace(
+        _veil("auto-merged", "--method", "auto", "--merge-groups-below", "50"),
+        title="Veil `auto`, groups below 50 rows merged",
+    ),
     _veil("best", "--preset", "best"),
     _veil("asc", "--method", "asc"),
     # It does nothing with groups: one fit is measured with every definition of them.

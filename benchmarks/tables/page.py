@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from benchmarks.tables.scoring import METRICS, regret
-from benchmarks.tables.targets import EPSILON, lines_of
+from benchmarks.tables.targets import EPSILON, MERGED, lines_of
 from veil.errors import require
 
 HEADINGS = {
@@ -25,7 +25,7 @@ SHOWN = 1.0
 NONE = "–"
 OVERALL, TUNED = "auto-overall", "dp-sgd-tuned"
 # Measured on a few tasks for a question of its own: no mean over tasks has it.
-FEW = (OVERALL, TUNED)
+FEW = (OVERALL, MERGED, TUNED)
 TaskKey = tuple[str, str]
 Key = tuple[str, str, str, float | None]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from benchmarks.tables.page import Figures
 
-OWN, EPSILON = "auto", 1.0
+OWN, EPSILON, MERGED = "auto", 1.0, "auto-merged"
 WORST, AVERAGE, AUC = "worst_group_accuracy", "average_group_accuracy", "auc"
 WEIGHTED = ("lightgbm-weighted", "logistic-weighted")
 MANY, MOST = 15_000, 30_000
@@ -67,6 +67,7 @@ class Target:
 
 _CROSSED = f"groups crossed with the label, {MANY:,} rows or more"
 _ALONE = "protected attributes alone"
+_TINY = "a table with cells of 2, 3 and 13 rows"
 TARGETS: Sequence[Target] = (
     Target(f"{_CROSSED}: worst group over weighted LightGBM", "label", MANY, (WORST,), WEIGHTED[:1], 0.0, True),
     Target(f"{_CROSSED}: the same on every table", "label", MANY, (WORST,), WEIGHTED[:1], -4.0),
@@ -78,6 +79,9 @@ TARGETS: Sequence[Target] = (
     Target(f"{_ALONE}: worst group or AUC over `best`", "protected", 0, (WORST, AUC), ("best",), -1.0),
     Target(f"{_ALONE}: worst group or AUC over `dp-sgd`", "protected", 0, (WORST, AUC), ("dp-sgd",), -1.0),
     Target(f"{_ALONE}, {MOST:,} rows or more: AUC over LightGBM", "protected", MOST, (AUC,), ("lightgbm",), -2.5),
+    Target(f"{_TINY}, {_ALONE}: AUC over that with these cells merged", "protected", 0, (AUC,), (MERGED,), -1.0),
+    Target(f"{_TINY}, several attributes crossed: the same", "crossed", 0, (AUC,), (MERGED,), -1.0),
+    Target(f"{_TINY}, crossed with the label: the same", "label", 0, (AUC,), (MERGED,), -1.0),
 )
 
 
