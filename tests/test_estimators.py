@@ -375,7 +375,7 @@ def test_an_estimator_writes_the_report_of_its_fit_and_takes_the_preset_of_the_c
     page = model.report(tmp_path / "page.html").read_text()
     assert "What became of each column" in page
     assert "feature" in page
-    assert model.certificate_.columns["x0"] == "feature: a number; bounds read off the rows"
+    assert model.certificate_.columns["x0"] == "feature: a number; bounds taken from the rows"
 
 
 def test_the_defaults_are_those_of_the_command_line() -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import veil
 from veil.datasets import GroupSpec, generate
+from veil.request import Request
+from veil.tables.table_run import train_table
 
 ROOT = Path(__file__).parents[2]
 # Pages whose own tests run them: tests/tables/test_tables_page.py, tests/docs/test_pages.py, tests/budget_store, …
@@ -22,6 +25,8 @@ ELSEWHERE |= {"distributed.md"}
 SMALLER = {"canaries=20_000": "canaries=200", "steps=200, batch_size=1000": "steps=5, batch_size=50"}
 # Packages that a page names and that need not be there; the extra `packages` has them.
 OPTIONAL = {"command-line.md": ("mlflow", "tensorboard")}
+# A run in the folder `run`, which a page speaks of after its `veil train`.
+WITH_RUN = {"methods/auto.md"}
 # What running a page must leave behind.
 LEFT = {"command-line.md": ("events.out.tfevents.*", "ml*"), "README.md": ("report.html",)}
 
@@ -55,6 +60,14 @@ def stage() -> dict[str, Any]:
     }
 
 
+def leave_run() -> None:
+    """What `veil train people.csv --target income --group sex --out run` leaves, of a small table."""
+    ages = [20 + k * 37 % 50 for k in range(300)]
+    rows = {"age": ages, "sex": ["f", "m"] * 150, "income": ["high" if age > 45 else "low" for age in ages]}
+    pd.DataFrame(rows).to_csv("people.csv", index=False)
+    train_table(Request.checked(data="people.csv", target="income", group=("sex",)), out=Path("run"))
+
+
 @pytest.mark.parametrize("name", sorted(set(PAGES) - ELSEWHERE))
 def test_the_code_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in OPTIONAL.get(name, ()):
@@ -62,6 +75,8 @@ def test_the_code_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DO_NOT_TRACK", "true")  # what MLflow would send home
     space: dict[str, Any] = {"__name__": "page", **stage()}
+    if name in WITH_RUN:
+        leave_run()
     with warnings.catch_warnings():
         if name in OPTIONAL:
             warnings.simplefilter("ignore")  # what other packages say
@@ -70,6 +85,24 @@ def test_the_code_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.
                 block = block.replace(large, small)
             exec(compile(block, name, "exec"), space)
     assert [file for file in LEFT.get(name, ()) if not list(tmp_path.rglob(file))] == []
+
+
+def unfenced(page: str) -> list[str]:
+    """Indented lines that are code: nothing runs them. Formulas are indented too."""
+    prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    lines = re.findall(r"^ {4}(\S.*)$", prose, flags=re.MULTILINE)
+    return [line for line in lines if re.match(r"(veil|python|pip|import|from) |.*\b[a-z_]{3,}\.[a-z_]+\(", line)]
+
+
+def test_code_stands_in_fences_where_it_is_run() -> None:
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if "results" not in page.parts]
+    found = {page.name: unfenced(page.read_text(encoding="utf-8")) for page in pages}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_code_outside_fences_is_found() -> None:
+    page = "Text\n\n    import veil\n    x = veil.fit(y)\n\n    g̃ = (Σ gᵢ + N(0, σ²)) / b\n    veil train a.csv\n"
+    assert unfenced(page) == ["import veil", "x = veil.fit(y)", "veil train a.csv"]
 
 
 def test_pages_that_are_tested_elsewhere_are_named_there() -> None:

@@ -76,7 +76,9 @@ SHOWN_IN_GUIDES = {
     "efficientnet_lite0",
     "load",
     "load_predictor",
+    "raise_budgets",
     "read_schema",
+    "roll_back",
     "thresholds_of",
     "write_report",
 }
@@ -84,7 +86,7 @@ SHOWN_IN_GUIDES = {
 NEED_FILES = {
     f"load_{name}" for name in ("cifar10", "cifar100", "ctg", "dutch", "mnist", "surnames", "unbalanced_mnist")
 }
-NEED_FILES |= {"embed_texts"}
+NEED_FILES |= {"embed_texts", "image_problem", "partitioned_problem"}
 # Classes that a user does not make, or not without another package, and whose example shows or names them.
 SHOWN_BY = {
     "veil.adapters.hugging_face.PrivateTrainer": "docs/your-own-model.md",
@@ -101,6 +103,7 @@ SHOWN_BY = {
     "veil.tables.effects.Effects": "veil.tables.effects.effects_of",
     "veil.tables.effects.PairEffect": "veil.tables.effects.effects_of",
     "veil.training.StepReport": "veil.training.Callback",
+    "veil.training.progression.CheckpointEvery": "docs/methods/idp-sgd.md",
     "veil.training.trackers.MLflow": "docs/command-line.md",
     "veil.training.trackers.TensorBoard": "docs/command-line.md",
 }
@@ -270,6 +273,23 @@ def test_every_import_that_guides_and_examples_show_is_in_the_python_reference()
     shown = {page: imports_of(code) for page, code in guides().items()}
     assert sum(map(len, shown.values())) > 40
     assert {page: lacks for page, names in shown.items() if (lacks := sorted(set(names) - known))} == {}
+
+
+def named_in(text: str) -> set[str]:
+    """Functions and classes of Veil that a page calls by their module.
+
+    >>> sorted(named_in("`veil.training.progression` has `veil.plans.levels.level_table(plan)`, `veil.fit`."))
+    ['veil.plans.levels.level_table']
+    """
+    return set(re.findall(r"`(veil(?:\.[a-z_]+)+\.\w+)\(", text))
+
+
+def test_every_function_that_a_guide_calls_by_its_module_is_in_the_python_reference() -> None:
+    known = {f"{module}.{name}" for module, name in LISTED}
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "methods").glob("*.md"), ROOT / "README.md"]
+    named = set().union(*(named_in(page.read_text(encoding="utf-8")) for page in pages))
+    assert len(named) > 5
+    assert sorted(named - known) == []
 
 
 def test_an_import_is_found_in_every_form() -> None:

@@ -344,6 +344,11 @@ def test_a_file_of_another_name_is_refused_and_not_its_neighbour_verified(
     assert (code, "a model of another name is not compared" in " ".join(err.split())) == (2, True)
     code, _, err = veil("verify", str(copies["onnx"] / "none.onnx"))
     assert (code, "there is no certificate at" in err) == (2, True)
+    interrupted = copies["onnx"].parent / "interrupted"
+    interrupted.mkdir()
+    (interrupted / "seed.key").write_text("{}")
+    code, _, err = veil("verify", str(interrupted))
+    assert (code, "is not finished: continue it with --resume" in " ".join(err.split())) == (2, True)
     (copies["sklearn"] / "model.pkl").unlink()
     code, out, _ = veil("verify", str(copies["sklearn"]))
     assert (code, "No model was compared" in out) == (0, True)

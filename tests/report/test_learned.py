@@ -176,6 +176,16 @@ def test_groups_that_are_too_small_to_be_heard_are_named_with_their_kin() -> Non
     assert sentence in render_card(run)
 
 
+def test_groups_of_people_are_counted_in_people() -> None:
+    run = small_groups(heard_together={"f × b": "m × a", "f × c": "f × a"})
+    run["privacy"] |= {"unit": "one person"}
+    said = build_twin([run])["verdict"]["unheard"]
+    assert said.startswith("Too few people to be treated separately")
+    assert "'f × b' (1 person)" in said
+    assert "'f × c' (3 people)" in said
+    assert said.endswith("About 66 people would be needed.")
+
+
 def test_groups_with_other_kin_stand_apart() -> None:
     run = small_groups(heard_together={"f × b": "m × a", "f × c": "other small groups"})
     said = build_twin([run])["verdict"]["unheard"]

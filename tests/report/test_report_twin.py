@@ -238,6 +238,14 @@ def test_a_run_without_evaluation_still_has_a_page() -> None:
     assert "No row was declared public" in page
 
 
+@pytest.mark.parametrize("figures", [(), ("root_mean_squared_error", "mean_absolute_error", "error_of_the_mean", "r2")])
+def test_groups_that_are_too_small_to_be_measured_are_not_called_undeclared(figures: tuple[str, ...]) -> None:
+    scores = {name: {"n": 9, "accuracy": None, **dict.fromkeys(figures)} for name in ("a", "b")}
+    twin = build_twin([{"method": "auto", "metrics": {"by_group": scores, "worst_group_accuracy": None}}])
+    assert "No group has enough evaluation rows" in twin["verdict"]["headline"]
+    assert "declared public" not in twin["verdict"]["headline"]
+
+
 def test_the_least_that_a_run_may_say_is_enough() -> None:
     assert "<h1" in render_page([{"method": "dp-sgd"}])
     assert "dp-sgd" in render_summary({"method": "dp-sgd"})

@@ -244,6 +244,7 @@ def test_canaries_of_a_run_of_people_are_people(data: Path, tmp_path: Path, veil
         assert veil("train", str(data), *words, "--seed", "1", *more)[0] == 0
         code, _, said = veil("audit", str(out), "--canaries", "60", "--seed", "1")
         assert code == 0, said
+        assert ("Training 120 times with one canary row" in said) == (method == "auto")
 
 
 def test_estimators_take_people() -> None:

@@ -144,7 +144,12 @@ def test_wrong_input_is_one_sentence_and_leaves_nothing(run: Path, tmp_path: Pat
         ((str(run), str(tmp_path / "none.csv")), "file not found"),
         ((str(tmp_path), str(new)), "contains no table model"),
         ((str(tmp_path / "no"), str(new)), "is not the folder of a run"),
+        ((str(run), str(new), "-o", str(tmp_path / "no" / "out.csv")), "there is no folder"),
+        ((str(run), str(new), "-o", str(tmp_path), "--force"), "is a folder: choose the path of a file"),
     ]
+    (tmp_path / "interrupted").mkdir()
+    (tmp_path / "interrupted" / "seed.key").write_text("{}")
+    cases.append(((str(tmp_path / "interrupted"), str(new)), "is not finished: continue it with --resume"))
     coded(20).drop(columns=["age", "level", "code"]).to_csv(tmp_path / "fewer.csv", index=False)
     cases.append(((str(run), str(tmp_path / "fewer.csv")), 'no columns "age", "code", "level", which the model'))
     kinds = {"rows.xlsx": b"PK\x03\x04 Zwetschke", "rows.json": b'[{"a": "Zwetschke"}]', "rows.csv": b"PK\x03\x04 Z"}

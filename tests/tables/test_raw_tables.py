@@ -141,7 +141,7 @@ def test_identifiers_and_codes_that_are_numbers_are_remarked(tmp_path: Path, vei
     assert code == 0, err
     found = json.loads(out)
     said = {tuple(remark["columns"]): remark for remark in found["remarks"]}
-    assert "left out as an identifier" in said["acct", "patient_id"]["sentence"]
+    assert "left out as an identifier. To learn from" in said["acct", "patient_id"]["sentence"]
     assert "may be an identifier. If so: --ignore ref." in said["ref",]["sentence"]
     assert "may be codes. If so: --category place." in said["place",]["sentence"]
     assert all(remark["from_rows"] for remark in found["remarks"])

@@ -303,7 +303,7 @@ def test_seed_and_checkpoint_are_for_their_owner_and_go_with_the_end(cut: Path) 
     fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
     assert not (cut / "seed.key").exists()
     assert not (cut / "checkpoint.safetensors").exists()
-    with pytest.raises(InputError, match="is finished"):
+    with pytest.raises(InputError, match="is finished: there is nothing to resume"):
         fit(small_model(), small_problem(), method="dp-sgd", out=cut, resume=True, **BASE)
 
 

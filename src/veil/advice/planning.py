@@ -275,8 +275,8 @@ def _about_forecast(why: str | None, facts: PublicFacts) -> dict[str, Any]:
         "groups_left_out": small,
         "sentence": f"Forecast for the method auto, from stored results on {known.tables} tables and made-up rows of "
         f"the same shape. On tables that were left out of the fit it was {100 * known.error:.1f} points "
-        f"off on average. How hard your table is nobody knows before it is read: 8 of 10 figures lay within the "
-        "interval.",
+        f"off on average. How hard your table is cannot be known without reading it: 8 of 10 figures lay within "
+        "the interval.",
     }
 
 

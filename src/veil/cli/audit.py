@@ -50,6 +50,7 @@ def _attack(folder: Path, request: AuditRequest, json: bool) -> Audit:
     """Attack the run in a folder, reading its rows again if needed."""
     from veil.auditing import audit as run_audit
     from veil.auditing.rebuilding import rebuild_plan, rebuild_rows, reload
+    from veil.auditing.solver_canaries import MOST_SOLUTIONS, FullBatch
     from veil.foundation.parallel import Workers
 
     workers, settings = Workers(request.jobs, request.backend), request.settings().model_dump()
@@ -60,6 +61,15 @@ def _attack(folder: Path, request: AuditRequest, json: bool) -> Audit:
     rows = rebuild_rows(loaded, named_values(config.get("model_option") or [])) if needs_rows else None
     plan = rebuild_plan(loaded, options, rows.problem if rows else None)
     if rows is None or not request.reads_rows:
+        solver: object = plan.solver
+        if isinstance(solver, FullBatch) and not json:
+            each = min(request.canaries, MOST_SOLUTIONS)
+            stderr.print(
+                f"Training {each * len(plan.facts.groups):,} times with one canary row, {each} times per group: this "
+                "takes minutes where there are many groups. --canaries makes it fewer.",
+                soft_wrap=True,
+                highlight=False,
+            )
         return run_audit(plan, **settings)
     if request.attack == "loss":
         require(rows.others is not None, "the run held out no rows: the attack needs rows outside of training")

@@ -101,7 +101,9 @@ def check(context: typer.Context, json: Json = False) -> None:
         stdout.print(f"And {len(found.uses) - MOST_SHOWN:,} more columns: --json lists all.", highlight=False)
     stdout.print(f"\n{found.task}", soft_wrap=True, highlight=False, markup=False)
     for name, rows in found.groups.items():
-        stdout.print(f"  {name}: {rows:,} rows", soft_wrap=True, highlight=False, markup=False)
+        stdout.print(
+            f"  {name}: {rows:,} {'row' if rows == 1 else 'rows'}", soft_wrap=True, highlight=False, markup=False
+        )
     for remark in found.remarks:
         stdout.print(f"- {remark.sentence}", soft_wrap=True, highlight=False, markup=False)
     if not found.remarks:

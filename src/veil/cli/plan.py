@@ -87,7 +87,7 @@ def _budget_table(record: dict[str, Any]) -> Table:
         "worst group, %",
         "8 of 10 within",
         f"{_units(record)} / noise",
-        "heard from",
+        f"{_units(record)} needed",
         "groups too small",
     ]
     for heading in headings:
@@ -103,7 +103,7 @@ def _budget_table(record: dict[str, Any]) -> Table:
             f"{budget['rows_to_be_heard']:,}",
             f"{small} of {len(budget['groups'])}",
         )
-    lines = [f"heard from: {_units(record)} that a group needs to be weighted separately"]
+    lines = [f"{_units(record)} needed: for a group to be weighted separately"]
     page.caption = "\n".join([*lines, *([_other_noise(record)] if record["method_noise"] else [])])
     page.caption_justify = "left"
     return page

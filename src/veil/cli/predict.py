@@ -45,7 +45,10 @@ def predict(
     from veil.tables.reading import PARQUET
 
     require(run.is_dir(), f"{run} is not the folder of a run: give the --out of veil train")
-    require(out is None or force or not out.exists(), f"{out} exists already: choose another file, or add --force")
+    if out is not None:
+        require(out.parent.is_dir(), f"there is no folder {out.parent}: create it, or choose another path with --out")
+        require(not out.is_dir(), f"{out} is a folder: choose the path of a file with --out")
+        require(force or not out.exists(), f"{out} exists already: choose another file, or add --force")
     require(out is None or out.resolve() != data.resolve(), f"{out} is the file of the new rows: choose another one")
     require(threshold is None or threshold_for is None, "give --threshold or --threshold-for, not both")
     predictor, rows = load_any_predictor(run), 0

@@ -21,6 +21,7 @@ def verify(
 ) -> None:
     """Check a certificate against its ledgers, its model and with dp-accounting. Exit code 1 if they disagree."""
     from veil.handover.verifying import MODELS, verify_with_export
+    from veil.training.run_folder import under_way
 
     folder = certificate if certificate.is_dir() else certificate.parent
     path = certificate if certificate.suffix == ".json" else folder / "certificate.json"
@@ -30,6 +31,8 @@ def verify(
         f"{certificate} is neither a certificate nor a model under the name it was given ({', '.join(MODELS)}): a "
         "model of another name is not compared",
     )
+    unfinished = not path.exists() and under_way(folder)
+    require(not unfinished, f"the run in {folder} is not finished: continue it with --resume")
     require(path.exists(), f"there is no certificate at {path}")
     verdict = verify_with_export(path)
     if json:

@@ -99,7 +99,26 @@ def gaps(
     tv: float | None = None,
     attack: Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor] | None = None,
 ) -> list[Gap]:
-    """Accuracy, worst-group accuracy, calibration and, with an attack, robust accuracy."""
+    """How far figures on training rows are from those on new rows: accuracy, worst-group accuracy, calibration.
+
+    With an attack also robust accuracy. The figures are exact and no ε covers them.
+
+    Args:
+        model: A trained model for classes.
+        train: The rows that it was trained on.
+        test: Rows that it has not seen.
+        tv: The total variation that the certificate allows: each gap is then given with its bound.
+        attack: Makes the worst input near each row of a batch, from the model and the batch.
+
+    Returns:
+        One gap for each figure.
+
+    >>> import torch
+    >>> from veil.datasets import GroupSpec, generate
+    >>> rows = generate([GroupSpec("a", 40), GroupSpec("b", 40)])
+    >>> [gap.train == gap.test for gap in gaps(torch.nn.Linear(10, 2), rows, rows)]
+    [True, True, True]
+    """
     found: list[Gap] = [
         property_gap("accuracy", model, train, test, correct, tv),
         worst_group_gap(model, train, test),

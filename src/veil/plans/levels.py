@@ -23,7 +23,25 @@ class LevelRow:
 
 
 def level_table(plan: Plan) -> list[LevelRow]:
-    """The table of owners under a plan: rate, clip, expected uses of one row over the run, and the exact ε."""
+    """The table of owners under a plan: rate, clip, expected uses of one row over the run, and the exact ε.
+
+    Args:
+        plan: A plan of a method that draws rows at individual rates, such as `idp-sgd`.
+
+    Returns:
+        One line for each owner or level.
+
+    Raises:
+        InputError: The method is not private, or has no individual rates.
+
+    >>> import veil
+    >>> rows = veil.Problem.from_arrays(
+    ...     [[0.0]] * 400, [0, 1] * 200, owners=["a", "b"] * 200, budgets={"a": 0.5, "b": 2.0}
+    ... )
+    >>> plan = veil.plan(rows, "idp-sgd", steps=20, batch_size=40, delta=1e-4)
+    >>> [(line.owner, line.budget, line.epsilon <= line.budget) for line in level_table(plan)]
+    [('a', 0.5, True), ('b', 2.0, True)]
+    """
     require(plan.rules is not None, f"{plan.method} is not private: its owners have no budgets")
     release = first_release(plan.controller)
     rates = getattr(release.draw, "rates", None)

@@ -29,6 +29,15 @@ def read_budgets(source: Mapping[str, Any] | Path | str) -> dict[str, float]:
 
     A CSV file has a column `epsilon` and a column of owners: named owner, or the only other one.
 
+    Args:
+        source: ε by owner, or the path of a file that ends in .csv or .toml.
+
+    Returns:
+        ε by owner.
+
+    Raises:
+        InputError: The file cannot be read, has no budget or two for one owner, or a budget is not a number above 0.
+
     >>> read_budgets({"north": 1, "south": 0.5})
     {'north': 1.0, 'south': 0.5}
     """

@@ -7,7 +7,7 @@ from typing import Any
 
 from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Cell, Figure, Heat, Lines, Series, Table
-from veil.report.wording import date, number, signed, some_of, value
+from veil.report.wording import counts_people, date, number, signed, some_of, value
 
 COLUMNS, PAIRS, BY_GROUP, VALUES, CURVES = 10, 4, 4, 10, 8
 TOGETHER = "other small groups"
@@ -153,16 +153,18 @@ def unheard(run: Record) -> str | None:
     rows = {group["name"]: group.get("rows") for group in run.get("groups") or []}
     parts = []
     for other in dict.fromkeys(together.values()):
-        own = [f"'{name}' ({_rows(rows.get(name))})" for name, kin in together.items() if kin == other]
+        own = [f"'{name}' ({_counted(rows.get(name), run)})" for name, kin in together.items() if kin == other]
         whom = other if other == TOGETHER else f"'{other}'"
         parts.append(f"{some_of(own)}, treated together with {whom}")
     needed = details.get("rows_to_be_heard")
-    more = "" if needed is None else f" About {number(needed)} rows would be needed."
-    return f"Too few rows to be treated separately at this ε: {'; '.join(parts)}.{more}"
+    many = "people" if counts_people(run) else "rows"
+    more = "" if needed is None else f" About {number(needed)} {many} would be needed."
+    return f"Too few {many} to be treated separately at this ε: {'; '.join(parts)}.{more}"
 
 
-def _rows(count: int | None) -> str:
-    return f"{number(count)} row{'' if count == 1 else 's'}"
+def _counted(count: int | None, run: Record) -> str:
+    one, many = ("person", "people") if counts_people(run) else ("row", "rows")
+    return f"{number(count)} {one if count == 1 else many}"
 
 
 def _names(column: Record) -> list[str]:

@@ -47,7 +47,7 @@ def make_verdict(
         "private_rows": any((run.get("metrics") or {}).get("private") is True for run in runs),
         "requirements": checks,
         "met": all(check["met"] for check in checks) if checks else None,
-        "headline": _headline(subject, worst, baselines, _rivals(runs, subject), errors_of(run)) + _judged(run),
+        "headline": _headline(subject, worst, baselines, _rivals(runs, subject), run) + _judged(run),
     }
 
 
@@ -206,14 +206,12 @@ def _rivals(runs: Sequence[Record], subject: Variant) -> int:
     return sum(variant.private == subject.private for variant in find_variants(runs))
 
 
-def _headline(
-    subject: Variant, worst: str | None, baselines: Sequence[Variant], rivals: int, errors: Record | None
-) -> str:
+def _headline(subject: Variant, worst: str | None, baselines: Sequence[Variant], rivals: int, run: Record) -> str:
     privacy = f"at ε\u00a0=\u00a0{number(subject.epsilon)}" if subject.epsilon is not None else "without privacy"
-    if errors is not None:
+    if (errors := errors_of(run)) is not None:
         return error_headline(errors, privacy)
     if subject.worst is None or worst is None:
-        return f"{subject.name} was trained {privacy}. No row was declared public for evaluation: no accuracy is shown."
+        return f"{subject.name} was trained {privacy}. {_without_groups(run)}"
     others = [f"{percent(b.worst)} with {b.name}{_unprotected(b)}" for b in baselines if b.worst is not None]
     against = f", against {' and '.join(others)}" if others else ""
     if rivals == 1:
@@ -223,6 +221,13 @@ def _headline(
         f"Of {rivals} {kind}, {subject.name} has the best worst-group accuracy: "
         f"{percent(subject.worst)} {privacy}{against}."
     )
+
+
+def _without_groups(run: Record) -> str:
+    """Why no group has a figure."""
+    if (run.get("metrics") or {}).get("by_group"):
+        return "No group has enough evaluation rows to be measured."
+    return "No row was declared public for evaluation: no accuracy is shown."
 
 
 def _unprotected(variant: Variant) -> str:

@@ -92,7 +92,7 @@ class RowsRequest(Asked):
         None, description="Name of the group of rows that have none. [default: such a row is an error]"
     )
     person: str | None = Field(
-        None, description="Column with whom each row is about: protects all rows of a person together."
+        None, description="Column that says which person a row is about: protects all rows of a person together."
     )
     rows_per_person: int | None = Field(
         None, description="With --person: rows of a person that count, at most. [default: 10]"

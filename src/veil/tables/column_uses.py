@@ -15,7 +15,7 @@ from veil.tables.table import Columns
 Role = Literal["target", "group", "owner", "person", "feature", "left out"]
 IGNORED, BY_SCHEMA = "ignored", "by the schema"
 BY_KIND, HIDDEN = "empty, or different in almost every row", "nothing stands out of the noise"
-_SOURCES = {"rows": "read off the rows", "noise": "released with noise", "schema": "stated as public knowledge"}
+_SOURCES = {"rows": "taken from the rows", "noise": "released with noise", "schema": "stated as public knowledge"}
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ def _identifiers(table: pd.DataFrame, rows: pd.DataFrame, encoding: Encoding) ->
     learned, names = {column.name: column for column in encoding.columns}, [str(name) for name in rows.columns]
     sure = tuple(n for n in names if n not in learned and why_not_learned(table[n]) in (COUNTS, IDENTIFIER))
     if sure:
-        said = f'{_named(sure)} left out as an identifier. To learn it as a number, state kind = "numeric" in --schema.'
+        said = f"{_named(sure)} left out as an identifier. To learn from it, state its kind in --schema."
         yield Remark("identifier", sure, said)
     numbers = (name for name in names if isinstance(learned.get(name), Numeric))
     unsure = tuple(name for name in numbers if may_be_identifier(rows[name].dropna(), name))

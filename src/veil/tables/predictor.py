@@ -23,6 +23,7 @@ from veil.models.applying import apply
 from veil.problem import PublicFacts, Task
 from veil.tables.encoding import Category, Codes, Column, Date, Encoding, HashedCategory, Numeric, Text
 from veil.tables.image_predictor import IMAGES, ImagePredictor, image_predictor_of
+from veil.training.run_folder import under_way
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Numeric, Date, Category, HashedCategory, Text, Codes)}
 
@@ -163,6 +164,7 @@ def load_any_predictor(folder: Path | str) -> Predictor | ImagePredictor:
         InputError: The run was trained by `veil.fit` on a model of the user's own, or is not finished.
     """
     folder = Path(folder)
+    require(not under_way(folder), f"the run in {folder} is not finished: continue it with --resume")
     require(
         (folder / PREPROCESSING_FILE).exists(),
         f"{folder} contains no table model: {PREPROCESSING_FILE} is missing. A model that you gave to veil.fit gets "

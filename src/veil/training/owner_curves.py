@@ -42,8 +42,9 @@ class OwnerCurves(Callback):
     """Loss, accuracy and recall of every owner along a run, the pull between owners and the activity of the tail.
 
     `every` measures at equal distances (after the first and the last step too), `at` after given steps; otherwise
-    `looks` says when. Recall is measured where an owner has rows of several classes. Gradients are taken of at most
-    `activity_rows` of the rows; 0 leaves them out. A resumed run has curves from where it was resumed.
+    `looks` says when. `evaluation` has public rows that name their owners; `loss` is that of the run. Recall is
+    measured where an owner has rows of several classes. Gradients are taken of at most `activity_rows` of the rows; 0
+    leaves them out. A resumed run has curves from where it was resumed.
 
     >>> from veil.problem import Problem
     >>> rows = Problem.from_arrays([[0.0], [1.0]], [0, 1], owners=["a", "b"], budgets={"a": 1.0, "b": 2.0})

@@ -84,7 +84,9 @@ class RunFolder:
             if not (path / _SEED).exists():
                 finished = (path / "certificate.json").exists()
                 raise InputError(
-                    f"the run in {path} is finished" if finished else f"there is no unfinished run in {path}"
+                    f"the run in {path} is finished: there is nothing to resume"
+                    if finished
+                    else f"there is no unfinished run in {path}"
                 )
             try:
                 record = json.loads((path / _SEED).read_text(encoding="utf-8"))

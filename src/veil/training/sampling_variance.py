@@ -89,7 +89,16 @@ def clipping_bias(moments: GroupMoments, weights: Floats, drawn: Floats) -> tupl
 
 
 class SamplingVariance(Callback):
-    """Every `every` steps, estimate the three variances and the clipping bias from fresh rows. Not private."""
+    """Every `every` steps, estimate the variances of three ways to draw a batch, and the bias of clipping. Not private.
+
+    `problem` has the rows, of which `rows` of each group are drawn anew each time with `seed`; `loss` is that of the
+    run. The run's findings have the records, marked as not covered by the certificate.
+
+    >>> from veil.problem import Problem
+    >>> from veil.training.losses import row_losses
+    >>> SamplingVariance(Problem.from_arrays([[0.0], [1.0]], [0, 1]), row_losses, every=5).records
+    []
+    """
 
     private = True
 
