@@ -31,8 +31,8 @@ test: $(STAMP)  ## every test that fits a laptop (slow and browser ones included
 coverage: COVERAGE := --cov --cov-report=term
 coverage: test  ## the same with coverage, which takes half as long again
 
-quick: $(STAMP)  ## the tests to run after every change
-	$(BIN)/python -m pytest -m "not long and not slow and not browser and not statistical" --exitfirst --quiet \
+quick: $(STAMP)  ## the tests to run after every change: the fastest that fit into a minute
+	$(BIN)/python -m pytest -m "not long and not slow and not browser and not statistical" --within 60 --exitfirst --quiet \
 		--numprocesses 2 --dist worksteal
 
 long: $(STAMP)  ## the same promises at sizes that CI has no time for

@@ -28,6 +28,8 @@ from veil.problem import Problem, PublicFacts
 SIZE = 128
 VEHICLES = ("airplane", "automobile", "ship", "truck")
 DIMENSIONS = 512
+# Features of few rows, by the digest of these: many arms and experiments have the same ones.
+_FRESH: dict[str, Tensor] = {}
 
 
 def features_of(split: Split) -> tuple[Problem, Problem]:
@@ -45,10 +47,20 @@ def features_of(split: Split) -> tuple[Problem, Problem]:
 
 
 def fresh_features(split: Split) -> tuple[Problem, Problem]:
-    """The same for a few rows, computed now and not kept."""
-    network = efficientnet_lite0(SIZE)
-    train, test = (_with_features(part, embed(network, part).inputs) for part in (split.train, split.test))
+    """The same for a few rows, computed now and kept by this process alone."""
+    train, test = (_with_features(part, _fresh(part)) for part in (split.train, split.test))
     return train, test
+
+
+def _fresh(problem: Problem) -> Tensor:
+    key = _digest(problem)
+    if key not in _FRESH:
+        _FRESH[key] = embed(efficientnet_lite0(SIZE), problem).inputs
+    return _FRESH[key]
+
+
+def _digest(problem: Problem) -> str:
+    return hashlib.sha256(problem.inputs.numpy().tobytes()).hexdigest()[:16]
 
 
 def _with_features(problem: Problem, features: Tensor) -> Problem:
@@ -58,8 +70,7 @@ def _with_features(problem: Problem, features: Tensor) -> Problem:
 
 def scattered(problem: Problem, keep: bool = True) -> Problem:
     """Images as 512 numbers of length 1: scattering maps through Veil's public projection; kept by a digest of rows."""
-    digest = hashlib.sha256(problem.inputs.numpy().tobytes()).hexdigest()[:16]
-    path = cache_folder() / f"scattering-{DIMENSIONS}-{digest}.npy"
+    path = cache_folder() / f"scattering-{DIMENSIONS}-{_digest(problem)}.npy"
     if path.exists():
         found = np.load(path)
     else:

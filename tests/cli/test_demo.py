@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +12,21 @@ from tests.program import Program
 from veil import datasets
 
 
-@pytest.mark.slow
-def test_the_demo_ends_with_one_json_object_and_a_report_twice_in_a_row(
+def test_the_demo_ends_with_a_table_or_one_json_object_and_a_report_twice_in_a_row(
     tmp_path: Path, veil: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Few rows are enough here: tests/packaging/test_wheel.py has the whole demo, and its figures."""
     out = tmp_path / "demo"
-    words = [sys.executable, "-m", "veil.cli", "demo", "--json", "--out", str(out)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
-    answer = json.loads(done.stdout)
-    assert answer["metrics"]["worst_group_accuracy"] > 0.6
-    check(answer)
-    assert stale(answer) == {}
-    (out / "asc" / "of-the-first.txt").write_text("to be cleared")
-    # The second time few rows are enough: what is asked is whether a demo takes the place of the one before.
     whole = datasets.load_adult()
     few = tuple(frame.sample(1500, random_state=1).reset_index(drop=True) for frame in whole)
     monkeypatch.setattr(datasets, "load_adult", lambda: few)
+    code, said, _ = veil("demo", "--out", str(out))
+    assert code == 0
+    assert "worst group" in said
+    (out / "asc" / "of-the-first.txt").write_text("to be cleared")
     code, said, _ = veil("demo", "--json", "--out", str(out))
     assert code == 0
-    check(json.loads(said))
+    check_demo(tmp_path, json.loads(said))
     assert not (out / "asc" / "of-the-first.txt").exists()
 
 
@@ -62,10 +56,11 @@ def stale(answer: dict[str, Any]) -> dict[str, list[float]]:
     }
 
 
-def check(answer: dict[str, Any]) -> None:
+def check_demo(folder: Path, answer: dict[str, Any]) -> None:
+    """What every demo says, and that its report is there."""
     assert {row["method"] for row in answer["rows"]} == {"erm", "dp-sgd", "asc", "auto"}
     assert answer["privacy"]["epsilon"] == pytest.approx(1.0, rel=0.01)
-    assert Path(answer["report"]).stat().st_size > 10_000
+    assert (folder / answer["report"]).stat().st_size > 10_000
 
 
 def test_the_demo_never_clears_a_folder_it_did_not_make(tmp_path: Path, veil: Program) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import re
 import runpy
 import shlex
@@ -37,9 +38,15 @@ def lines_of(page: Path) -> list[str]:
 LINES = {page.relative_to(ROOT).as_posix(): lines for page in sorted(PAGES) if (lines := lines_of(page))}
 
 
+@functools.cache
+def program() -> Any:
+    """All commands with their options."""
+    return typer.main.get_command(app)
+
+
 def faults(line: str) -> list[str]:
     """Commands and options of a line that Veil does not have."""
-    command: Any = typer.main.get_command(app)
+    command = program()
     words = shlex.split(line)[1:]
     words = words[: words.index(">")] if ">" in words else words
     while hasattr(command, "commands"):

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_demo import check_demo, stale
+
 ROOT = Path(__file__).parents[2]
 Installed = Callable[..., subprocess.CompletedProcess[str]]
 ALONE = ("unshare", "--map-root-user", "--net")  # a network of its own, in which there is nobody
@@ -157,11 +159,15 @@ def test_a_typed_client_is_checked_against_the_wheel(installed: Installed, tmp_p
 
 
 @pytest.mark.slow
-def test_the_demo_of_a_wheel_runs_in_an_empty_folder(installed: Installed, tmp_path: Path) -> None:
-    done = installed("veil", "demo", folder=tmp_path)
+def test_the_demo_of_a_wheel_runs_in_an_empty_folder_and_finds_what_the_readme_shows(
+    installed: Installed, tmp_path: Path
+) -> None:
+    done = installed("veil", "demo", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "worst group" in done.stdout
-    assert list(tmp_path.rglob("report.html"))
+    answer = json.loads(done.stdout)
+    check_demo(tmp_path, answer)
+    assert answer["metrics"]["worst_group_accuracy"] > 0.6
+    assert stale(answer) == {}
 
 
 def test_programs_of_the_wheel_had_no_network(installed: Installed) -> None:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from tests.launching import NO_CONNECTION, ROOT, TRIES, finished
 from tests.methods.method_cases import small_problem
+from tests.program import Program
 from tests.training.process_group_worker import METHODS, Start
 from veil import methods
 from veil.accounting import Relation
@@ -128,17 +129,17 @@ def test_a_process_with_other_rows_is_refused(tmp_path: Path, group: Group, edit
     assert codes == [0, 0], said
 
 
-def test_the_command_line_trains_in_a_process_group(tmp_path: Path) -> None:
+def test_the_command_line_trains_in_a_process_group(tmp_path: Path, veil: Program) -> None:
     rows = "".join(f"{i % 7 - 3},{'fm'[i % 2]},{'no' if i % 7 < 3 else 'yes'}\n" for i in range(600))
     (tmp_path / "people.csv").write_text("a,sex,rich\n" + rows)
-    asked = ["-m", "veil.cli", "train", str(tmp_path / "people.csv"), "--target", "rich", "--group", "sex"]
+    asked = ["train", str(tmp_path / "people.csv"), "--target", "rich", "--group", "sex"]
     asked += ["--model", "logistic", "--seed", "1", "--epochs", "2", "--batch-size", "50", "--json"]
     asked += ["--private-preprocessing", "0.1"]
-    answers = []
-    for processes, name in ((1, "one"), (2, "two")):
-        out = tmp_path / name
-        done = finished([*asked, "--out", str(out)], processes, lambda out=out: rmtree(out, ignore_errors=True))
-        answers.append(json.loads(done.stdout))
+    code, alone, said = veil(*asked, "--out", str(tmp_path / "one"))
+    assert code == 0, said
+    two = tmp_path / "two"
+    done = finished(["-m", "veil.cli", *asked, "--out", str(two)], 2, lambda: rmtree(two, ignore_errors=True))
+    answers = [json.loads(alone), json.loads(done.stdout)]
     assert answers[0]["metrics"] == answers[1]["metrics"]
     assert answers[0]["privacy"] == answers[1]["privacy"]
     for name in ("ledger.jsonl", "preprocessing.jsonl", "evaluation.jsonl"):

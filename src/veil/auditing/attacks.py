@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -125,7 +125,8 @@ def canary_audit(plan: Plan, settings: AuditSettings = DEFAULTS, make_loop: Make
     facts, cells = plan.facts, scores.canaries.cells
     promised, tests = promises(plan), 4 * _parts(facts)
 
-    def finding(chosen: Sequence[int]) -> Finding:
+    @cache
+    def finding(chosen: tuple[int, ...]) -> Finding:  # a single group has what all have
         mask = np.isin(cells, chosen)
         bounds_at = partial(canary_bounds, scores, chosen, plan.delta)
         return judged(int(mask.sum()), max(promised[cell] for cell in chosen), bounds_at, confidence, tests)
@@ -143,11 +144,11 @@ def canary_audit(plan: Plan, settings: AuditSettings = DEFAULTS, make_loop: Make
     )
 
 
-def _by_cells(facts: PublicFacts, finding: Callable[[Sequence[int]], Finding]) -> dict[str, Any]:
+def _by_cells(facts: PublicFacts, finding: Callable[[tuple[int, ...]], Finding]) -> dict[str, Any]:
     """What was found of all cells, of those of each group and, where there are several, of each owner."""
     owners = enumerate(facts.owners) if len(facts.owners) > 1 else ()
     return {
-        "overall": finding(range(len(facts.cells))),
+        "overall": finding(tuple(range(len(facts.cells)))),
         "by_group": {name: finding(cells_of(facts, "group", g)) for g, name in enumerate(facts.groups)},
         "by_owner": {name: finding(cells_of(facts, "owner", o)) for o, name in owners},
     }
@@ -313,9 +314,9 @@ def _curve_audit(
     )
 
 
-def cells_of(facts: PublicFacts, kind: Literal["group", "owner"], index: int) -> list[int]:
+def cells_of(facts: PublicFacts, kind: Literal["group", "owner"], index: int) -> tuple[int, ...]:
     """The cells of one group or one owner."""
-    return [number for number, cell in enumerate(facts.cells) if getattr(cell, kind) == index]
+    return tuple(number for number, cell in enumerate(facts.cells) if getattr(cell, kind) == index)
 
 
 def promises(plan: Plan) -> list[float]:

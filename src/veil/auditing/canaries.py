@@ -235,7 +235,8 @@ class Likelihood:
 
 def _log_ratio(seen: Floats, shift: Floats, rate: Floats, rows: int) -> Floats:
     drawn = np.arange(rows + 1)[:, None]
-    chances = stats.binom.logpmf(drawn, rows, rate)
+    rates, which = np.unique(rate, return_inverse=True)  # of thousands of canaries, a few
+    chances = np.asarray(stats.binom.logpmf(drawn, rows, rates))[:, which]
     ratio: Floats = np.logaddexp.reduce(chances + drawn * seen * shift - (drawn * shift) ** 2 / 2, axis=0)
     return ratio
 

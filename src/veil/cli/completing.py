@@ -7,9 +7,9 @@ SIGNS = (">=", "<=")
 
 def complete_method(incomplete: str) -> list[str]:
     """Methods whose name starts with the text."""
-    from veil.methods import names
+    from veil.cli.methods import read_table
 
-    return [name for name in names() if name.startswith(incomplete)]
+    return [row["name"] for row in read_table() if row["name"].startswith(incomplete)]
 
 
 def complete_methods(incomplete: str) -> list[str]:

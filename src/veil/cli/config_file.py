@@ -19,10 +19,10 @@ def read_config_file(context: typer.Context, path: Path | None) -> Path | None:
 
     They stand at the top or in a table `settings`, as in the `config.toml` of a run.
     """
-    from veil.plans import Settings
-
     if path is None:
         return None
+    from veil.plans import Settings
+
     record = read_toml(path)
     settings = record.pop("settings", {})
     require(isinstance(settings, dict), f"{path}: settings must be a table, as in [settings]")

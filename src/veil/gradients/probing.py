@@ -378,6 +378,9 @@ def _gap(one: Tensor, other: Tensor, scale: float) -> float:
         return 0.0 if bool((one == other).all()) else math.inf
     if one.numel() == 0:
         return 0.0
+    gap = float((one - other).abs().max())
+    if math.isfinite(gap):  # then all values are
+        return gap / scale if scale > 0 else (math.inf if gap > 0 else 0.0)
     usable = torch.isfinite(one) & torch.isfinite(other)
     if not bool((torch.isfinite(one) == torch.isfinite(other)).all()):
         return math.inf
@@ -388,7 +391,8 @@ def _gap(one: Tensor, other: Tensor, scale: float) -> float:
 def _scale(values: Tensor) -> float:
     if not values.is_floating_point() or values.numel() == 0:
         return 1.0
-    return float(values.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    largest = float(values.abs().max())
+    return largest if math.isfinite(largest) else float(values.nan_to_num(0.0, 0.0, 0.0).abs().max())
 
 
 def _with(tensor: Tensor, rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:

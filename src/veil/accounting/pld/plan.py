@@ -19,6 +19,8 @@ from veil.accounting.pld.profiles import FloatArray, Part
 POINTS_AT_MOST = 1 << 21
 """No grid and no window is longer; a coarser step is looser but as sound."""
 
+_FAR = np.geomspace(1e-3, 1e4, 57)
+
 _SPARE = 1e-8
 """Share of δ that a window may leave above its top."""
 
@@ -94,14 +96,25 @@ def _cumulants(factors: Sequence[Factor], tilts: FloatArray) -> tuple[FloatArray
     return sum((one[0] for one in each), np.zeros(len(tilts))), sum((one[2] for one in each), np.zeros(len(tilts)))
 
 
-def _best_tilt(factors: Sequence[Factor], score: Callable[[FloatArray, FloatArray], FloatArray], unit: float) -> float:
-    """The tilt of least score, to a few per cent."""
-    tilts = np.geomspace(1e-3, 1e4, 57) / unit
-    for _ in range(2):
-        best = int(np.argmin(score(tilts, _log_moments(factors, tilts))))
-        tilts_next = np.geomspace(tilts[max(best - 1, 0)], tilts[min(best + 1, len(tilts) - 1)], 9)
-        found, tilts = float(tilts[best]), tilts_next
-    return found
+@dataclass(frozen=True, slots=True)
+class _Tilts:
+    """Tilts from hardly any to far out, and ln M of a composition at each."""
+
+    factors: Sequence[Factor]
+    tilts: FloatArray
+    moments: FloatArray
+
+    @classmethod
+    def of(cls, factors: Sequence[Factor], unit: float) -> _Tilts:
+        """For a composed loss of this standard deviation."""
+        tilts = _FAR / unit
+        return cls(factors, tilts, _log_moments(factors, tilts))
+
+    def best(self, score: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
+        """The tilt of least score, to a few per cent."""
+        near = int(np.argmin(score(self.tilts, self.moments)))
+        tilts = np.geomspace(self.tilts[max(near - 1, 0)], self.tilts[min(near + 1, len(self.tilts) - 1)], 9)
+        return float(tilts[int(np.argmin(score(tilts, _log_moments(self.factors, tilts))))])
 
 
 def _log_constant(tilts: FloatArray) -> FloatArray:
@@ -158,27 +171,27 @@ def plan(parts: Sequence[Part], question: Question, strict: bool = False) -> Pla
     """A plan for one direction of the pairs; `strict` keeps the lower tails too, which only lower bounds need."""
     delta = question.delta or 1e-30
     rough = _sketched(parts, 1e-7 * delta, strict)
+    unit = rough.unit
+    tried = _Tilts.of(rough.factors, unit)
     if question.epsilon is None:
         log_delta = math.log(delta)
-        tilt = _best_tilt(
-            rough.factors, lambda tilts, moments: (moments - log_delta + _log_constant(tilts)) / tilts, rough.unit
-        )
+        tilt = tried.best(lambda tilts, moments: (moments - log_delta + _log_constant(tilts)) / tilts)
         guess = max(rough.bound(tilt, delta), 0.0)
     else:
         guess = question.epsilon
     if question.epsilon is not None or guess == 0 or math.isinf(guess):
         guess = guess if math.isfinite(guess) else 0.0
-        tilt = _best_tilt(
-            rough.factors, lambda tilts, moments: moments - tilts * guess + _log_constant(tilts), rough.unit
-        )
+        tilt = tried.best(lambda tilts, moments: moments - tilts * guess + _log_constant(tilts))
     if question.delta is None:
         reached = rough.moment(tilt) - tilt * guess + float(_log_constant(np.array(tilt)))
         delta = max(math.exp(min(reached, 0.0)) * 1e-2, 1e-280)
         rough = _sketched(parts, 1e-7 * delta, strict)
+        unit = rough.unit
+        tried = _Tilts.of(rough.factors, unit)
     spare = -math.log(delta * _SPARE)
-    steeper = _best_tilt(rough.factors, lambda tilts, moments: (moments + spare) / tilts, rough.unit)
+    steeper = tried.best(lambda tilts, moments: (moments + spare) / tilts)
     mirrored = [Factor(-item.losses, item.mass, item.times) for item in rough.factors]
-    milder = _best_tilt(mirrored, lambda tilts, moments: (moments + spare) / tilts, rough.unit)
+    milder = _Tilts.of(mirrored, unit).best(lambda tilts, moments: (moments + spare) / tilts)
     variance = float(_cumulants(rough.factors, np.array([tilt]))[1][0])
     loss = guess if question.epsilon is not None else max(guess - 5 / tilt, 0.0)
     width = _width(rough.factors, tilt, loss, spare)
@@ -189,7 +202,7 @@ def plan(parts: Sequence[Part], question: Question, strict: bool = False) -> Pla
         milder,
         width,
         variance,
-        rough.unit**2,
+        unit**2,
         delta,
         rough.extents,
         tuple(parts),

@@ -25,9 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from veil.accounting import Gaussian, Ledger, Relation
@@ -154,14 +152,14 @@ class SteeredDescent:
             # Features of images take longer than all steps: their model is measured at the end only.
             slow = any(isinstance(part, ImageFeatures) for part in features)
             loudest, travel = [], self._travel(kind, white)
-            for step, weights, loudness, off in self._descend(work, (facts.outputs, white.width), travel, noise):
-                loudest.append(float(self.steering.weights(loudness)[0].max()))
+            for step, weights, voices, off in self._descend(work, (facts.outputs, white.width), travel, noise):
+                loudest.append(float(voices.max()))
                 weight, bias = white.folded(weights)
                 layer.weight.copy_(weight if stairs is None else stairs.back(weight))
                 layer.bias.copy_(bias)
                 last = step == self.steps - 1
                 if not slow or last:
-                    report(step, {"weights": self._by_group(loudness)})
+                    report(step, {"weights": voices[list(self.steering.units.of_group)].numpy()})
                 if last and isinstance(layer, Head):
                     curvature = kind.falling(off, self.clip) / self.clip * white.energy / math.hypot(1.0, CONSTANT) ** 2
                     root = white.root(self._weight_noise(loudest, facts.rows, travel, curvature))
@@ -183,14 +181,18 @@ class SteeredDescent:
         """The noise in each coordinate of the released weights; later steps correct it as this curvature lets them."""
         later, found = self.steps - math.ceil(AVERAGED * self.steps), torch.zeros_like(curvature)
         curvature = curvature.clamp(max=STABLE * self._swinging * self.steps / travel)
-        for first in range(self.steps):
-            # What becomes of one unit of noise in this step.
-            weights, speed, total = (torch.zeros_like(curvature) for _ in range(3))
-            for step in range(first, self.steps):
-                speed = self.momentum * speed + (1 - self.momentum) * (curvature * weights + float(step == first))
-                weights = weights - travel / self.steps * speed
-                total += weights if step >= later else 0.0
-            found += (loudest[first] * total / (self.steps - later)) ** 2
+        # What becomes of one unit of noise: after each step, the same whatever step it came in.
+        weights, speed, after = torch.zeros_like(curvature), torch.zeros_like(curvature), []
+        for step in range(self.steps):
+            speed = self.momentum * speed + (1 - self.momentum) * (curvature * weights + float(step == 0))
+            weights = weights - travel / self.steps * speed
+            after.append(weights)
+        # By the step that it came in: its sum over the steps that are averaged.
+        latest_first, totals = torch.stack(after[::-1]), curvature.new_zeros(self.steps, *curvature.shape)
+        for step in range(later, self.steps):
+            totals[: step + 1] += latest_first[self.steps - 1 - step :]
+        for loud, total in zip(loudest, totals, strict=True):
+            found += (loud * total / (self.steps - later)) ** 2
         return self.noises.gradients / size * found.sqrt()
 
     def _arrange(self, features: nn.Sequential, facts: PublicFacts, rows: RowSums, noise: GaussianNoise) -> None:
@@ -219,24 +221,21 @@ class SteeredDescent:
     def _units(self, facts: PublicFacts) -> Tensor:
         return torch.tensor([self.steering.units.of_group[cell.group] for cell in facts.cells])
 
-    def _by_group(self, loudness: Tensor) -> NDArray[np.float64]:
-        weights, _ = self.steering.weights(loudness)
-        return weights[list(self.steering.units.of_group)].numpy()
-
     def _descend(
         self, work: RowSums, shape: tuple[int, int], travel: float, noise: GaussianNoise
     ) -> Iterator[tuple[int, Tensor, Tensor, float | None]]:
-        """By step: the weights, averaged towards the end; the weight of each unit; the last released mean error."""
+        """By step: the weights, averaged towards the end; a row's weight by its unit; the last released mean error."""
         off: float | None = None
         loudness, size = torch.tensor(self.start, dtype=torch.float64), sum(self.steering.units.rows)
         weights, speed, total = (torch.zeros(shape, dtype=torch.float64) for _ in range(3))
         releases, later = self.steering.releases(self.steps), self.steps - math.ceil(AVERAGED * self.steps)
+        voices, margins = self.steering.weights(loudness)
         for step in range(self.steps):
             if step in releases:
                 released = self._errors(work, weights, releases.index(step), noise)
                 loudness = self._steer(loudness, released, releases.index(step))
+                voices, margins = self.steering.weights(loudness)
                 off = float(released.sum()) / size
-            voices, margins = self.steering.weights(loudness)
             loudest = float(voices.max())
             pull = work.total(Pull(weights, margins, voices / loudest, self.clip * INSIDE))
             pulled = noise.add(step, {"head": pull}, self.noises.gradients * self.clip, GRADIENTS)
@@ -247,7 +246,7 @@ class SteeredDescent:
                 total += weights
             shown = total / (step - later + 1) if step >= later else weights
             last = step == self.steps - 1
-            yield step, self._cut(work, shown, noise) if last else shown, loudness, off
+            yield step, self._cut(work, shown, noise) if last else shown, voices, off
 
     def _errors(self, work: RowSums, weights: Tensor, release: int, noise: GaussianNoise) -> Tensor:
         errors = work.total(Errors(weights, len(self.start)))
