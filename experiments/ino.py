@@ -55,6 +55,7 @@ MOMENTS = (0.25, 0.5, 1.0)
 DEFAULT = "default"
 # The model without privacy: the rate that Veil takes where nothing bounds the gradients.
 WITHOUT_PRIVACY = {"learning_rate": 0.05, "momentum": 0.9}
+TWINS = 1
 SETTINGS = {
     setting.name: setting
     for setting in (
@@ -157,8 +158,7 @@ def choices(tails: Mapping[str, int]) -> list[tuple[str, str, dict[str, Any], in
         else (f"ino-sgd, tail {tail} %", "ino-sgd", {"tail": float(tail), **straight}, seeds)
         for tail, seeds in tails.items()
     ]
-    most = max(tails.values())
-    return [("idp-sgd", "idp-sgd", {}, most), *inos, (TWIN, "erm", {}, most)]
+    return [("idp-sgd", "idp-sgd", {}, max(tails.values())), *inos, (TWIN, "erm", {}, TWINS)]
 
 
 def run_setting(setting: Setting, tails: Mapping[str, int], runs: dict[str, dict[str, Any]], keep: Keep) -> None:
