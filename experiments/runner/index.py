@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.runner.claims import judge
@@ -86,6 +86,7 @@ class Best:
     best: float
     page: str
     where: str
+    doubtful: bool = False
 
     @property
     def share(self) -> float:
@@ -96,7 +97,8 @@ class Best:
     def sentence(self) -> str:
         """The two figures and the page of the best one."""
         best = f"{100 * self.best:.1f} of {self.where} on [{self.page}]({self.page}.md)"
-        return f"{self.arm} on {self.data}, {100 * self.worst:.1f} against {best}"
+        doubt = ", within two standard errors of the seeds" if self.doubtful else ""
+        return f"{self.arm} on {self.data}, {100 * self.worst:.1f} against {best}{doubt}"
 
 
 def best_known(overviews: Mapping[str, Results], found: Mapping[str, Results]) -> list[Best]:
@@ -108,14 +110,16 @@ def best_known(overviews: Mapping[str, Results], found: Mapping[str, Results]) -
             if own is None:
                 continue
             rivals = [
-                (worst, page, other if value is None else f"{other} at {value}")
+                (worst, page, other if value is None else f"{other} at {value}", _numbers(pages, other, value))
                 for page, pages in found.items()
                 for other, value in pages.runs
                 if (page, other, value) != (name, label, x) and _alike(results, (label, x), pages, (other, value))
                 if (worst := _worst(pages, other, value)) is not None and _epsilon(pages, other, value) <= epsilon
             ]
             if rivals:
-                bests.append(Best(name.removeprefix(OVERVIEW), label, own, *max(rivals)))
+                best, page, where, numbers = max(rivals, key=lambda rival: rival[0])
+                doubtful = _within_noise(_numbers(results, label, x), numbers)
+                bests.append(Best(name.removeprefix(OVERVIEW), label, own, best, page, where, doubtful))
     return bests
 
 
@@ -125,9 +129,21 @@ def _alike(results: Results, key: Key, others: Results, other: Key) -> bool:
     return (one.method, one.data, one.data_options) == (two.method, two.data, two.data_options)
 
 
+def _numbers(results: Results, label: str, x: X | None) -> list[float]:
+    return list(results.figure(label, x, "worst_group_accuracy").values())
+
+
 def _worst(results: Results, label: str, x: X | None) -> float | None:
-    numbers = list(results.figure(label, x, "worst_group_accuracy").values())
+    numbers = _numbers(results, label, x)
     return statistics.mean(numbers) if numbers else None
+
+
+def _within_noise(own: Sequence[float], best: Sequence[float]) -> bool:
+    """Whether what is missing to half of the best is less than two standard errors; unknown with one seed."""
+    if min(len(own), len(best)) < 2:
+        return False
+    errors = statistics.variance(own) / len(own) + HALF**2 * statistics.variance(best) / len(best)
+    return HALF * statistics.mean(best) - statistics.mean(own) < 2 * math.sqrt(errors)
 
 
 def _epsilon(results: Results, label: str, x: X | None) -> float:
@@ -152,7 +168,8 @@ def _beside_best(overviews: Mapping[str, Results], found: Mapping[str, Results])
         "",
         f"- **{'Fails' if below else 'Holds'}:** no method with default settings has less than half of it.",
     ]
-    for best in below or bests[:1]:
+    below_or_least = below or [replace(bests[0], doubtful=False)]
+    for best in below_or_least:
         lines.append(f"  {'Below half' if below else 'The smallest share'}: {best.sentence}.")
     return [*lines, ""]
 

@@ -68,8 +68,9 @@ def test_every_experiment_loads_and_says_what_it_shows(name: str) -> None:
     assert spec.about
 
 
-# Over embeddings owners are compared with each other alone: there is no line without privacy yet.
-WITHOUT_TWIN = ["ino-cifar10-features", "ino-dealt-features", "ino-default", "ino-drop-features", "ino-scenarios"]
+# On CIFAR-10 the pages of INO-SGD compare owners under private methods alone: no line without privacy was run yet.
+WITHOUT_TWIN = [name for name in NAMES if name.startswith(("ino-cifar10", "ino-dealt", "ino-drop"))]
+WITHOUT_TWIN += ["ino-default", "ino-scenarios"]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_TWIN])

@@ -259,6 +259,16 @@ def test_a_default_below_half_of_what_another_page_has_on_the_same_rows_is_said_
     assert f"**Holds:** {said}" in stored_pages(tmp_path, 0.59)
 
 
+@pytest.mark.parametrize(
+    ("own", "best", "doubtful"),
+    [((0.05, 0.05), (0.5, 0.5), False), ((0.0, 0.15), (0.0, 0.5), True), ((0.05,), (0.0, 0.5), False)],
+)
+def test_less_than_half_of_the_best_is_in_doubt_where_the_seeds_differ_by_more(
+    own: tuple[float, ...], best: tuple[float, ...], doubtful: bool
+) -> None:
+    assert index._within_noise(own, best) is doubtful
+
+
 @pytest.mark.parametrize(("alone", "said"), [(0.5, "1 more have 50 %"), (0.49, "Not compared: two on trial.")])
 def test_a_default_that_no_page_has_is_named_unless_nothing_can_be_twice_as_good(
     tmp_path: Path, alone: float, said: str
