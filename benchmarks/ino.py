@@ -26,6 +26,7 @@ CHOICES: dict[str, tuple[str, dict[str, Any]]] = {
     "ino-sgd": ("ino-sgd", {}),
     "ino-sgd, beta(2, 5)": ("ino-sgd", {"alpha": 2.0, "beta": 5.0}),
     "ino-sgd, steps": ("ino-sgd", {"importance": "steps"}),
+    "ino-sgd, tail auto": ("ino-sgd", {"tail": "auto"}),
 }
 
 

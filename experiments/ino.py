@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from experiments.ino_page import write_page
+from experiments.ino_page import TWIN, write_page
 from experiments.runner import Asked
 from experiments.runner.findings import open_findings, read_findings
 from experiments.runner.owner_looks import OwnerLooks, rows_of_owners, seen_of, step_at
 from experiments.runner.problems import load_pair
+from experiments.runner.running import constant_answer
 from veil import methods
 from veil.metrics import evaluate
 from veil.models.images import papernot_mnist
@@ -52,6 +53,9 @@ def _model(build: Callable[[PublicFacts], nn.Module], facts: PublicFacts, seed: 
 # The shares of a run after which it is looked at owner by owner.
 MOMENTS = (0.25, 0.5, 1.0)
 DEFAULT = "default"
+# The model without privacy: the rate that Veil takes where nothing bounds the gradients.
+WITHOUT_PRIVACY = {"learning_rate": 0.05, "momentum": 0.9}
+TWINS = 1
 SETTINGS = {
     setting.name: setting
     for setting in (
@@ -99,7 +103,8 @@ def plan_of(
     setting: Setting, method: str, options: dict[str, Any], problem: Problem, seed: int, **changed: Any
 ) -> Plan:
     """The plan of one run."""
-    settings = Settings.checked(seed=seed, momentum=0.0, delta=1e-5, **(setting.settings | changed))
+    given = {"momentum": 0.0, **setting.settings, **(WITHOUT_PRIVACY if method == "erm" else {}), **changed}
+    settings = Settings.checked(seed=seed, delta=1e-5, **given)
     return methods.create(method, options).plan(problem.public, settings)
 
 
@@ -129,12 +134,23 @@ def train(setting: Setting, plan: Plan, seed: int, problem: Problem, evaluation:
         "epsilon": dict(run.certificate.by_owner),
         "budgets": dict(run.certificate.budgets),
         "seconds": run.seconds,
+        "constant": _constant(problem, evaluation),
         "seen": seen_of(run, problem, MOMENTS),
     }
 
 
+def _constant(problem: Problem, evaluation: Problem) -> dict[str, Any]:
+    """What always saying the most frequent class of the training rows scores, in the form of a run's last figures."""
+    found = (constant_answer(problem, evaluation) or {})["figures"]
+    return {
+        "owners": {owner: found[f"owner:{owner}"] for owner in problem.public.owners},
+        "balanced": found["average_group_accuracy"],
+        "accuracy": found["accuracy"],
+    }
+
+
 def choices(tails: Mapping[str, int]) -> list[tuple[str, str, dict[str, Any], int]]:
-    """IDP-SGD, and INO-SGD with its default tail or straight ones of so many percent, with their numbers of seeds."""
+    """IDP-SGD, INO-SGD with its default tail or straight ones of so many percent, and no privacy; with their seeds."""
     straight = {"alpha": 1.0, "beta": 1.0}
     inos: list[tuple[str, str, dict[str, Any], int]] = [
         ("ino-sgd, default tail", "ino-sgd", {}, seeds)
@@ -142,7 +158,7 @@ def choices(tails: Mapping[str, int]) -> list[tuple[str, str, dict[str, Any], in
         else (f"ino-sgd, tail {tail} %", "ino-sgd", {"tail": float(tail), **straight}, seeds)
         for tail, seeds in tails.items()
     ]
-    return [("idp-sgd", "idp-sgd", {}, max(tails.values())), *inos]
+    return [("idp-sgd", "idp-sgd", {}, max(tails.values())), *inos, (TWIN, "erm", {}, TWINS)]
 
 
 def run_setting(setting: Setting, tails: Mapping[str, int], runs: dict[str, dict[str, Any]], keep: Keep) -> None:

@@ -17,7 +17,7 @@ COLOURS = {
     "ino-sgd, tail 60 %": "#c2410c",
     "ino-sgd, default tail": "#7c3aed",
 }
-BASE = "idp-sgd"
+BASE, TWIN = "idp-sgd", "without privacy"
 
 
 def write_page(known: dict[str, Any], made_by: str, out: Path) -> None:
@@ -34,6 +34,8 @@ def write_page(known: dict[str, Any], made_by: str, out: Path) -> None:
         "All settings here have clip 1, and the learning rate that is best for IDP-SGD where one was chosen. The",
         "default tail is steep: 60 %, α = 4, β = ½; the others are straight. What bound and tail did in these runs",
         "stands below each setting. Where INO-SGD gains ten points and more is on [ino-regimes](ino-regimes.md).",
+        "Without privacy: the same model, batch and steps at learning rate 0.05, momentum 0.9, as Veil takes where",
+        "nothing bounds the gradients.",
         "",
         *_verdicts(known),
     ]
@@ -88,7 +90,7 @@ def _verdicts(known: dict[str, Any]) -> list[str]:
     for found in known.values():
         for label in found["runs"]:
             owner = _differences(found, label, found["most_private"])
-            if label == BASE or not owner:
+            if label in (BASE, TWIN) or not owner:
                 continue
             balanced = _differences(found, label, "balanced")
             along = _along(found, label, found["most_private"])
@@ -143,10 +145,12 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
     ]
     for label, by_seed in runs.items():
         cells = [_spread(list(_last(found, label, figure).values())) for figure in (*owners, "balanced", "accuracy")]
-        spent = ", ".join(f"{next(iter(by_seed.values()))['epsilon'][owner]:.4g}" for owner in owners)
+        epsilon = next(iter(by_seed.values()))["epsilon"]
+        spent = "none" if label == TWIN else ", ".join(f"{epsilon[owner]:.4g}" for owner in owners)
         lines.append(
             "| " + " | ".join([label, str(len(by_seed)), *cells, spent, _drops(by_seed, found["most_private"])]) + " |"
         )
+    lines += _constant(runs, owners)
     settings = ", ".join(f"{key} {value}" for key, value in found["settings"].items())
     seconds = sum(run["seconds"] for by_seed in runs.values() for run in by_seed.values())
     seeds = sorted({int(seed) for by_seed in runs.values() for seed in by_seed})
@@ -162,6 +166,16 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
         "training in all, on one thread.",
     ]
     return lines
+
+
+def _constant(runs: dict[str, Any], owners: list[str]) -> list[str]:
+    """The line of a constant answer, where runs know its figures."""
+    known = {seed: run["constant"] for by_seed in runs.values() for seed, run in by_seed.items() if "constant" in run}
+    if not known:
+        return []
+    figures = [[100 * one["owners"][owner] for one in known.values()] for owner in owners]
+    figures += [[100 * one[name] for one in known.values()] for name in ("balanced", "accuracy")]
+    return ["| " + " | ".join(["constant answer", "–", *map(_spread, figures), "–", "–"]) + " |"]
 
 
 def _found_by_the_tail(runs: dict[str, Any], owner: str) -> list[str]:
@@ -211,7 +225,7 @@ def _first_above(steps: list[int], curve: list[float], level: float = 0.5) -> st
 
 def _front(found: dict[str, Any], owners: list[str]) -> str:
     points = []
-    for label in found["runs"]:
+    for label in (one for one in found["runs"] if one != TWIN):
         figures = [statistics.mean(_last(found, label, owner).values()) for owner in owners]
         points.append(trade_off(label, statistics.mean(_last(found, label, "balanced").values()), figures))
     return "; ".join(f"{p.label} ({p.utility:.1f}, spread {p.spread:.1f})" for p in pareto_front(points))

@@ -1,15 +1,15 @@
 """Where INO-SGD gains over IDP-SGD: clip × tail × steps on MNIST, the runner of `veil reproduce ino-regimes`.
 
-Four parts, each resumed from what is stored: `tuning` (both methods on validation rows, with seeds of its own; every
+Five parts, each resumed from what is stored: `tuning` (both methods on validation rows, with seeds of its own; every
 choice with the first of them, the finalists with all), `best` (the best of either on test rows, with fresh seeds),
-`map` (test rows, five seeds) and `long` (one run of each method over as many steps as the paper's). A length without
-the grids `idp` and `ino` is only mapped.
+`map` (test rows, five seeds), `long` (one run of each method over as many steps as the paper's) and `beside` (the
+network without privacy, and a constant answer). A length without the grids `idp` and `ino` is only mapped.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from experiments.ino_regimes_page import score, write_page
+from experiments.ino_regimes_page import CONSTANT, score, write_page
 from experiments.runner import Asked
 from experiments.runner.findings import Findings, open_findings, read_findings
 from experiments.runner.problems import cut_down, load_pair, taken
+from experiments.runner.running import constant_answer
 from veil import methods
 from veil.datasets.owner_scenarios import Owner, disjoint
 from veil.datasets.split import set_apart
@@ -34,7 +35,9 @@ from veil.training.owner_curves import OwnerCurves, looks
 
 OWNERS = (Owner("0–4", tuple("01234"), 0.1), Owner("5–9", tuple("56789"), 1.0))
 VALIDATION_SEEDS = (100, 101, 102)
-PARTS = ("tuning", "best", "map", "long")
+PARTS = ("tuning", "best", "map", "long", "beside")
+# The network without privacy: the best of five settings on the validation rows of ino-default-mnist, seed 101.
+WITHOUT_PRIVACY = {"learning_rate": 0.3, "momentum": 0.9}
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,24 @@ def run_one(choice: Choice, seed: int, rows: Problem, test: Problem, options: Ma
     return _rounded(found)
 
 
+def run_without_privacy(
+    steps: int, seed: int, rows: Problem, test: Problem, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The same network, batch and steps without privacy: figures of every owner at the end."""
+    settings = Settings.checked(seed=seed, steps=steps, batch_size=options["batch_size"], **WITHOUT_PRIVACY)
+    plan = methods.create("erm", {}).plan(rows.public, settings)
+    model = build_model("papernot-mnist", rows.public, Seed.from_int(seed))
+    end = evaluate_owners(execute(Job(model, rows, None, row_losses, ()), plan, None).model, test)
+    return {"end": _rounded({owner: score.accuracy for owner, score in end.by_group.items()} | {"all": end.accuracy})}
+
+
+def constant_end(rows: Problem, test: Problem) -> dict[str, Any]:
+    """What always saying the most frequent digit scores for every owner."""
+    found = (constant_answer(rows, test) or {})["figures"]
+    end = {owner: found[f"owner:{owner}"] for owner in rows.public.owners}
+    return {"end": _rounded(end | {"all": found["accuracy"]})}
+
+
 def _few_looks(steps: int) -> tuple[int, ...]:
     """Eight places: an eighth of the run each, and its first steps."""
     return tuple(
@@ -151,6 +172,8 @@ def reproduce(asked: Asked) -> None:
         for seed in range(asked.seeds or options["seeds"]):
             for choice in mapped_choices(length):
                 study.keep("map", choice, seed, (rows, test))
+        for seed in range(asked.seeds or options["seeds"]):
+            study.keep_beside(length["steps"], seed, (rows, test))
         if length is options["lengths"][0]:
             for choice in long_choices(options, rows.public):
                 study.keep("long", choice, 0, (rows, test))
@@ -189,13 +212,20 @@ class _Study:
 
     def keep(self, part: str, choice: Choice, seed: int, rows: tuple[Problem, Problem]) -> None:
         """Run one choice with one seed unless it is stored, and store it; tuning does not look at the tail."""
-        by_seed = self.kept[part].setdefault(choice.label, {})
-        if str(seed) in by_seed:
-            return
         options = self.options if part in ("map", "long") else {**self.options, "activity_rows": 0}
-        by_seed[str(seed)] = found = run_one(choice, seed, *rows, options)
-        self.findings.keep(self.asked)
-        print(f"{part}: {choice.label}, seed {seed}: {found['end']} ({found['seconds']} s)", flush=True)
+        self._keep(part, choice.label, seed, lambda: run_one(choice, seed, *rows, options))
+
+    def keep_beside(self, steps: int, seed: int, rows: tuple[Problem, Problem]) -> None:
+        """What to compare with: the network without privacy, and a constant answer."""
+        self._keep("beside", CONSTANT, 0, lambda: constant_end(*rows))
+        self._keep("beside", f"steps {steps}", seed, lambda: run_without_privacy(steps, seed, *rows, self.options))
+
+    def _keep(self, part: str, label: str, seed: int, run: Callable[[], dict[str, Any]]) -> None:
+        by_seed = self.kept[part].setdefault(label, {})
+        if str(seed) not in by_seed:
+            by_seed[str(seed)] = found = run()
+            self.findings.keep(self.asked)
+            print(f"{part}: {label}, seed {seed}: {found['end']}", flush=True)
 
 
 def long_choices(options: Mapping[str, Any], facts: PublicFacts) -> list[Choice]:

@@ -60,6 +60,9 @@ def test_a_choice_that_was_lucky_with_one_seed_is_not_the_best(tmp_path: Path, m
         public = None
 
     monkeypatch.setattr(ino_regimes, "run_one", run_one)
+    beside = {"end": {"0–4": 0.9, "5–9": 0.9, "all": 0.9}}
+    monkeypatch.setattr(ino_regimes, "run_without_privacy", lambda *_: beside)
+    monkeypatch.setattr(ino_regimes, "constant_end", lambda *_: beside)
     monkeypatch.setattr(ino_regimes, "_rows", lambda *_: (Facts, Facts))
     monkeypatch.setattr(ino_regimes, "long_choices", lambda *_: [])
     monkeypatch.setattr(ino_regimes, "rewrite", lambda *_: None)
@@ -71,5 +74,9 @@ def test_a_choice_that_was_lucky_with_one_seed_is_not_the_best(tmp_path: Path, m
     assert bests == [steady.label]
     assert set(found["best"][steady.label]) == {"2", "3"}  # fresh seeds: the map has 0 and 1
     assert {seed for choice, seed in tried if choice == mapped_choices(LENGTH)[1]} == {0, 1}
+    assert {label: set(by_seed) for label, by_seed in found["beside"].items()} == {
+        "constant answer": {"0"},
+        "steps 4": {"0", "1"},
+    }
     assert edges(found["tuning"], steady.label) == []
     assert edges(found["tuning"], lucky.label) == ["clip", "reach"]

@@ -234,14 +234,20 @@ def test_the_page_puts_the_papers_figure_beside_ours_and_says_why_they_differ(tm
     assert "why is not known" in page_of(unknown, stored_of([record(unknown, "one", 1, 0.5, 0.6)]))
 
 
-def stored_pages(folder: Path, elsewhere: float, epsilon: float = 1.0, rows: int = 90) -> str:
-    """The first page beside an overview whose `one` has a worst group of 0.3, and a page that has its method too."""
+def stored_pages(
+    folder: Path, elsewhere: float, epsilon: float = 1.0, rows: int = 90, alone: float | None = None
+) -> str:
+    """The first page beside an overview whose `one` has a worst group of 0.3, and a page that has its method too.
+
+    With `alone` the overview has `two`, whose method no other page has.
+    """
     for name, worst in (("overview-trial", 0.3), ("trial", elsewhere)):
         text = GOOD if name == "overview-trial" else GOOD.replace("rows = 90", f"rows = {rows}")
         spec = read_spec(name, written(folder, text, name))
         assert isinstance(spec, Spec)
         run = record(spec, "one", 1, worst, 0.9) | {"epsilon": 1.0 if name == "overview-trial" else epsilon}
-        (folder / f"{name}.json").write_text(json.dumps(stored_of([run]) | {"experiment": name}), encoding="utf-8")
+        runs = [run] if name == "trial" or alone is None else [run, record(spec, "two", 1, alone, 0.9)]
+        (folder / f"{name}.json").write_text(json.dumps(stored_of(runs) | {"experiment": name}), encoding="utf-8")
     return index.index_of(folder, folder)
 
 
@@ -251,6 +257,26 @@ def test_a_default_below_half_of_what_another_page_has_on_the_same_rows_is_said_
     assert f"**Fails:** {said}" in page
     assert "one on trial, 30.0 against 61.0 of one on [trial](trial.md)" in page
     assert f"**Holds:** {said}" in stored_pages(tmp_path, 0.59)
+
+
+@pytest.mark.parametrize(
+    ("own", "best", "doubtful"),
+    [((0.05, 0.05), (0.5, 0.5), False), ((0.0, 0.15), (0.0, 0.5), True), ((0.05,), (0.0, 0.5), False)],
+)
+def test_less_than_half_of_the_best_is_in_doubt_where_the_seeds_differ_by_more(
+    own: tuple[float, ...], best: tuple[float, ...], doubtful: bool
+) -> None:
+    assert index._within_noise(own, best) is doubtful
+
+
+@pytest.mark.parametrize(("alone", "said"), [(0.5, "1 more have 50 %"), (0.49, "Not compared: two on trial.")])
+def test_a_default_that_no_page_has_is_named_unless_nothing_can_be_twice_as_good(
+    tmp_path: Path, alone: float, said: str
+) -> None:
+    page = " ".join(stored_pages(tmp_path, 0.5, alone=alone).split())
+    assert "1 of 2 arms" in page
+    assert said in page
+    assert ("Not compared" in page) == (alone < 0.5)
 
 
 @pytest.mark.parametrize("other", [{"epsilon": 2.0}, {"rows": 80}])

@@ -23,11 +23,11 @@ def controller_of(**options: object) -> FollowingTail:
     return found
 
 
-def test_the_tail_starts_as_the_paper_guides_and_covers_what_has_vanished() -> None:
+def test_the_tail_starts_as_long_as_a_fixed_one_and_covers_what_has_vanished() -> None:
     controller = controller_of()
-    assert controller.length(controller.start()) == pytest.approx(0.3 * controller.line)
+    assert controller.length(controller.start()) == pytest.approx(0.6 * controller.line)
     half = {"active_share": np.array([0.5])}
-    assert controller.length(half) == pytest.approx((0.5 + 0.5 * 0.3) * controller.line)
+    assert controller.length(half) == pytest.approx((0.5 + 0.5 * 0.6) * controller.line)
     assert controller.length({"active_share": np.array([0.0])}) == pytest.approx(controller.line)
 
 

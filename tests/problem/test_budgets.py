@@ -100,8 +100,18 @@ def test_many_different_budgets_are_cut_quickly_and_from_below() -> None:
     assert min(found.budgets.values()) == budgets.min()
 
 
-def test_enough_levels_keep_every_budget() -> None:
-    assert quantise([1.0, 2.0, 3.0], 3).kept == 1.0
+@pytest.mark.parametrize(("values", "levels"), [(3, 3), (512, None), (2000, 2000), (2000, 5000)])
+def test_as_many_different_budgets_as_there_may_be_levels_stay_as_they_are(values: int, levels: int | None) -> None:
+    budgets = np.tile(np.random.default_rng(0).lognormal(size=values), 2)
+    found = quantise(budgets, levels)
+    assert [found.budgets[name] for name in found.of_row.tolist()] == budgets.tolist()
+    assert found.kept == 1.0
+
+
+def test_one_more_budget_than_that_is_cut_into_levels() -> None:
+    found = quantise(np.random.default_rng(0).lognormal(size=513))
+    assert len(found.budgets) < 512
+    assert 0.98 <= found.kept < 1.0
 
 
 def test_levels_that_nobody_counted_keep_98_percent_of_the_budgets_and_are_not_more_than_that_takes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from veil.models.pretrained import UnitLength
 from veil.models.whitened import Projection
 from veil.plans import Plan, Settings
 from veil.plans.controllers import first_release
+from veil.plans.controllers.thresholds import GroupThresholds
 from veil.problem import Cell, Problem, PublicFacts
 from veil.problem.targets import Task
 from veil.training.learning_rate import LARGEST, SCORE, WANDER, automatic_rate, longest_row, with_learning_rate
@@ -40,6 +42,22 @@ def test_noise_alone_never_carries_a_model_further_than_it_may(
     noise = release.sigma / (release.divisor or release.draw.expected_batch(plan.facts))
     assert 0 < rate <= LARGEST["sgd"]
     assert rate / (1 - momentum) * noise * math.sqrt(weights * plan.steps) <= WANDER * 1.01
+
+
+def test_thresholds_that_rise_during_a_run_do_not_carry_the_model_further() -> None:
+    """Group `a` is clipped whole and no other: its threshold rises as far as it can, and the noise with it."""
+    plan = plan_for("dpsgd-f", {}, small_problem())
+    controller, state = plan.controller, plan.controller.start()
+    assert isinstance(controller, GroupThresholds)
+    counts = np.array(controller.expected) * (np.arange(len(controller.expected)) == 0)
+    for step in range(20):
+        state = controller.observe(state, step, {"clipped_counts": counts})
+    release = controller.release(state, 20)
+    assert release.divisor is not None
+    assert release.divisor < 0.5 * (first_release(controller).divisor or 0.0)
+    rate = automatic_rate(plan, 100_000_000)
+    carried = rate / (1 - plan.settings.momentum) * release.sigma / release.divisor * math.sqrt(1e8 * plan.steps)
+    assert carried <= WANDER * 1.01
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)

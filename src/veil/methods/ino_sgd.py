@@ -44,7 +44,7 @@ SAME_LOSS = (
     "The loss of a row, cut to multiples of 1/4096, does not depend on which other rows are in the batch: the order of "
     "rows rests on it."
 )
-FIRST_TAIL = 30.0  # percent of the line where `auto` starts, by the paper's guide
+FIRST_TAIL = 60.0  # percent of the line where `auto` starts: the default of a fixed tail
 Underneath = Literal["clip", "adaptive-clip", "normalise"]
 
 

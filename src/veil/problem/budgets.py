@@ -89,11 +89,11 @@ class Levels:
 def quantise(row_budgets: ArrayLike, levels: int | None = None, *, names: Sequence[Any] | None = None) -> Levels:
     """Cut per-row budgets into at most `levels` levels, never above a row's own budget.
 
-    Without `levels` there are as many as keep 98 % of the budgets, 512 at most; where these keep less, a warning says
-    how much. They are chosen among the budgets
-    themselves such that the summed loss log(ε/level) is smallest. Budgets are public: who may read the levels may read
-    the budgets. `names` say what a row is called in errors (its place in a file, where only some of its rows are
-    given); else rows are counted from 0.
+    Budgets of no more different values stay as they are. Without `levels`, up to 512 different ones do, and more are
+    cut into as many levels as keep 98 % of them, 512 at most; where these keep less, a warning says how much. Levels
+    are chosen among the budgets themselves such that the summed loss log(ε/level) is smallest. Budgets are public: who
+    may read the levels may read the budgets. `names` say what a row is called in errors (its place in a file, where
+    only some of its rows are given); else rows are counted from 0.
 
     Args:
         row_budgets: ε of each row.
@@ -119,6 +119,8 @@ def quantise(row_budgets: ArrayLike, levels: int | None = None, *, names: Sequen
         row = wrong[0] if names is None else names[wrong[0]]
         raise InputError(f"the budget of row {row} is not a finite number above 0: correct it or remove the row")
     values, counts = np.unique(own, return_counts=True)
+    if len(values) <= (_MOST if levels is None else levels):
+        return _cut(values, own)
     if len(values) > _CANDIDATES:
         # Quantiles, the smallest always among them: no row may lie below every level.
         chosen = np.unique(np.quantile(own, np.linspace(0.0, 1.0, _CANDIDATES), method="lower"))
@@ -130,19 +132,23 @@ def quantise(row_budgets: ArrayLike, levels: int | None = None, *, names: Sequen
     way = len(ways) - 1
     if levels is None:
         way = min(way, bisect_left(ways, _KEPT, key=lambda places: _kept(values[places], own)))
-    edges: NDArray[np.float64] = values[ways[way]]
-    kept = _kept(edges, own)
-    if levels is None and kept < _KEPT:
+    found = _cut(values[ways[way]], own)
+    if levels is None and found.kept < _KEPT:
         warnings.warn(
-            f"The budgets of the rows spread so widely that {len(edges)} levels keep {100 * kept:.1f} % of them, not "
-            f"{100 * _KEPT:.0f} %: a row is trained with the ε of its level. To keep more, choose more levels "
-            "(veil.problem.quantise).",
+            f"The budgets of the rows spread so widely that {len(found.budgets)} levels keep {100 * found.kept:.1f} % "
+            f"of them, not {100 * _KEPT:.0f} %: a row is trained with the ε of its level. To keep more, choose more "
+            "levels (veil.problem.quantise).",
             Caution,
             stacklevel=2,
         )
-    level_names = _names(edges)
-    of_row = np.array(level_names)[_level_of(edges, own)]
-    return Levels(of_row, dict(zip(level_names, edges.tolist(), strict=True)), kept)
+    return found
+
+
+def _cut(edges: NDArray[np.float64], own: NDArray[np.float64]) -> Levels:
+    """Every row at the highest of these levels that is not above its own budget."""
+    names = _names(edges)
+    of_row = np.array(names)[_level_of(edges, own)]
+    return Levels(of_row, dict(zip(names, edges.tolist(), strict=True)), _kept(edges, own))
 
 
 def _level_of(edges: NDArray[np.float64], own: NDArray[np.float64]) -> NDArray[np.intp]:

@@ -230,8 +230,9 @@ class Problem:
 
         `groups` is one label per row, or a mapping of attributes that are crossed. With `Memberships` groups overlap: a
         row is then drawn and bounded with the smallest group it is in, and counts towards every group it is in when a
-        model is measured. `budgets` is the ε of each owner, or one ε per row instead of owners: these are cut down to
-        levels that keep 98 % of them, never above a row's own (`quantise` makes more or fewer); a level is an owner.
+        model is measured. `budgets` is the ε of each owner, or one ε per row instead of owners: up to 512 different
+        ones stay as they are, more are cut down to levels that keep 98 % of them, never above a row's own (`quantise`
+        makes more or fewer); a level is an owner.
         `group_sizes` declares the groups and their public sizes; without it the counts are taken as public knowledge,
         and the certificate says so. `classes` fixes their order and admits some that no row has.
 

@@ -192,7 +192,9 @@ class Request(TableRequest):
     budgets: Path | None = Field(
         None, description="ε for each single row of an owner: a CSV file (owner, epsilon) or a TOML table."
     )
-    row_budgets: str | None = Field(None, description="Column with each row's ε, grouped into levels that keep 98 %.")
+    row_budgets: str | None = Field(
+        None, description="Column with each row's ε; over 512 different ones become levels that keep 98 %."
+    )
     dataset: str | None = Field(
         None, description="Charge the run to this data set's budget, or stop if it does not fit; see `veil budget`."
     )

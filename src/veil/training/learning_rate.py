@@ -2,9 +2,10 @@
 
     rate = min(1/2, R·(1 − μ)·b / (σ·√(d·T)))
 
-σ/b is the noise in every coordinate of an update, so σ/b·rate/(1 − μ)·√(d·T) is how far noise alone carries the d
-weights in T steps with momentum μ: at most R = 15. A method with more noise takes shorter steps, and where noise is
-small the rate is that of training without it. Adam divides by the size of the gradient, so that its noise has size 1.
+σ/b is the noise in every coordinate of an update (the most that it can be, where thresholds that move carry it along),
+so σ/b·rate/(1 − μ)·√(d·T) is how far noise alone carries the d weights in T steps with momentum μ: at most R = 15. A
+method with more noise takes shorter steps, and where noise is small the rate is that of training without it. Adam
+divides by the size of the gradient, so that its noise has size 1.
 
 Where one linear layer is trained, over rows that the model itself brings to length 1 (so B = √2 with the 1
 of a bias), more is known: noise moves a score by σ/b·rate/(1 − μ)·√T·B, whatever d is, and the loss has a curvature
@@ -28,7 +29,7 @@ from veil.models.pretrained import UnitLength
 from veil.models.tables import Scale
 from veil.models.whitened import Projection, Whitening
 from veil.plans import Plan
-from veil.plans.controllers import first_release
+from veil.plans.controllers import loudest_release
 
 WANDER, SCORE = 15.0, 3.0
 LARGEST = {"sgd": 0.5, "adam": 0.01, "adamw": 0.01}
@@ -49,7 +50,7 @@ def with_learning_rate(plan: Plan, model: nn.Module) -> Plan:
 
 def automatic_rate(plan: Plan, weights: int, length: float | None = None) -> float:
     """The rate for a model of so many weights, or for a linear one over rows of at most a length, to three digits."""
-    settings, release = plan.settings, first_release(plan.controller)
+    settings, release = plan.settings, loudest_release(plan.controller)
     adam = settings.optimizer != "sgd"
     noise = release.sigma / (release.divisor or release.draw.expected_batch(plan.facts))
     speed = 1.0 if adam and noise > 0 else noise / (1.0 - settings.momentum * (not adam))

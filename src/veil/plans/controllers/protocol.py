@@ -52,6 +52,12 @@ def first_release(controller: Controller) -> GradientRelease:
     return controller.release(controller.start(), 0)
 
 
+def loudest_release(controller: Controller) -> GradientRelease:
+    """The release whose updates have the most noise, where a controller says in which state that is; else the first."""
+    state: State = getattr(controller, "loudest", controller.start)()
+    return controller.release(state, 0)
+
+
 @dataclass(frozen=True)
 class Steady:
     """Every step costs the same and there is no side release; subclasses may move the bound on the way."""

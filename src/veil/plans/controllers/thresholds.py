@@ -35,6 +35,10 @@ class GroupThresholds(Counting):
         groups = len(self.expected)
         return {"thresholds": np.full(groups, self.base), "shares": np.zeros(groups), "seen": np.zeros(1)}
 
+    def loudest(self) -> State:
+        """The noise follows the largest threshold: every group at the largest that counts can bring."""
+        return {**self.start(), "thresholds": np.full(len(self.expected), self.base * (1.0 + self.largest_ratio))}
+
     def release(self, state: State, step: int) -> GradientRelease:
         """Clip each group at its threshold, and count who is longer than C₀."""
         bound = UnitGroupClip(tuple(float(state["thresholds"][group]) for group in self.group_of_cell))
