@@ -7,6 +7,8 @@ PEERS  := .venv-peers
 CONSTRAINTS ?= constraints.txt
 # Without `packages`, tests with other packages are skipped.
 EXTRAS ?= dev,packages
+# Dozens of programs that tests start load what the first of them compiled.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test coverage quick long lint format type bench thresholds peers docs site wheel clean
