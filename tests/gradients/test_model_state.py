@@ -200,3 +200,22 @@ def test_sparse_tensors_are_compared_by_their_values() -> None:
     assert state.changed() == []
     model.table = (2 * torch.eye(2)).to_sparse()
     assert state.changed() == ["table"]
+
+
+def test_memory_beside_a_weight_is_watched() -> None:
+    flat = torch.zeros(30)
+    model: Any = nn.Module()
+    model.weight, model.column = nn.Parameter(flat[:6].view(2, 3)), nn.Parameter(flat[10:20].view(5, 2)[:, 0])
+    model.register_buffer("turned", model.weight.detach().t())
+    model.register_buffer("behind", flat[6:8])
+    model.register_buffer("between", flat[10:20].view(5, 2)[:, 1])
+    model.register_buffer("both", flat[4:8])
+    state = ModelState(model)
+    with torch.no_grad():
+        model.weight[0, 0], model.column[1] = 1.0, 1.0
+    assert state.changed() == []
+    with torch.no_grad():
+        model.behind[1], model.between[2] = 2.0, 2.0
+    assert state.changed() == ["behind", "between", "both"]
+    state.put_back()
+    assert flat.nonzero().flatten().tolist() == [0, 12]

@@ -87,9 +87,10 @@ class ModelState:
         self._spaces: list[tuple[str, Any, Any]] = []
         self._leaves: list[tuple[str, Values, Values]] = []
         self._seen: set[int] = set()
-        # What shares memory with a parameter moves with it.
-        trained = (p for p in model.parameters() if p.requires_grad and _has_memory(p))
-        self._trained = {parameter.untyped_storage().data_ptr() for parameter in trained}
+        self._trained: dict[int, list[Tensor]] = {}
+        for parameter in model.parameters():
+            if parameter.requires_grad and _has_memory(parameter) and parameter.numel():
+                self._trained.setdefault(parameter.untyped_storage().data_ptr(), []).append(parameter)
         self._modules = set(model.modules())  # each is watched on its own
         for name, module in model.named_modules():
             self._take_module(name, module)
@@ -151,7 +152,7 @@ class ModelState:
             return
         if isinstance(value, Tensor):
             self._take_notes(name, value)
-            if _has_memory(value) and value.untyped_storage().data_ptr() not in self._trained:
+            if _has_memory(value) and not self._moves_with_weights(value):
                 self._seen.add(id(value))
                 self._leaves.append((name, value, value.detach().clone()))
         elif isinstance(value, np.ndarray):
@@ -168,6 +169,19 @@ class ModelState:
                 self._take(f"{name}[{key}]", entry)
         elif not isinstance(value, _PLAIN):
             self._take_object(name, value)
+
+    def _moves_with_weights(self, value: Tensor) -> bool:
+        """Whether all of a tensor's memory is that of trained weights. Others may lie beside them in one storage."""
+        near = self._trained.get(value.untyped_storage().data_ptr(), ()) if value.numel() else ()
+        if not near:
+            return False
+        (first, last), spans = _span(value), [_span(one) for one in near if one.is_contiguous()]
+        if any(start <= first and last <= stop for start, stop in spans):
+            return True
+        covered = torch.zeros(value.untyped_storage().nbytes(), dtype=torch.bool)
+        for one in near:
+            _bytes_of(one, covered).fill_(True)
+        return bool(_bytes_of(value, covered).all())
 
     def _take_notes(self, name: str, tensor: Tensor) -> None:
         """What someone keeps as attributes of a tensor."""
@@ -205,6 +219,20 @@ def copied(model: nn.Module) -> nn.Module:
     held = [v for m in model.modules() for v in [*vars(m).values(), *m._buffers.values()] if isinstance(v, Tensor)]
     memo = {id(value): value.detach().clone() for value in held if not value.is_leaf}
     return copy.deepcopy(model, memo)
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """The first byte of a tensor in its storage, and the one behind its last."""
+    first, size = int(tensor.storage_offset()), tensor.element_size()
+    reach = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return size * first, size * (first + reach + 1)
+
+
+def _bytes_of(tensor: Tensor, storage: Tensor) -> Tensor:
+    """The bytes of a tensor in something with one entry for each byte of its storage."""
+    size = tensor.element_size()
+    strides = [size * stride for stride in tensor.stride()]
+    return storage.as_strided((*tensor.shape, size), (*strides, 1), size * tensor.storage_offset())
 
 
 def _has_memory(tensor: Tensor) -> bool:
