@@ -13,6 +13,7 @@ import torch.multiprocessing  # teaches the pickler to share tensors
 from torch import Tensor, nn
 
 from tests.methods.method_cases import small_problem
+from veil.gradients import GradientError
 from veil.training.losses import row_losses
 from veil.training.side_effects import SideEffects
 
@@ -210,3 +211,15 @@ def test_a_layer_that_is_added_between_steps_is_watched_from_then_on() -> None:
     effects.note()
     past_autograd(made[1].weight)
     assert effects.undo_weights() == ["1.weight"]
+
+
+def test_a_pass_that_freezes_a_weight_is_rejected() -> None:
+    made = model()
+    effects = effects_of(made)
+    with pytest.raises(GradientError, match=r"changes the parameter 2\.bias"), effects.undone():
+        made[2].bias.requires_grad_(False)
+    assert made[2].bias.requires_grad
+    made[2].bias.requires_grad_(False)  # between two steps that is the user's choice
+    with effects.undone():
+        pass
+    assert not made[2].bias.requires_grad

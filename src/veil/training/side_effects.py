@@ -40,7 +40,7 @@ class SideEffects:
             yield
         finally:
             self.undo()
-            written = self.undo_weights()
+            written = [*self.undo_weights(), *self._thaw()]
         refuse_written(written)
 
     def note(self) -> None:
@@ -70,6 +70,13 @@ class SideEffects:
         for name in written:
             self._weights[name].put_back()
         return written
+
+    def _thaw(self) -> list[str]:
+        """Train again the weights that passes froze: without noise, they would tell of a row. Returns their names."""
+        frozen = [name for name, noted in self._weights.items() if not noted.parameter.requires_grad]
+        for name in frozen:
+            self._weights[name].parameter.requires_grad_(True)
+        return frozen
 
     def undone_before(self, loss: LossFunction) -> LossFunction:
         """A loss whose every call begins with what was noted: no micro-batch sees what another one wrote."""
