@@ -102,3 +102,29 @@ def test_small_groups_get_a_figure_near_the_truth_and_tiny_ones_none() -> None:
     assert small == pytest.approx(1.0, abs=0.1)
     assert whole_ == pytest.approx(1.04, abs=0.05)
     assert np.std([one for one, _ in found]) < 0.2
+
+
+@pytest.mark.parametrize(("groups", "rows", "within"), [(2, 180, 0.25), (4, 1000, 0.1), (13, 1000, 0.1)])
+@pytest.mark.parametrize("spread", ["normal", "laplace"])
+@pytest.mark.parametrize("skewed", [False, True])
+def test_few_rows_make_no_model_look_better_or_worse(
+    groups: int, rows: int, within: float, spread: str, skewed: bool
+) -> None:
+    """What noise hides at the ends is not left out: errors of 180 rows would be half as large as they are."""
+    rng, sigma, found = np.random.default_rng(0), 5.3, []
+    for _ in range(60):
+        truth = np.clip(rng.exponential(0.3, rows) - 1 if skewed else rng.normal(0, 0.25, rows), -1, 1)
+        away = np.abs(getattr(rng, spread)(0, 0.1, rows))
+        counts, group = np.zeros((groups, 2, len(EDGES) - 1)), rng.integers(0, groups, rows)
+        for kind, (values, edges) in enumerate(((away / 2, EDGES), (truth, VALUES))):
+            place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+            np.add.at(counts[:, kind], (group, place), 1.0)
+        whole = errors_of_counts(counts + rng.normal(0, sigma, counts.shape), sigma)[1]
+        squared = float((away**2).mean())
+        told = whole.root_mean_squared_error / math.sqrt(squared), whole.mean_absolute_error / away.mean()
+        share = abs(whole.r2 - (1 - squared / truth.var())) < 3 * whole.r2_noise
+        found.append([*told, whole.error_of_the_mean / truth.std(), share])
+    *ratios, covered = zip(*found, strict=True)
+    for ratio in ratios:
+        assert np.nanmedian(ratio) == pytest.approx(1.0, abs=within)
+    assert np.mean(covered) > 0.8

@@ -34,6 +34,21 @@ VALUES: Floats = np.linspace(-1.0, 1.0, len(EDGES))
 MEANS: Floats = EDGES[:-1] + EDGES[1:]
 SQUARES: Floats = 4 * (EDGES[:-1] ** 2 + EDGES[:-1] * EDGES[1:] + EDGES[1:] ** 2) / 3
 EXACT = 0.05
+# How often noise is drawn anew to see what it does.
+AGAIN = 40
+# Shares of errors up to each edge where they are spread like the size of a normal or of a Laplace number, at 80 scales
+# each from the smallest edge to the largest.
+_SCALES: Floats = np.geomspace(EDGES[1], 1.0, 80)[:, None]
+_NORMAL = torch.erf(torch.from_numpy(EDGES / _SCALES / math.sqrt(2.0))).numpy()
+_TAILS: Floats = np.concatenate([_NORMAL, -np.expm1(-EDGES / _SCALES)])
+_TAILS[:, -1] = 1.0
+# Shares of true values up to each edge where they are spread like a normal number that is cut to the range, or fall off
+# from one of its ends.
+_MEANS, _SPREADS = (one.reshape(-1, 1) for one in np.meshgrid(np.linspace(-1.0, 1.0, 41), np.geomspace(0.02, 1.0, 40)))
+_BELL: Floats = torch.special.ndtr(torch.from_numpy((VALUES - _MEANS) / _SPREADS)).numpy()
+_FALL: Floats = -np.expm1(-(VALUES + 1) / np.geomspace(0.02, 2.0, 40)[:, None])
+_VALUES: Floats = np.concatenate([_BELL, _FALL, 1 - _FALL[:, ::-1]])
+_VALUES[:, 0], _VALUES[:, -1] = 0.0, 1.0
 SPREAD = math.sqrt(float((((VALUES[1:] + VALUES[:-1]) / 2) ** 4).sum()))
 
 
@@ -189,7 +204,7 @@ def errors_of_counts(counts: Floats, sigma: float) -> tuple[list[Errors], Errors
     whole = _direct(counts.sum(axis=0), noise)
     if math.isnan(whole.mean_absolute_error):
         return [Errors(_rows(own)) for own in counts], whole
-    shape = np.maximum(_without_noise_at_the_end(counts.sum(axis=0)[0], noise), 0.0)
+    shape = np.maximum(_with_tail(counts.sum(axis=0)[0], whole.n, noise), 0.0)
     shares = np.concatenate([[0.0], np.cumsum(shape) / max(float(shape.sum()), 1e-12)])
     return [_of_group(own, sigma, whole, shares) for own in counts], whole
 
@@ -222,30 +237,57 @@ def _scale(by_size: Floats, rows: int, shares: Floats) -> float:
 
 def _direct(counts: Floats, sigma: float) -> Errors:
     """Figures from the counts [errors and values, count] of some rows alone; NaN where noise could be all there is."""
-    by_size, by_value = counts
     rows = _rows(counts)
     if rows < max(float(LEAST_ROWS), 10 * sigma):
         return Errors(max(0, rows))
-    kept = _without_noise_at_the_end(by_size, sigma)
-    whole = max(float(kept.sum()), 1.0)
+    by_size, by_value = _with_tail(counts[0], rows, sigma), _with_ends(counts[1], rows, sigma)
+    absolute, squared, variance = _moments(by_size, by_value)
+    if variance <= 0:
+        return Errors(rows, absolute, math.sqrt(squared), math.nan)
+    # How far noise alone moves the share: as if these were the counts, and noise were drawn anew.
+    again, found = np.random.default_rng(0), []
+    for _ in range(AGAIN if sigma > 0 else 0):
+        sizes, values = (own + sigma * again.standard_normal(len(own)) for own in (by_size, by_value))
+        _, other, beside = _moments(_with_tail(sizes, rows, sigma), _with_ends(values, rows, sigma))
+        found.append(other / beside if beside > 0 else math.nan)
+    known = [one for one in found if not math.isnan(one)]
+    noise = math.sqrt(float(np.mean((np.array(known) - squared / variance) ** 2))) if known else 0.0
+    return Errors(rows, absolute, math.sqrt(squared), math.sqrt(variance), noise)
+
+
+def _moments(by_size: Floats, by_value: Floats) -> tuple[float, float, float]:
+    """The mean size and the mean square of errors, and the variance of true values."""
+    whole, total = max(float(by_size.sum()), 1.0), max(float(by_value.sum()), 1.0)
     middle = (VALUES[1:] + VALUES[:-1]) / 2
-    # Values at the ends of the range weigh most: where noise is all there is, they are left out too.
-    by_value = _without_noise_at_the_end(_without_noise_at_the_end(by_value, sigma)[::-1], sigma)[::-1]
-    total = max(float(by_value.sum()), 1.0)
     away = (middle - float(by_value @ middle) / total) ** 2
     variance = float(by_value @ away) / total - (VALUES[1] - VALUES[0]) ** 2 / 12
-    squared = min(max(float(kept @ SQUARES) / whole, 0.0), 4.0)
-    doubts = [
-        sigma * float(np.linalg.norm(away[by_value != 0])) / total / max(variance, 1e-12),
-        sigma * float(np.linalg.norm(SQUARES[kept != 0])) / whole / max(squared, 1e-12),
-    ]
-    return Errors(
-        rows,
-        min(max(float(kept @ MEANS) / whole, 0.0), 2.0),
-        math.sqrt(squared),
-        math.sqrt(variance) if variance > 0 else math.nan,
-        squared / variance * math.hypot(*doubts) if variance > 0 else 0.0,
-    )
+    squared = min(max(float(by_size @ SQUARES) / whole, 0.0), 4.0)
+    return min(max(float(by_size @ MEANS) / whole, 0.0), 2.0), squared, variance
+
+
+def _with_tail(by_size: Floats, rows: int, sigma: float) -> Floats:
+    """Counts of errors; where noise could be all there is, at the end, as many as the others let expect.
+
+    Without them a model would look the better the fewer rows it is measured on: large errors are the first to be lost.
+    """
+    return _completed(by_size, _without_noise_at_the_end(by_size, sigma), _TAILS, rows)
+
+
+def _with_ends(by_value: Floats, rows: int, sigma: float) -> Floats:
+    """The same for true values: those at either end of the range weigh most."""
+    kept = _without_noise_at_the_end(_without_noise_at_the_end(by_value, sigma)[::-1], sigma)[::-1]
+    return _completed(by_value, kept, _VALUES, rows)
+
+
+def _completed(counts: Floats, kept: Floats, shares: Floats, rows: int) -> Floats:
+    """What is kept of the counts, and beside it as many as the spread that fits all counts best lets expect."""
+    held = np.flatnonzero(kept)
+    if not len(held) or np.array_equal(kept, counts):
+        return kept
+    expected = rows * np.diff(shares, axis=1)
+    found: Floats = expected[np.argmin(((counts - expected) ** 2).sum(axis=1))]
+    found[held[0] : held[-1] + 1] = kept[held[0] : held[-1] + 1]
+    return found
 
 
 def _rows(counts: Floats) -> int:

@@ -31,8 +31,8 @@ def accuracies(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArr
 
 
 def test_a_rare_class_between_others_is_found_by_its_errors() -> None:
-    """Without a pace that knows how few rows are wrong it stays 36 points below a weighted model without privacy."""
-    rows, labels = confused_rows(180, seed=2)
+    """Without a pace that knows how few rows are wrong it stays 25 points below a weighted model without privacy."""
+    rows, labels = confused_rows(220, seed=2)
     asked, truth = confused_rows(2_000, seed=3)
     weights = 1 / np.bincount(labels)[labels]
     plain = LogisticRegression(max_iter=500).fit(rows * 10, labels, weights / weights.mean())
@@ -47,7 +47,7 @@ def test_a_rare_class_between_others_is_found_by_its_errors() -> None:
             predicted = model(torch.from_numpy(asked).float()[:, None, None]).argmax(dim=1).numpy()
         found.append(accuracies(predicted, truth))
     linear = accuracies(plain.predict(asked * 10), truth)
-    assert np.mean([accuracy.min() for accuracy in found]) > linear.min() - 0.25
+    assert np.mean([accuracy.min() for accuracy in found]) > linear.min() - 0.2
 
 
 def test_weights_follow_errors_faster_where_few_rows_are_wrong() -> None:
