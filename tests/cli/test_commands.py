@@ -363,3 +363,9 @@ def test_help_names_every_command(veil: Program) -> None:
 def test_accounting_works_without_torch() -> None:
     program = "import sys, veil.accounting; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_look_at_no_table_says_what_to_give(veil: Program) -> None:
+    code, _, said = veil("data", "check")
+    assert code == 2
+    assert said.strip() == "error: no table is named: give a file or a folder"

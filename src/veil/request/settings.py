@@ -35,7 +35,9 @@ def said(error: ValidationError) -> InputError:
     if first["type"] == "extra_forbidden":
         return InputError(f'unknown setting "{name}": remove it, or correct its name')
     if first["type"] == "missing":
-        return InputError(f"{name} is missing: give it")
+        return InputError(
+            "no table is named: give a file or a folder" if name == "data" else f"{name} is missing: give it"
+        )
     if first["type"] == "literal_error":
         known = about["expected"].replace("'", "")
         return InputError(f'{name} is "{first["input"]}": it must be {known}')
