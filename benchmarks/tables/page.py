@@ -316,7 +316,7 @@ def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
 
 def _mean(values: Iterable[float | None]) -> float | None:
     found = [value for value in values if value is not None]
-    return sum(found) / len(found) if found else None
+    return statistics.fmean(found) if found else None
 
 
 def _points(value: float | None) -> str:
