@@ -91,6 +91,11 @@ class Audit:
         seconds: How long it took.
         details: Further values, as JSON.
         tests: How many bounds were tested together.
+
+    >>> found = Finding(10, 1.0, (LowerBound("one-run", 0.4, 0.95, "…"),))
+    >>> audit = Audit("canaries", "dp-sgd", 1e-5, 0.95, "one-run", found, {}, {}, seconds=2.0)
+    >>> audit.holds, audit.epsilon_lower
+    (True, 0.4)
     """
 
     attack: str
