@@ -23,7 +23,7 @@ from veil.training.loop import Loop
 WORKLOADS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("dp-sgd", "dp-sgd", {}),
     ("asc", "asc", {}),
-    ("asc, losses of a tenth of the rows", "asc", {"loss_rate": 0.1}),
+    ("asc, losses of all rows", "asc", {"loss_rate": 1.0}),
 )
 
 

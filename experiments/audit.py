@@ -67,7 +67,7 @@ def canaries(options: Options) -> list[dict[str, Any]]:
 def groups(options: Options) -> list[dict[str, Any]]:
     """ASC and aZB-weak with a majority and a minority a tenth as large, many canaries each."""
     found, many = [], options["canaries"]
-    for method, chosen in (("asc", {}), ("azb-weak", {"allow_weaker_minority_privacy": True})):
+    for method, chosen in (("asc", {"loss_rate": 1.0}), ("azb-weak", {"allow_weaker_minority_privacy": True})):
         plan = plan_of(method, chosen, facts_of(GROUPS), epsilon=1.0, steps=200, batch_size=512)
         asked = [AuditSettings.checked(canaries=many, seed=seed) for seed in range(options["repeats"])]
         audits = [canary_audit(plan, one) for one in asked]

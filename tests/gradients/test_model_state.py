@@ -219,3 +219,31 @@ def test_memory_beside_a_weight_is_watched() -> None:
     assert state.changed() == ["behind", "between", "both"]
     state.put_back()
     assert flat.nonzero().flatten().tolist() == [0, 12]
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_an_entry_that_moves_from_one_container_to_the_next_is_put_back(kind: type) -> None:
+    """Both lie side by side in the line that is walked: one after the other, they still hold the same objects."""
+
+    class Holds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            entries = {key: object() for key in "abc"}
+            self.first = dict(entries) if kind is dict else list(entries.values())
+            self.second = {} if kind is dict else []
+
+    model = Holds()
+    before = list(model.first)
+    state = ModelState(model)
+    assert state.renew() is state
+    if kind is dict:
+        model.second["c"] = model.first.pop("c")  # type: ignore[call-overload]
+    else:
+        model.second.append(model.first.pop())  # type: ignore[attr-defined]
+    assert state.renew() is not state
+    assert state.changed()
+    state.put_back()
+    assert state.changed() == []
+    assert list(model.first) == before
+    assert len(model.second) == 0
+    assert state.renew() is state

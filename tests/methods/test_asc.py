@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 
 import veil
 from veil import methods
-from veil.accounting import Ledger, Relation, RenyiFilter, Repeated, TokenBucket
+from veil.accounting import Ledger, PoissonGaussian, Relation, RenyiFilter, Repeated, TokenBucket
 from veil.accounting.rdp import rdp
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
+from veil.foundation.randomness import Seed
 from veil.plans import Plan, Settings
 from veil.plans.controllers.group_weights import rounded, shares_within
 from veil.problem import Cell, Problem, PublicFacts
+from veil.releases import LossRelease
 from veil.training.fitting import row_losses
+from veil.training.loop import Loop
 from veil.training.sampling_variance import GroupMoments, SamplingVariance, clipping_bias, sampling_variances
 
 
@@ -340,7 +343,6 @@ def test_asc_wavers_far_less_than_one_group_at_a_time_during_a_run() -> None:
 
 def test_losses_above_the_ceiling_are_bounded_before_they_are_released() -> None:
     from tests.methods.method_cases import NoNoise
-    from veil.foundation.randomness import Seed
 
     problem = generate([GroupSpec("a", 30), GroupSpec("b", 20)])
     plan = methods.create("asc", {"ceiling": 0.7}).plan(problem.public, Settings.checked(steps=4, batch_size=10))
@@ -355,7 +357,6 @@ def test_losses_above_the_ceiling_are_bounded_before_they_are_released() -> None
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_sampled_loss_release_moves_by_at_most_its_ceiling_when_a_row_changes(replaced: bool) -> None:
     from tests.methods.method_cases import NoNoise
-    from veil.foundation.randomness import Seed
 
     problem = generate([GroupSpec("a", 30), GroupSpec("b", 20)])
     options: dict[str, object] = {"loss_rate": 0.4} | ({"neighbours": "replace-one"} if replaced else {})
@@ -376,14 +377,64 @@ def test_a_sampled_loss_release_moves_by_at_most_its_ceiling_when_a_row_changes(
     assert min(moved) == 0.0, "a row that was not drawn moves nothing"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "options", "rate"),
+    [
+        ((20_000, 5_000), {}, 0.05),
+        ((20_000, 500), {}, 0.2),
+        ((20_000, 200), {}, 1.0),
+        ((20_000, 0), {}, 1.0),
+        ((20_000, 5_000), {"loss_rate": 0.5}, 0.5),
+        ((20_000, 5_000), {"neighbours": "replace-one"}, 1.0),
+        ((20_000, 5_000), {"sampling": "wor"}, 1.0),
+        ((20_000, 5_000), {"loss_noise": 25.0}, 1.0),
+    ],
+    ids=str,
+)
+def test_losses_are_those_of_a_sample_where_groups_are_large_and_of_all_rows_elsewhere(
+    sizes: tuple[int, ...], options: dict[str, object], rate: float
+) -> None:
+    made = methods.create("asc", options)
+    losses = made.side_losses(facts_of(*sizes), Settings.checked(steps=40, batch_size=32))  # type: ignore[attr-defined]
+    assert losses.rate == rate
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_a_run_by_default_draws_the_rows_of_its_losses_at_the_rate_that_every_group_is_charged_for(
+    accountant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten releases of 0.05 of 4,000 and 2,000 rows each: more than 6 standard deviations from 300 fail by chance once
+    in a hundred million runs."""
+    drawn: list[int] = []
+    whole = LossRelease.sums
+
+    def sums(self: LossRelease, losses: torch.Tensor, problem: Problem, rows: np.ndarray) -> torch.Tensor:
+        drawn.append(len(rows))
+        return whole(self, losses, problem, rows)
+
+    monkeypatch.setattr(LossRelease, "sums", sums)
+    problem = generate([GroupSpec("a", 4000), GroupSpec("b", 2000)])
+    made = Settings.checked(epsilon=1.0, steps=21, batch_size=60, seed=1, accountant=accountant)
+    plan = methods.create("asc").plan(problem.public, made)
+    assert plan.details["loss_rate"] == 0.05
+    ledger = Ledger(plan.terms())
+    Loop(torch.nn.Linear(10, 2), problem, plan, row_losses, Seed.from_int(1), ledger).run()
+    assert len(drawn) == plan.details["updates"] == 20
+    assert max(abs(count - 300) for count in drawn) < 6 * np.sqrt(300)
+    told = plan.details["loss_noise_multiplier"]
+    for cell in range(2):
+        (losses,) = [spent for spent in ledger.spent(cell) if spent.times == 20]
+        assert losses.event == PoissonGaussian(told, 0.05, Relation.ADD_REMOVE)
+        rule, delta = ledger.terms.accounts[cell].rule, ledger.terms.delta
+        assert 0.9 < rule.guarantee(delta, plan.settings.accountant_for(plan.facts)) <= 1.0
+
+
 @pytest.mark.statistical
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_released_losses_lie_around_the_true_ones_and_waver_as_much_as_the_weights_are_told(rate: float) -> None:
     """4,000 releases of losses at 0, in the middle and at the ceiling: noise reaches beyond both ends. The mean is
     within 5 standard errors; the variance is what is stated (with all rows), or at most that (with drawn rows)."""
-    from veil.foundation.randomness import Seed
     from veil.noise import GaussianNoise
-    from veil.releases import LossRelease
 
     problem = generate([GroupSpec("a", 40), GroupSpec("b", 20)])
     release = LossRelease("group losses", 1.5, 30.0, Relation.ADD_REMOVE, rate)

@@ -16,6 +16,7 @@ import struct
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from itertools import chain
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
@@ -94,6 +95,7 @@ class ModelState:
         self._modules = set(model.modules())  # each is watched on its own
         for name, module in model.named_modules():
             self._take_module(name, module)
+        self._line = _Line([(now, before) for _, now, before in self._spaces])
 
     def changed(self) -> list[str]:
         """Sorted names of the entries that were changed, added or removed."""
@@ -122,9 +124,10 @@ class ModelState:
 
     def _unchanged(self) -> bool:
         """Whether everything is in place: asked before and after every pass."""
-        for _, now, before in self._spaces:
-            if (now or before) and not _in_place(now, before):  # most are empty
-                return False
+        if not self._line.in_place():
+            for _, now, before in self._spaces:
+                if not _in_place(now, before):
+                    return False
         return all(same_bits(now, before) for _, now, before in self._leaves)
 
     def _take_module(self, name: str, module: nn.Module) -> None:
@@ -200,6 +203,31 @@ class ModelState:
             self._spaces.append((name, space, dict(space)))
             for key, entry in self._spaces[-1][2].items():
                 self._take(f"{name}.{key}", entry)
+
+
+class _Line:
+    """All containers in one line, so that one walk tells whether each holds the very objects in the same order."""
+
+    def __init__(self, spaces: list[tuple[Any, Any]]) -> None:
+        walked = [(now, before) for now, before in spaces if type(now) in (dict, list)]
+        self._others = [(now, before) for now, before in spaces if type(now) not in (dict, list)]
+        self._held = [now for now, _ in walked]
+        self._sizes = [len(before) for _, before in walked]
+        self._parts = [part for now, _ in walked for part in _parts(now)]
+        self._before = list(chain.from_iterable(part for _, before in walked for part in _parts(before)))
+
+    def in_place(self) -> bool:
+        """Whether everything is in place; False where that takes a closer look."""
+        return (
+            list(map(len, self._held)) == self._sizes
+            and all(map(operator.is_, chain.from_iterable(self._parts), self._before))
+            and all(_in_place(now, before) for now, before in self._others)
+        )
+
+
+def _parts(held: Any) -> list[Any]:
+    """Keys and values of a dict, entries of a list: what they are at the time of the walk."""
+    return [held, held.values()] if isinstance(held, dict) else [held]
 
 
 @contextmanager

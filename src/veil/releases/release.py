@@ -29,7 +29,7 @@ from veil.errors import require
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine, GradientSum, PerRow, Weigh
 from veil.noise import GaussianNoise
-from veil.problem import Problem, PublicFacts
+from veil.problem import Problem, PublicFacts, Strata
 from veil.sampling import OneGroupSampler, PoissonSampler, Sampler
 from veil.sampling.draws import Draw
 
@@ -465,6 +465,7 @@ class LossRelease:
         seed: Seed,
         step: int,
         noise: GaussianNoise,
+        strata: Strata | None = None,
     ) -> NDArray[np.float64]:
         """One value per group, from noisy sums. `losses` gives the loss of each row.
 
@@ -474,11 +475,12 @@ class LossRelease:
             seed: The secret seed of the run.
             step: Number of the step, from 0.
             noise: Source of the noise.
+            strata: `problem.strata()`, where the caller has them: to make them looks at every row.
 
         Returns:
             The noisy mean loss of each group.
         """
-        strata = problem.strata()
+        strata = problem.strata() if strata is None else strata
         # A purpose of its own: this sample is independent of the gradient's sample.
         rows = PoissonSampler.uniform(strata, self.rate, self.purpose).draw(seed, step)
         sums = self.sums(losses(rows), problem, rows)
@@ -497,7 +499,9 @@ class LossRelease:
             One sum for each group, without noise.
         """
         values = torch.nan_to_num(losses.to(torch.float64), nan=0.0, posinf=self.ceiling).clamp(0.0, self.ceiling)
-        groups = torch.from_numpy(problem.group_of[rows])
+        # Of the drawn rows alone: `group_of` is that of every row.
+        of_cell = np.array([cell.group for cell in problem.public.cells], dtype=np.int64)
+        groups = torch.from_numpy(of_cell[problem.cell_of[rows]])
         return torch.zeros(len(problem.public.groups), dtype=torch.float64).index_add_(0, groups, values)
 
     def said(self, noisy: NDArray[np.float64], facts: PublicFacts) -> NDArray[np.float64]:

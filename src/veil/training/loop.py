@@ -131,7 +131,7 @@ class Loop:
             side = controller.side_release(state, step)
             if side is not None:
                 self.reservations.charge(side.purpose, step, 1, side.events(self.plan.facts))
-                values = side.make(self._losses, self.problem, self.seed, step, self.noise)
+                values = side.make(self._losses, self.problem, self.seed, step, self.noise, self._strata)
                 state = controller.hear(state, step, values)
             self._state = state
             self.reporter.report(step, state, {**released.statistics, **tested}, released.view)
