@@ -4,9 +4,10 @@
 
 A row is no longer than 1, and so is t: together a row moves both by 2. A column's strength is what is left of its
 squared covariances without the noise, over the variance of its values. Columns that are named first (those of the
-groups) are crossed in any case; then the strongest. A number has levels at a few of its knots, a category its commonest
-values, one level each, and a last level for the rest. In the columns of the groups a level that few rows have, by the
-released means, is longer: else what a small group has for itself would be learned last.
+groups) are crossed in any case; then the strongest. A number has levels at a few of its knots: between each two lies as much of
+the root of what the knots hold, half way between as many knots and as many rows. A category has its commonest values,
+one level each, and a last level for the rest. In the columns of the groups a level that few rows have, by the released
+means, is longer: else what a small group has for itself would be learned last.
 """
 
 from __future__ import annotations
@@ -107,12 +108,19 @@ def _levels(block: list[int], knots: Knots, means: Tensor) -> Tensor:
     found = torch.zeros(len(block), LEVELS, dtype=means.dtype)
     if block[0] in knots.numbers:
         count = knots.places.shape[1]
-        places = torch.linspace(0, LEVELS - 1, count, dtype=means.dtype)
-        below = places.floor().long().clamp(max=LEVELS - 2)
         fine = torch.arange(len(block) - count, len(block))
+        places = _spread(means[block][fine])
+        below = places.floor().long().clamp(max=LEVELS - 2)
         found[fine, below] = 1 - (places - below)
         found[fine, below + 1] = places - below
         return found
     for rank, place in enumerate(torch.argsort(means[block], descending=True).tolist()):
         found[place, min(rank, LEVELS - 1)] = 1.0
     return found
+
+
+def _spread(held: Tensor) -> Tensor:
+    """Where knots lie among the levels, by the shares of rows that they hold."""
+    mass = held.clamp_min(1e-9).sqrt()
+    through = (mass.cumsum(0) - mass / 2) / mass.sum()
+    return (through * LEVELS - 0.5).clamp(0, LEVELS - 1)
