@@ -84,12 +84,19 @@ class SignalsItself:
         signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.parametrize(
+    ("command", "goes_on"), [("train", True), ("tune", True), ("audit", False), ("account", False)]
+)
 def test_a_signal_that_comes_while_a_class_is_made_ends_the_program_as_any_other(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Commands that can go on say how; others do not name an option that they lack."""
+
     def imports() -> None:
         type("Imported", (), {"field": SignalsItself()})
 
+    monkeypatch.setattr(sys, "argv", ["veil", command])
     code, said = ended_by(imports, monkeypatch, capsys)
     assert code == 143
-    assert "continue a started run with --resume" in said
+    assert "Terminated." in said
+    assert ("continue a started run with --resume" in said) is goes_on

@@ -37,14 +37,7 @@ TOLERANCE = 2e-4
 class NoNoise(GaussianNoise):
     """Replaces the noise: a release made with it is the exact bounded sum."""
 
-    def add(
-        self,
-        step: int,
-        values: Mapping[str, Tensor],
-        std: float,
-        purpose: str = "gradient",
-        ready: Mapping[str, Tensor] | None = None,
-    ) -> dict[str, Tensor]:
+    def add(self, step: int, values: Mapping[str, Tensor], std: float, purpose: str = "gradient") -> dict[str, Tensor]:
         """The values as they are."""
         return {name: value.detach().clone() for name, value in values.items()}
 

@@ -95,8 +95,15 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _say_stopped(reason: Stopped) -> NoReturn:
-    say_error(f"{reason}. The reserved budget stays charged; continue a started run with --resume.")
+    say_error(f"{reason}{_what_stays(sys.argv[1:2])}.")
     sys.exit(reason.code)
+
+
+def _what_stays(command: list[str]) -> str:
+    """What an interrupted command has charged, and how it goes on."""
+    if command in (["train"], ["tune"]):
+        return ". The reserved budget stays charged; continue a started run with --resume"
+    return ". The reserved budget stays charged" if command == ["compare"] else ""
 
 
 def _end_in_group(code: str | int | None) -> None:

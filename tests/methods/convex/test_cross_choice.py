@@ -70,3 +70,35 @@ def test_crosses_depend_on_rows_by_what_is_released_and_by_nothing_else() -> Non
     ours, theirs = crossed([0.6, 0.3, 0.08, 0.02], noise, 3.0), crossed([0.1, 0.1, 0.4, 0.4], noise, 3.0, seed=5)
     assert torch.equal(ours, theirs)
     assert noise.asked == {"crosses": 3.0 * SENSITIVITY}
+
+
+def with_answer(answer: Tensor, blocks: list[list[int]], knots: Knots) -> Tensor:
+    """The levels of all columns where sums come out like this, whoever the rows are."""
+    layer = Crosses(blocks, chosen=len(blocks))
+    rows = torch.zeros(20, sum(map(len, blocks)) - knots.added)
+    problem = Problem.from_arrays(rows, [0, 1] * 10, ["all"] * 20, classes=[0, 1])
+    CrossRelease(1e-6, Relation.ADD_REMOVE).make(layer, knots, sums_of(problem), 2, Answered(answer))
+    return layer.levels
+
+
+def test_values_with_similar_targets_share_a_level() -> None:
+    """Eight values, each an eighth of the rows; those with an even number have the second class more often."""
+    often = torch.tensor([0.2, 0.9, 0.3, 0.8, 0.2, 0.9, 0.3, 0.8], dtype=torch.float64)
+    held = torch.full((8,), 1000.0, dtype=torch.float64)
+    moved = torch.stack([0.5 - often, often - 0.5]) * held
+    totals = torch.cat([torch.tensor([[8000.0]], dtype=torch.float64), moved.sum(dim=1, keepdim=True)])
+    levels = with_answer(torch.cat([torch.cat([held[None], moved]), totals], dim=1), [list(range(8))], Knots([], 2))
+    of = levels[:, 0].argmax(dim=1).tolist()
+    assert of in ([0, 3, 1, 2, 0, 3, 1, 2], [3, 0, 2, 1, 3, 0, 2, 1])
+
+
+def test_levels_of_a_number_hold_rows_where_its_knots_are_uneven() -> None:
+    """Of nine knots the middle one holds nearly all rows: by the places of knots, two levels would share it."""
+    held = torch.tensor([10.0, 10, 10, 10, 4000, 10, 10, 10, 10], dtype=torch.float64)
+    answer = torch.cat([torch.zeros(1), held, held.sum()[None]])[None].repeat(3, 1)
+    levels = with_answer(answer, [list(range(10))], Knots([0], 9))[1:, 0]
+    rows = held.float() @ levels
+    assert rows.sum() == pytest.approx(held.sum())
+    assert levels[4].tolist() == pytest.approx([0.0, 0.5, 0.5, 0.0], abs=1e-6)
+    assert levels[3, 0] > 0.9, "what lies left of the middle is told apart from it"
+    assert levels[5, 3] > 0.9

@@ -4,9 +4,13 @@
 
 A row is no longer than 1, and so is t: together a row moves both by 2. A column's strength is what is left of its
 squared covariances without the noise, over the variance of its values. Columns that are named first (those of the
-groups) are crossed in any case; then the strongest. A number has levels at a few of its knots, a category its commonest
-values, one level each, and a last level for the rest. In the columns of the groups a level that few rows have, by the
-released means, is longer: else what a small group has for itself would be learned last.
+groups) are crossed in any case; then the strongest.
+
+A number has levels at a few of its knots, with as much of the root of what the knots hold between each two: half way
+between as many knots and as many rows. A category of many values has levels of values with similar targets, as far as
+noise can tell. One of few values, and a column of the groups, has a level for each of its commonest values and a last
+one for the rest. In the columns of the groups a level that few rows have, by the released means, is longer: else what a
+small group has for itself would be learned last.
 """
 
 from __future__ import annotations
@@ -55,7 +59,8 @@ class CrossRelease:
         layer.levels.zero_()
         for place, column in enumerate(columns):
             block = layer.blocks[column]
-            found = _levels(block, knots, means)
+            many = len(block) > LEVELS and block[0] not in knots.numbers and column not in layer.first
+            found = _alike(block, means, joint, sd) if many else _levels(block, knots, means)
             if column in layer.first and block[0] not in knots.numbers:
                 # What is below its noise is not taken for rare.
                 known = (means[block] @ found).clamp_min(2 * sd)
@@ -107,12 +112,31 @@ def _levels(block: list[int], knots: Knots, means: Tensor) -> Tensor:
     found = torch.zeros(len(block), LEVELS, dtype=means.dtype)
     if block[0] in knots.numbers:
         count = knots.places.shape[1]
-        places = torch.linspace(0, LEVELS - 1, count, dtype=means.dtype)
-        below = places.floor().long().clamp(max=LEVELS - 2)
         fine = torch.arange(len(block) - count, len(block))
+        places = _spread(means[block][fine])
+        below = places.floor().long().clamp(max=LEVELS - 2)
         found[fine, below] = 1 - (places - below)
         found[fine, below + 1] = places - below
         return found
     for rank, place in enumerate(torch.argsort(means[block], descending=True).tolist()):
         found[place, min(rank, LEVELS - 1)] = 1.0
     return found
+
+
+def _alike(block: list[int], means: Tensor, joint: Tensor, sd: float) -> Tensor:
+    """A level for values of a category that are alike in how their rows' targets differ from the others'."""
+    covariances, held = (joint[:, :-1] - joint[:, -1:] * means)[:, block], means[block].clamp_min(2 * sd)
+    # Of several classes, the direction in which values differ most; which way round is the same on every machine.
+    direction = torch.linalg.svd(covariances / held.sqrt(), full_matrices=False)[0][:, 0]
+    apart = (direction * direction[direction.abs().argmax()].sign()) @ covariances
+    order = torch.argsort(apart * apart.square() / (apart.square() + sd**2) / held)
+    found = torch.zeros(len(block), LEVELS, dtype=means.dtype)
+    found[order, _spread(means[block][order]).round().long()] = 1.0
+    return found
+
+
+def _spread(held: Tensor) -> Tensor:
+    """Where knots or values in a row lie among the levels, by the shares of rows that they hold."""
+    mass = held.clamp_min(1e-9).sqrt()
+    through = (mass.cumsum(0) - mass / 2) / mass.sum()
+    return (through * LEVELS - 0.5).clamp(0, LEVELS - 1)
