@@ -60,7 +60,7 @@ thresholds: $(STAMP)  ## the benchmarks that have a threshold; fails where one i
 $(PEERS)/.installed: constraints-peers.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --constraint constraints-peers.txt \
-		diffprivlib interpret-core lightgbm opacus pandas pyarrow scikit-learn torch
+		diffprivlib interpret-core jax-privacy lightgbm opacus pandas pyarrow scikit-learn torch
 	@touch $@
 
 peers: $(PEERS)/.installed  ## the peers' own environment, for `python -m benchmarks tables`

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,8 +52,10 @@ def _no_rows_of_other_tests() -> Iterator[None]:
 
 
 @pytest.fixture
-def veil(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Program:
+def veil(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
     """Run the program in this process: exit code, standard output, standard error."""
+    # The program's own handlers would make Ctrl-C a failure of whatever test runs, and the others would go on.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*words: str) -> tuple[int, str, str]:
         from veil.cli.app import main
@@ -66,4 +69,6 @@ def veil(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         captured = capsys.readouterr()
         return int(code or 0), captured.out, captured.err  # type: ignore[call-overload]
 
-    return run
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -163,6 +163,7 @@ _ARMS = (
     Arm("diffprivlib", "diffprivlib logistic", "peer"),
     Arm("opacus-logistic", "opacus logistic", "peer"),
     Arm("opacus-mlp", "opacus MLP", "peer"),
+    Arm("jax-privacy", "JAX-Privacy MLP", "peer"),
     _veil("auto", "--method", "auto"),
     _veil("auto-overall", "--method", "auto", "--aim", "overall"),
     replace(

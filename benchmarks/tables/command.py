@@ -14,6 +14,7 @@ from joblib import Parallel, delayed
 from benchmarks.tables import exchange, page
 from benchmarks.tables.arms import ARMS, ROOT, arms_named
 from benchmarks.tables.data import GROUPING_WORDS, GROUPINGS, TABLES
+from benchmarks.tables.jax_peer import JAX_PRIVACY
 from benchmarks.tables.measuring import Asked, measure
 from benchmarks.tables.peers import HIDDEN, OPACUS
 from benchmarks.tables.scoring import LEAST
@@ -105,6 +106,7 @@ def _about() -> dict[str, Any]:
         "least_rows": LEAST,
         "groupings": GROUPING_WORDS,
         "opacus": {**OPACUS, "hidden": HIDDEN},
+        "jax_privacy": JAX_PRIVACY,
         "tables": {
             name: {**fixed_sizes(name), "target": spec.target, "groups": spec.groups} for name, spec in TABLES.items()
         },

@@ -275,7 +275,8 @@ def _method(figures: Figures) -> str:
             "±1 and one 1 per category allow. opacus with the settings of its tutorial on image classifiers: "
             f"{opacus['epochs']} epochs, batches of {opacus['batch_size']}, RMSprop with learning rate "
             f"{opacus['learning_rate']:g}, clipping at {opacus['max_grad_norm']:g}, Poisson sampling, its default "
-            f"accountant; a linear model and one hidden layer of {opacus['hidden']}. None of them is told the groups.",
+            f"accountant; a linear model and one hidden layer of {opacus['hidden']}. {_jax(figures)}"
+            "None of them is told the groups.",
         ]
     if figures.arms("veil"):
         lines += [
@@ -284,6 +285,19 @@ def _method(figures: Figures) -> str:
         ]
     known = sorted({name for arm in figures.arms("not private", "peer", "veil") for name in figures.versions[arm]})
     return "\n".join([*lines, f"- **Versions.** {'; '.join(known)}.", "", *seconds(figures)])
+
+
+def _jax(figures: Figures) -> str:
+    """What was done with JAX-Privacy, where it was measured."""
+    if "jax-privacy" not in figures.arms("peer"):
+        return ""
+    jax = figures.about["jax_privacy"]
+    return (
+        "JAX-Privacy with the settings of its example on rows of numbers (dp_logistic_regression.py) and the plan that "
+        f"it documents for standard DP-SGD: {jax['iterations']} steps, {jax['batch_size']} rows per step on average "
+        f"(all, where there are fewer), SGD with learning rate {jax['learning_rate']:g}, clipping at "
+        f"{jax['clip_norm']:g}, Poisson sampling, its default accountant; the same hidden layer. "
+    )
 
 
 def seconds(figures: Figures) -> list[str]:

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmarks.tables import number_peers
+from benchmarks.tables import jax_peer, number_peers
 from benchmarks.tables.rows import bounded, group_weights, one_hot
 
 # The tutorial of opacus on image classifiers, the one that calls `make_private_with_epsilon`.
@@ -185,6 +186,7 @@ PEERS = {
     "diffprivlib": Peer(diffprivlib, "diffprivlib.models", "diffprivlib"),
     "opacus-logistic": _OPACUS,
     "opacus-mlp": _OPACUS,
+    "jax-privacy": Peer(partial(jax_peer.mlp, hidden=HIDDEN), "jax_privacy", "jax-privacy"),
 }
 _LIGHTGBM_NUMBERS = Peer(number_peers.lightgbm, "lightgbm", "lightgbm")
 NUMBER_PEERS = {

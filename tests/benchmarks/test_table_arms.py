@@ -16,6 +16,7 @@ from benchmarks.tables.arms import ARMS, Arm, arms_named, schema_of, veil_train,
 from benchmarks.tables.data import GROUPINGS, Table
 from benchmarks.tables.exchange import Answer, Fit
 from benchmarks.tables.measuring import Asked, measure
+from benchmarks.tables.peers import PEERS
 from benchmarks.tables.store import Cell, stored
 from veil.errors import InputError
 
@@ -151,6 +152,10 @@ def test_a_peer_that_knows_no_groups_is_fitted_once_for_all_of_them(
         ("lightgbm-weighted", None, 1, ("sex", "approved")),
     ]
     assert len(list(tmp_path.rglob("*.json"))) == 4 * len(GROUPINGS)
+
+
+def test_each_arm_of_the_peers_environment_is_one_that_it_knows() -> None:
+    assert set(PEERS) == {arm.name for arm in ARMS.values() if arm.fit is None}
 
 
 def test_files_for_peers_hold_no_label_of_a_measured_row(tiny_table: Table, tmp_path: Path) -> None:

@@ -107,6 +107,18 @@ def test_times_are_ratios_and_versions_are_said(page: str) -> None:
     assert "best 1.0; dp-ebm 1.0; lightgbm 1.0; logistic 1.0." in page
 
 
+def test_settings_of_jax_privacy_are_said_where_it_was_measured(page: str, tmp_path: Path) -> None:
+    assert "JAX-Privacy" not in page
+    title = {"title": "JAX-Privacy MLP", "family": "peer"}
+    settings = {"iterations": 400, "batch_size": 900, "learning_rate": 0.25, "clip_norm": 2.0}
+    about = {**ABOUT, "arms": {**ABOUT["arms"], "jax-privacy": title}, "jax_privacy": settings}
+    collect([*RECORDS, record("first", "jax-privacy", 1.0, 1, 0.65)], about, tmp_path / "more.json")
+    found = page_of(Figures.read(tmp_path / "more.json"))
+    assert "| JAX-Privacy MLP | 5.0 | 0.0 | 5.0 | 0.0 |" in found
+    assert "400 steps, 900 rows per step on average" in found
+    assert "SGD with learning rate 0.25, clipping at 2, Poisson" in found
+
+
 def test_the_collected_file_keeps_every_cell(tmp_path: Path) -> None:
     collect(RECORDS, ABOUT, tmp_path / "tables.json")
     found = json.loads((tmp_path / "tables.json").read_text(encoding="utf-8"))

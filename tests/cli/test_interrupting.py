@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -100,3 +101,14 @@ def test_a_signal_that_comes_while_a_class_is_made_ends_the_program_as_any_other
     assert code == 143
     assert "Terminated." in said
     assert ("continue a started run with --resume" in said) is goes_on
+
+
+@pytest.mark.parametrize("words", [["methods"], ["account", "epsilon", "--help"]], ids=" ".join)
+def test_a_reader_that_goes_away_ends_the_program_quietly_and_is_no_failed_check(words: list[str]) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    ended = subprocess.run(
+        [sys.executable, "-m", "veil.cli", *words], stdout=writes, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writes)
+    assert (ended.returncode, ended.stderr) == (141, "")

@@ -79,6 +79,8 @@ def _root(
     """Train models with differential privacy that leave no group behind."""
 
 
+# What a shell shows of a program that a closed pipe ended (128 + SIGPIPE): `veil predict … | head`.
+PIPE_CLOSED = 141
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
@@ -133,6 +135,8 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer ends with 1, which would say that a check failed
+            sys.exit(PIPE_CLOSED)
         _end_in_group(end.code)
         raise
     except (InputError, AccountingError) as error:
@@ -141,7 +145,7 @@ def main() -> None:
     except BrokenPipeError:
         # The reader of our output has gone; there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(PIPE_CLOSED)
     except Stopped as reason:
         _say_stopped(reason)
     except (MemoryError, RuntimeError) as error:

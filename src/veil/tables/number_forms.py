@@ -44,7 +44,8 @@ def number_form(texts: pd.Series) -> Form | None:
     if not _mostly_numbers(texts.iloc[:_HEAD]):
         return None
     parts = texts.str.extract(_NUMBER)
-    units = parts["before"].fillna(parts["behind"]).dropna()
+    before, behind = parts["before"], parts["behind"]
+    units = pd.concat([before.dropna(), behind[before.isna()].dropna()])
     unit = str(units.mode().iloc[0]) if len(units) else ""
     if (units != unit).sum() > (1 - _SHARE) * len(texts):
         return None
