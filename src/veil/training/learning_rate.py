@@ -2,8 +2,10 @@
 
     rate = min(1/2, R·(1 − μ)·b / (σ·√(d·T)))
 
-σ/b is the noise in every coordinate of an update (the most that it can be, where thresholds that move carry it along),
-so σ/b·rate/(1 − μ)·√(d·T) is how far noise alone carries the d weights in T steps with momentum μ: at most R = 15. A
+σ/b is the noise in every coordinate of an update: the most that it can be, where thresholds that move or a length that
+is restored carry it along (that of the first threshold, where nothing ends its rise: adaptive-clip without
+steady_length), and its root mean square over the groups, where a lottery picks one at a time. So
+σ/b·rate/(1 − μ)·√(d·T) is how far noise alone carries the d weights in T steps with momentum μ: at most R = 15. A
 method with more noise takes shorter steps, and where noise is small the rate is that of training without it. Adam
 divides by the size of the gradient, so that its noise has size 1.
 
@@ -52,7 +54,7 @@ def automatic_rate(plan: Plan, weights: int, length: float | None = None) -> flo
     """The rate for a model of so many weights, or for a linear one over rows of at most a length, to three digits."""
     settings, release = plan.settings, loudest_release(plan.controller)
     adam = settings.optimizer != "sgd"
-    noise = release.sigma / (release.divisor or release.draw.expected_batch(plan.facts))
+    noise = release.update_noise(plan.facts)
     speed = 1.0 if adam and noise > 0 else noise / (1.0 - settings.momentum * (not adam))
     if length is not None and not adam:
         largest = _three_digits((1.0 + settings.momentum) / _curvature(plan, length))
