@@ -43,6 +43,8 @@ def test_noise_alone_never_carries_a_model_further_than_it_may(
     rate = automatic_rate(plan, weights)
     noise = release.update_noise(plan.facts)
     assert 0 < rate <= LARGEST["sgd"]
+    # What a test takes back has a test of its own below.
+    momentum *= plan.gate is None
     assert rate / (1 - momentum) * noise * math.sqrt(weights * plan.steps) <= WANDER * 1.01
 
 
@@ -76,6 +78,28 @@ def test_a_length_that_is_restored_during_a_run_does_not_carry_the_model_further
     assert carried <= WANDER * 1.01
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_noise_whose_every_other_step_is_taken_back_goes_as_far_as_any_other(momentum: float) -> None:
+    """Momentum starts anew after a step that failed its test; noise alone fails half of them."""
+    plan = plan_for("dpsur", {}, small_problem(), momentum=momentum)
+    rate, steps = automatic_rate(plan, 100_000_000), 4000
+    generator = np.random.default_rng(3)
+    steps_of_noise, kept = generator.normal(size=(steps, 300)), generator.random((steps, 300)) < 0.5
+    place, speed = np.zeros(300), np.zeros(300)
+    for noise, stays in zip(steps_of_noise, kept, strict=True):
+        speed = np.where(stays, momentum * speed + noise, 0.0)
+        place += speed
+    # Of 300 walks the root mean square is within a few percent: ten standard errors are 40 %.
+    walked = math.sqrt(float(np.mean(place**2)) / steps)
+    carried = rate * walked * first_release(plan.controller).update_noise(plan.facts) * math.sqrt(1e8 * plan.steps)
+    assert carried == pytest.approx(WANDER, rel=0.15)
+
+
+def test_a_test_that_lets_steps_of_noise_pass_leaves_the_rate_as_it_is() -> None:
+    passing, strict = (plan_for("dpsur", {"threshold": limit}, small_problem()) for limit in (0.5, -0.5))
+    assert automatic_rate(strict, 100_000_000) > 5 * automatic_rate(passing, 100_000_000)
+
+
 @pytest.mark.parametrize("name", ["azb", "azb-prop"])
 def test_a_lottery_of_groups_does_not_carry_the_model_further_than_other_draws(name: str) -> None:
     """A step with a small group is divided by its few rows, and such steps have most of the noise: summed as drawn."""
@@ -102,6 +126,7 @@ def test_noise_alone_never_moves_a_score_of_a_linear_model_further_than_it_may(
     rate = automatic_rate(plan, 10, length)
     noise = release.update_noise(plan.facts)
     assert rate == automatic_rate(plan, 100_000_000, length) > 0
+    momentum *= plan.gate is None
     assert rate / (1 - momentum) * noise * math.sqrt(plan.steps) * length <= SCORE * 1.01
 
 
