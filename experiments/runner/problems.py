@@ -132,9 +132,10 @@ def _scattered(train: Problem, other: Problem, first: int | None) -> Pair:
     return scattered(train), scattered(other)
 
 
-def mnist_few_eights(seed: int) -> Pair:
-    """MNIST with 500 eights (FDPG); which ones depends on the seed."""
-    return _pair(load_unbalanced_mnist(variant="fdpg", seed=seed))
+def mnist_few_eights(seed: int, validation: bool = False) -> Pair:
+    """MNIST with 500 eights (FDPG); which ones depends on the seed; `validation` as for CIFAR-10."""
+    pair = _pair(load_unbalanced_mnist(variant="fdpg", seed=seed))
+    return _validation_of(pair[0]) if validation else pair
 
 
 def mnist(seed: int, validation: bool = False, **options: Any) -> Pair:

@@ -68,12 +68,7 @@ def test_every_experiment_loads_and_says_what_it_shows(name: str) -> None:
     assert spec.about
 
 
-# On CIFAR-10 the pages of INO-SGD compare owners under private methods alone: no line without privacy was run yet.
-WITHOUT_TWIN = [name for name in NAMES if name.startswith(("ino-cifar10", "ino-dealt", "ino-drop"))]
-WITHOUT_TWIN += ["ino-default", "ino-scenarios"]
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_TWIN])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_page_has_a_twin_without_privacy_at_every_scale_of_results(name: str) -> None:
     spec = read_spec(name, SPECS)
     if not isinstance(spec, Spec):

@@ -22,7 +22,9 @@ from veil.plans import Plan, Settings
 from veil.plans.controllers import first_release
 from veil.plans.controllers.thresholds import GroupThresholds
 from veil.problem import Cell, Problem, PublicFacts
+from veil.problem.strata import Strata
 from veil.problem.targets import Task
+from veil.sampling import OneGroupSampler
 from veil.training.learning_rate import LARGEST, SCORE, WANDER, automatic_rate, longest_row, with_learning_rate
 from veil.training.losses import label_losses, row_losses
 
@@ -39,8 +41,10 @@ def test_noise_alone_never_carries_a_model_further_than_it_may(
     plan = plan_for(name, options, small_problem())
     release, momentum = first_release(plan.controller), plan.settings.momentum
     rate = automatic_rate(plan, weights)
-    noise = release.sigma / (release.divisor or release.draw.expected_batch(plan.facts))
+    noise = release.update_noise(plan.facts)
     assert 0 < rate <= LARGEST["sgd"]
+    # What a test takes back has a test of its own below.
+    momentum *= plan.gate is None
     assert rate / (1 - momentum) * noise * math.sqrt(weights * plan.steps) <= WANDER * 1.01
 
 
@@ -60,6 +64,58 @@ def test_thresholds_that_rise_during_a_run_do_not_carry_the_model_further() -> N
     assert carried <= WANDER * 1.01
 
 
+def test_a_length_that_is_restored_during_a_run_does_not_carry_the_model_further() -> None:
+    """Every gradient is as long as counts, so updates get back five times their length, and so does the noise."""
+    plan = plan_for("fdpg", {"restore_length": True}, small_problem())
+    controller, state = plan.controller, plan.controller.start()
+    for step in range(plan.steps - 1):
+        sums = np.full(2 * len(plan.facts.groups), 24.0)
+        state = controller.observe(state, step, {"norms": sums})
+    release, first = controller.release(state, plan.steps - 1), first_release(controller)
+    assert release.update_noise(plan.facts) == pytest.approx(5 * first.update_noise(plan.facts))
+    rate = automatic_rate(plan, 100_000_000)
+    carried = rate / (1 - plan.settings.momentum) * release.update_noise(plan.facts) * math.sqrt(1e8 * plan.steps)
+    assert carried <= WANDER * 1.01
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_noise_whose_every_other_step_is_taken_back_goes_as_far_as_any_other(momentum: float) -> None:
+    """Momentum starts anew after a step that failed its test; noise alone fails half of them."""
+    plan = plan_for("dpsur", {}, small_problem(), momentum=momentum)
+    rate, steps = automatic_rate(plan, 100_000_000), 4000
+    generator = np.random.default_rng(3)
+    steps_of_noise, kept = generator.normal(size=(steps, 300)), generator.random((steps, 300)) < 0.5
+    place, speed = np.zeros(300), np.zeros(300)
+    for noise, stays in zip(steps_of_noise, kept, strict=True):
+        speed = np.where(stays, momentum * speed + noise, 0.0)
+        place += speed
+    # Of 300 walks the root mean square is within a few percent: ten standard errors are 40 %.
+    walked = math.sqrt(float(np.mean(place**2)) / steps)
+    carried = rate * walked * first_release(plan.controller).update_noise(plan.facts) * math.sqrt(1e8 * plan.steps)
+    assert carried == pytest.approx(WANDER, rel=0.15)
+
+
+def test_a_test_that_lets_steps_of_noise_pass_leaves_the_rate_as_it_is() -> None:
+    passing, strict = (plan_for("dpsur", {"threshold": limit}, small_problem()) for limit in (0.5, -0.5))
+    assert automatic_rate(strict, 100_000_000) > 5 * automatic_rate(passing, 100_000_000)
+
+
+@pytest.mark.parametrize("name", ["azb", "azb-prop"])
+def test_a_lottery_of_groups_does_not_carry_the_model_further_than_other_draws(name: str) -> None:
+    """A step with a small group is divided by its few rows, and such steps have most of the noise: summed as drawn."""
+    problem = small_problem()
+    plan = plan_for(name, {}, problem, batch_size=160)
+    release = first_release(plan.controller)
+    sampler = release.draw.sampler(Strata.from_labels(problem.cell_of))
+    assert isinstance(sampler, OneGroupSampler)
+    steps = [sampler.expected_of(sampler.chosen(Seed.from_int(7), step)) for step in range(4000)]
+    noise = release.sigma * math.sqrt(np.mean(np.square(1.0 / np.array(steps))))
+    assert noise > 1.2 * release.sigma / np.mean(steps)
+    carried = automatic_rate(plan, 100_000_000) / (1 - plan.settings.momentum) * noise * math.sqrt(1e8 * plan.steps)
+    # The sample of steps is within a few percent of the lottery's mean.
+    assert carried <= WANDER * 1.05
+
+
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 @pytest.mark.parametrize("length", [0.5, 1.0, 50.0])
 def test_noise_alone_never_moves_a_score_of_a_linear_model_further_than_it_may(
@@ -68,8 +124,9 @@ def test_noise_alone_never_moves_a_score_of_a_linear_model_further_than_it_may(
     plan = plan_for(name, options, small_problem())
     release, momentum = first_release(plan.controller), plan.settings.momentum
     rate = automatic_rate(plan, 10, length)
-    noise = release.sigma / (release.divisor or release.draw.expected_batch(plan.facts))
+    noise = release.update_noise(plan.facts)
     assert rate == automatic_rate(plan, 100_000_000, length) > 0
+    momentum *= plan.gate is None
     assert rate / (1 - momentum) * noise * math.sqrt(plan.steps) * length <= SCORE * 1.01
 
 

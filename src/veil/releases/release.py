@@ -6,6 +6,7 @@ that `GradientRelease.make` applies, so the ledger records what happens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -31,7 +32,7 @@ from veil.gradients import GradientEngine, GradientSum, PerRow, Weigh
 from veil.noise import GaussianNoise
 from veil.problem import Problem, PublicFacts, Strata
 from veil.sampling import OneGroupSampler, PoissonSampler, Sampler
-from veil.sampling.draws import Draw
+from veil.sampling.draws import Draw, OneGroup
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,22 @@ class GradientRelease:
         multipliers = [self.sigma / limit] if limit > 0 else []
         multipliers += [statistic.sigma / statistic.limit for statistic in self.statistics]
         return joint_noise_multiplier(*multipliers) if multipliers else None
+
+    def update_noise(self, facts: PublicFacts) -> float:
+        """Standard deviation of the noise in every coordinate of an update.
+
+        Args:
+            facts: What is public about the rows.
+
+        Returns:
+            Noise over divisor; where a lottery picks the group, and with it the divisor, the root mean square.
+        """
+        if self.divisor is not None:
+            return self.sigma / self.divisor
+        assert isinstance(self.draw, OneGroup), "only a lottery has an undetermined divisor"
+        batches = zip(self.draw.probabilities, self.draw.batches(facts), strict=True)
+        # A group without declared rows has no noise to speak of: nothing of it is ever drawn.
+        return self.sigma * math.sqrt(sum(chance / rows**2 for chance, rows in batches if rows > 0))
 
     def check_rows(self, cells: int) -> None:
         """Reject a bound or a statistic that depends on other rows: its cost would be higher than charged.

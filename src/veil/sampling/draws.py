@@ -215,10 +215,14 @@ class OneGroup:
 
     def expected_batch(self, facts: PublicFacts) -> float:
         """The expected batch over the lottery."""
+        return sum(size * chance for size, chance in zip(self.batches(facts), self.probabilities, strict=True))
+
+    def batches(self, facts: PublicFacts) -> list[float]:
+        """The expected batch of each group, where it is chosen."""
         sizes = [0.0] * len(self.probabilities)
         for cell, group in enumerate(self.group_of_cell):
             sizes[group] += self.within.expected_of(cell, facts)
-        return sum(size * chance for size, chance in zip(sizes, self.probabilities, strict=True))
+        return sizes
 
 
 def _subset_event(noise_multiplier: float, size: int, batch: int, relation: Relation) -> Event:

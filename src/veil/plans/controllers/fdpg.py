@@ -115,10 +115,14 @@ class NormStatistic:
         return np.asarray(np.maximum(signal, FLOOR * scale))
 
     def lost(self, sums: NDArray[np.float64], noise: float) -> float:
-        """The signal of all rows together; where the sum drowns in its `noise`, the least that it can be."""
+        """The signal of all rows together, between the least and the most that it can be without noise.
+
+        Where the sum drowns in its `noise` it is the least.
+        """
         above, below = sums.reshape(2, self.groups).sum(axis=1)
         heard = below > 2 * noise * math.sqrt(self.groups)
-        return max(self.signal.least, self.signal.scale * float(above / below)) if heard else self.signal.least
+        ratio = float(above / below) if heard else 0.0
+        return min(max(self.signal.least, self.signal.scale * ratio), self.signal.scale)
 
     def _measure(self, per_row: PerRow, cells: Tensor) -> Tensor:
         parts = self.signal.parts(per_row.norms.to(torch.float64))
@@ -222,6 +226,11 @@ class FdpgController:
             "length": np.ones(1),
         }
         return self._planned(first, 0)
+
+    def loudest(self) -> State:
+        """Noise is lengthened with the updates: by as much as a signal can be."""
+        longest = self.norms.signal.scale if self.restore_length else 1.0
+        return {**self.start(), "length": np.array([longest])}
 
     def release(self, state: State, step: int) -> GradientRelease:
         """Draw by the present rates; release the statistics with the gradient unless parity decides."""
