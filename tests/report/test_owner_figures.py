@@ -31,7 +31,7 @@ def test_a_run_with_budgets_shows_its_owners_and_says_what_the_tail_does() -> No
     assert all(sum(shares) == pytest.approx(1.0) for shares in zip(*parts, strict=True))
     sentence = record["findings"]["OwnerCurves"]["sentence"]
     what = "of the thresholds of a batch; it follows the gradients, counted every 10 steps."
-    assert figures["owners-tail"].note == f"{sentence} Its length: 61{NARROW}%, {what}"
+    assert figures["owners-tail"].note == f"{sentence} Its length: 60{NARROW}%, {what}"
     page = render_page([record])
     assert page.count(sentence) >= 2  # beside the figure and at the head of the section
     assert "<h3>Findings</h3>" not in page
