@@ -1,6 +1,7 @@
 """Overhead of INO-SGD over IDP-SGD: processor time of whole steps of both in turn, and of the bounds alone.
 
-Then the same step and its plan with more and more owners, each with a rate of its own.
+By default the tail follows a count in every tenth step or fewer: steps with and without one are measured apart, and
+weighed as often as they happen. Then the same step and its plan with more and more owners, each with a rate of its own.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import torch
 from torch import nn
 
 from veil import methods
+from veil.accounting import Ledger
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine
 from veil.noise import GaussianNoise
 from veil.plans import Plan, Settings
 from veil.problem import Problem
 from veil.training.fitting import row_losses
+from veil.training.reservations import Reservations
 
 BOUNDS_AT_ONCE = 20
 CHOICES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -26,8 +29,10 @@ CHOICES: dict[str, tuple[str, dict[str, Any]]] = {
     "ino-sgd": ("ino-sgd", {}),
     "ino-sgd, beta(2, 5)": ("ino-sgd", {"alpha": 2.0, "beta": 5.0}),
     "ino-sgd, steps": ("ino-sgd", {"importance": "steps"}),
-    "ino-sgd, tail auto": ("ino-sgd", {"tail": "auto"}),
+    "ino-sgd, tail 60 %": ("ino-sgd", {"tail": 60.0}),
 }
+STEPS = 500  # of the plan: a count in every tenth
+COUNTED = 10
 
 
 def _problem(shape: tuple[int, ...], rows: int) -> Problem:
@@ -48,34 +53,47 @@ def _models() -> dict[str, tuple[tuple[int, ...], nn.Module]]:
 
 
 class _Step:
-    """One step as the loop makes it: draw, gradients, bound, noise, update."""
+    """One step as the loop makes it: reserve, draw, gradients, bound, noise, update, controller."""
 
     def __init__(self, plan: Plan, problem: Problem, model: nn.Module) -> None:
-        self.release = plan.controller.release(plan.controller.start(), 0)
+        self.controller, self.state = plan.controller, plan.controller.start()
+        self.reservations = Reservations(plan, Ledger(plan.terms()))
         self.problem, self.model = problem, model
         self.engine = GradientEngine(model, row_losses)
-        self.sampler = self.release.draw.sampler(problem.strata())
+        self.sampler = self.controller.release(self.state, 0).draw.sampler(problem.strata())
         self.noise = GaussianNoise(Seed.from_int(0))
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 
     def seconds(self, step: int) -> tuple[float, float]:
-        """Processor time of the whole step, and of its bound alone (which is computed once more on the same rows)."""
+        """Processor time of the whole step, and of its bound and count alone (computed once more on the same rows)."""
         start = time.process_time()
-        made = self.release.make(self.engine, self.problem, self.sampler, Seed.from_int(0), step, self.noise)
+        release = self.controller.release(self.state, step)
+        self.reservations.reserve("gradient", release, self.controller.steady(self.state, step), step)
+        made = release.make(self.engine, self.problem, self.sampler, Seed.from_int(0), step, self.noise)
         for name, parameter in self.model.named_parameters():
             parameter.grad = made.gradient[name]
         self.optimizer.step()
+        self.state = self.controller.observe(self.state, step, made.statistics)
         whole = time.process_time() - start
+        per_row, cells = made.view.per_row, made.view.cells
         start = time.process_time()
         for _ in range(BOUNDS_AT_ONCE):
-            self.release.bound.weights(made.view.per_row, made.view.cells)
+            release.bound.weights(per_row, cells)
+            for one in (one for one in release.statistics if one.due):
+                self.noise.add(step, {one.name: one.measure(per_row, cells).sum(dim=0)}, one.sigma, "statistic")
         return whole, (time.process_time() - start) / BOUNDS_AT_ONCE
+
+
+def _usual(values: list[float]) -> float:
+    """The median of steps with a count and that of the others, weighed as often as they happen in a run."""
+    with_count, without = values[::COUNTED], [v for step, v in enumerate(values) if step % COUNTED]
+    return statistics.median(with_count) / COUNTED + statistics.median(without) * (1 - 1 / COUNTED)
 
 
 def _measure(title: str, problem: Problem, model: nn.Module, batch: int, repeats: int) -> list[dict[str, Any]]:
     steps = {}
     for choice, (name, options) in CHOICES.items():
-        settings = Settings.checked(delta=1e-5, steps=1000, batch_size=batch, accountant="rdp")
+        settings = Settings.checked(delta=1e-5, steps=STEPS, batch_size=batch, accountant="rdp")
         steps[choice] = _Step(methods.create(name, options).plan(problem.public, settings), problem, model)
     times: dict[str, list[tuple[float, float]]] = {choice: [] for choice in CHOICES}
     for step in range(-3, repeats):
@@ -84,8 +102,8 @@ def _measure(title: str, problem: Problem, model: nn.Module, batch: int, repeats
             took = one.seconds(max(step, 0))
             if step >= 0:
                 times[choice].append(took)
-    whole = {choice: statistics.median(t for t, _ in found) for choice, found in times.items()}
-    bound = {choice: statistics.median(t for _, t in found) for choice, found in times.items()}
+    whole = {choice: _usual([t for t, _ in found]) for choice, found in times.items()}
+    bound = {choice: _usual([t for _, t in found]) for choice, found in times.items()}
     base = times["idp-sgd"]
     return [
         {
@@ -97,7 +115,7 @@ def _measure(title: str, problem: Problem, model: nn.Module, batch: int, repeats
             "overhead_percent": 100 * (bound[choice] - bound["idp-sgd"]) / whole["idp-sgd"],
             # Pairs of neighbouring steps; noisier than the line above, and it includes everything.
             "step_overhead_percent": 100
-            * statistics.median(t / b - 1 for (t, _), (b, _) in zip(times[choice], base, strict=True)),
+            * _usual([t / b - 1 for (t, _), (b, _) in zip(times[choice], base, strict=True)]),
         }
         for choice in CHOICES
     ]
@@ -114,7 +132,7 @@ def _with_owners(rows: int, batch: int, repeats: int, counts: tuple[int, ...]) -
         problem = Problem.from_arrays(x, y, owners=owners, budgets=budgets, classes=list(range(10)))
         start = time.process_time()
         plan = methods.create("ino-sgd", {}).plan(
-            problem.public, Settings.checked(delta=1e-5, steps=1000, batch_size=batch)
+            problem.public, Settings.checked(delta=1e-5, steps=STEPS, batch_size=batch)
         )
         planned[count] = time.process_time() - start
         steps[count] = _Step(plan, problem, model)
@@ -131,8 +149,8 @@ def _with_owners(rows: int, batch: int, repeats: int, counts: tuple[int, ...]) -
             "model": "mlp, 100 features",
             "method": "ino-sgd",
             "owners": count,
-            "seconds": statistics.median(times[count]),
-            "times_one_owner": statistics.median(t / b for t, b in zip(times[count], first, strict=True)),
+            "seconds": _usual(times[count]),
+            "times_one_owner": _usual([t / b for t, b in zip(times[count], first, strict=True)]),
             "plan_seconds": planned[count],
         }
         for count in counts

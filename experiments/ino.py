@@ -52,7 +52,7 @@ def _model(build: Callable[[PublicFacts], nn.Module], facts: PublicFacts, seed: 
 
 # The shares of a run after which it is looked at owner by owner.
 MOMENTS = (0.25, 0.5, 1.0)
-DEFAULT = "default"
+STEEP = "steep"
 # The model without privacy: the rate that Veil takes where nothing bounds the gradients.
 WITHOUT_PRIVACY = {"learning_rate": 0.05, "momentum": 0.9}
 TWINS = 1
@@ -150,11 +150,11 @@ def _constant(problem: Problem, evaluation: Problem) -> dict[str, Any]:
 
 
 def choices(tails: Mapping[str, int]) -> list[tuple[str, str, dict[str, Any], int]]:
-    """IDP-SGD, INO-SGD with its default tail or straight ones of so many percent, and no privacy; with their seeds."""
+    """IDP-SGD, INO-SGD with a steep tail of 60 % or straight ones of so many, and no privacy; with their seeds."""
     straight = {"alpha": 1.0, "beta": 1.0}
     inos: list[tuple[str, str, dict[str, Any], int]] = [
-        ("ino-sgd, default tail", "ino-sgd", {}, seeds)
-        if tail == DEFAULT
+        ("ino-sgd, steep tail 60 %", "ino-sgd", {"tail": 60.0}, seeds)
+        if tail == STEEP
         else (f"ino-sgd, tail {tail} %", "ino-sgd", {"tail": float(tail), **straight}, seeds)
         for tail, seeds in tails.items()
     ]

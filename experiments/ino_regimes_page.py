@@ -47,11 +47,11 @@ def write_page(found: Mapping[str, Runs], made_by: str, out: Path) -> None:
         "Clip, reach and tail of each method chosen by the mean accuracy of both owners on 5,000 validation rows that "
         "the tuning did not train on: the whole grid with one seed, then the best few with three (100, 101, 102). The "
         "test rows were used once, with seeds that nothing else here uses. A shape α β is that of the Beta tail: 1 1 "
-        "is the straight line of the paper's guide, 4 0.5 (with a tail of 60 %, the default) takes nearly all of its "
-        "rows away. This shape was the best of nine on these test rows (ino-shape) before it was compared with others "
-        "on validation rows, so that its lines of the map are not free of selection; the choice here was among the "
-        "shapes of the tuning below, on validation rows alone. Without privacy: the same network, batch and steps, at "
-        "the best of five settings on validation rows (learning rate 0.3, momentum 0.9; seed 101).",
+        "is the straight line of the paper's guide, 4 0.5 (with a tail of 60 %, where the default begins) takes nearly "
+        "all of its rows away. This shape was the best of nine on these test rows (ino-shape) before it was compared "
+        "with others on validation rows, so that its lines of the map are not free of selection; the choice here was "
+        "among the shapes of the tuning below, on validation rows alone. Without privacy: the same network, batch and "
+        "steps, at the best of five settings on validation rows (learning rate 0.3, momentum 0.9; seed 101).",
         "",
         *_best_against_best(tuning, bests, lengths),
         *_beside(beside),

@@ -19,6 +19,7 @@ from veil.gradients import GradientSum
 from veil.noise import GaussianNoise
 from veil.plans import Plan
 from veil.plans.controllers import Controller
+from veil.plans.controllers.following_tail import FollowingTail
 from veil.problem import Problem, PublicFacts
 from veil.releases import GradientRelease, Released
 from veil.sampling import ShuffledSampler
@@ -106,6 +107,15 @@ class QuietStatistics(GaussianNoise):
         return super().add(step, values, 0.0 if purpose == "statistic" else std, purpose)
 
 
+class HalfOnStatistics(GaussianNoise):
+    """Statistics with half of the noise that is charged."""
+
+    def add(
+        self, step: int, values: Any, std: float, purpose: str = "gradient", ready: Any = None
+    ) -> dict[str, Tensor]:
+        return super().add(step, values, std / 2 if purpose == "statistic" else std, purpose)
+
+
 class OneStreamForAll(GaussianNoise):
     """The same noise for every tensor of a step."""
 
@@ -144,11 +154,19 @@ class RanksAlike(GaussianNoise):
         return super().add(step, once, std / 2**0.5, purpose)
 
 
-def with_noise(kind: type[GaussianNoise], method: str = "dp-sgd") -> SelfTest:
+def with_noise(kind: type[GaussianNoise], method: str = "dp-sgd", plan: Plan | None = None) -> SelfTest:
     def change(loop: Loop) -> None:
         loop.noise = kind(loop.seed)
 
-    return with_loop(change, method)
+    return with_loop(change, method, plan)
+
+
+def half_on_the_count() -> SelfTest:
+    """With a count at every step of 40 there are enough to see it."""
+    plan = small_plan("ino-sgd")
+    assert isinstance(plan.controller, FollowingTail)
+    often = replace(plan, controller=replace(plan.controller, every=1))
+    return with_noise(HalfOnStatistics, plan=often)
 
 
 class NoClip(GradientRelease):
@@ -275,6 +293,13 @@ MUTANTS = (
         lambda: with_release(StatisticsForFree, "adaptive-clip", recharge=True),
     ),
     Mutant("statistics without noise", "statistics have", lambda: with_noise(QuietStatistics, "adaptive-clip")),
+    Mutant(
+        "count of the tail not charged",
+        "what a row moves is what the ledger is charged",
+        lambda: with_release(StatisticsForFree, "ino-sgd", recharge=True),
+    ),
+    Mutant("count of the tail without noise", "statistics have", lambda: with_noise(QuietStatistics, "ino-sgd")),
+    Mutant("count of the tail with half of its noise", "statistics have", half_on_the_count),
     Mutant(
         "rate ignored in the ledger",
         "rows take part at their rate",

@@ -19,6 +19,7 @@ HEALTHY = [
     ("dp-is-sgd", {}),
     ("idp-sgd", {"variant": "scale"}),
     ("ino-sgd", {}),
+    ("ino-sgd", {"tail": 60}),
     ("auto-s", {}),
     ("global-adapt", {}),
     ("fdpg", {}),

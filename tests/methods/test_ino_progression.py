@@ -5,14 +5,18 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from tests.methods.method_cases import plan_for, small_problem
+from tests.methods.method_cases import plan_for, small_engine, small_problem
 from veil.accounting import Ledger, Repeated
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
+from veil.noise import GaussianNoise
 from veil.plans import Plan
+from veil.plans.controllers import first_release
+from veil.plans.controllers.following_tail import FollowingTail
 from veil.problem import Problem
 from veil.training.fitting import Job, execute, row_losses
 from veil.training.owner_curves import OwnerCurves
@@ -50,8 +54,8 @@ def test_old_and_new_releases_together_use_the_raised_budget_and_no_more(name: s
     run = base_run(name, variant)
     more = raise_budgets(run, problem, {"careful": 1.5}, 15)
     accountant = more.plan.settings.accountant_for()
-    old = run.plan.controller.release({}, 0).events(run.plan.facts)
-    new = more.plan.controller.release({}, 0).events(more.plan.facts)
+    old = first_release(run.plan.controller).events(run.plan.facts)
+    new = first_release(more.plan.controller).events(more.plan.facts)
     for index, cell in enumerate(more.plan.facts.cells):
         owner = more.plan.facts.owners[cell.owner]
         parts = [Repeated(old[index], run.plan.steps)]
@@ -87,20 +91,56 @@ def test_going_on_changes_a_copy_and_only_rows_of_raised_owners_take_part() -> N
     assert not torch.equal(more.model.weight, before)
     assert rate_of(more.plan, "open") == 0.0
     assert rate_of(more.plan, "careful") > 0.0
-    release = more.plan.controller.release({}, 0)
+    release = first_release(more.plan.controller)
     drawn = release.draw.sampler(problem.strata()).draw(Seed.from_int(1), 0)
     owners = {problem.public.owners[owner] for owner in problem.owner_of[drawn]}
     assert owners == {"careful"}
 
 
-def test_the_tail_keeps_its_share_of_the_new_line() -> None:
-    plan = raised_plan(base_run().plan, {"careful": 1.5}, 15)
-    release = plan.controller.release({}, 0)
-    line = sum(
+def line_of(plan: Plan) -> float:
+    release = first_release(plan.controller)
+    return sum(
         cell.rows * rate * limit
         for cell, rate, limit in zip(plan.facts.cells, release.draw.rates, release.bound.limits, strict=True)
     )
-    assert release.bound.tail.length == pytest.approx(0.6 * line)
+
+
+@pytest.mark.parametrize("tail", ["auto", 60])
+def test_the_tail_keeps_its_share_of_the_new_line(tail: object) -> None:
+    plan = raised_plan(plan_for("ino-sgd", {"tail": tail}, small_problem()), {"careful": 1.5}, 15)
+    assert first_release(plan.controller).bound.tail.length == pytest.approx(0.6 * line_of(plan))
+
+
+def test_a_tail_that_follows_goes_on_in_a_continued_run_at_one_cost_for_all_steps() -> None:
+    plan = raised_plan(plan_for("ino-sgd", {}, small_problem(), batch_size=60), {"careful": 3.0, "open": 6.0}, 15)
+    controller = plan.controller
+    assert isinstance(controller, FollowingTail)
+    assert controller.counts
+    assert plan.details["tail"] == "follows the gradients, counted every 10 steps"
+    state = controller.observe(controller.start(), 0, {"filled": np.array([-0.5 * controller.batch])})
+    assert controller.release(state, 1).bound.tail.length == pytest.approx(0.8 * line_of(plan))
+    events = [controller.release(state, step).events(plan.facts) for step in range(15)]
+    assert all(found == events[0] for found in events)
+
+
+def test_a_count_that_noise_would_hide_in_a_continued_run_is_not_made_and_the_plan_says_so() -> None:
+    """One of two owners goes on, with a few rows a step: the noise on the count stays, the batch does not."""
+    problem = small_problem()
+    plan = raised_plan(plan_for("ino-sgd", {}, problem), {"careful": 0.52}, 15)
+    controller = plan.controller
+    assert isinstance(controller, FollowingTail)
+    assert not controller.counts
+    assert "the noise on a count of gradients would be" in plan.details["tail"]
+    release = controller.release(controller.start(), 0)
+    made = release.make(
+        small_engine(),
+        problem,
+        release.draw.sampler(problem.strata()),
+        Seed.from_int(1),
+        0,
+        GaussianNoise(Seed.from_int(1)),
+    )
+    assert made.statistics == {}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +170,7 @@ def test_rolling_back_gives_the_last_weights_at_which_the_budget_held() -> None:
     points = CheckpointEvery(2)
     run = finished(problem, callbacks=(points,))
     back = roll_back(run, points.kept, {"open": 1.2})
-    accountant, release = run.plan.settings.accountant_for(), run.plan.controller.release({}, 0)
+    accountant, release = run.plan.settings.accountant_for(), first_release(run.plan.controller)
     events = release.events(run.plan.facts)
     free = next(i for i, cell in enumerate(run.plan.facts.cells) if run.plan.facts.owners[cell.owner] == "open")
 

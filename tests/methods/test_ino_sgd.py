@@ -104,7 +104,7 @@ def test_without_a_tail_it_is_idp_sgd() -> None:
 def test_the_order_costs_nothing_beyond_idp_sgd() -> None:
     problem = small_problem()
     for variant in VARIANTS:
-        ours = planned(OPTIONS.index({"variant": variant, "bound": "clip"}))
+        ours = plan_for("ino-sgd", {"variant": variant, "tail": 60}, problem)
         assert ours.rules == plan_for("idp-sgd", {"variant": variant}, problem).rules
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.metrics.test_tail_activity import two_owners
 from veil.report.owners import owner_figures
 from veil.report.page import render_page
+from veil.report.wording import NARROW
 from veil.training import fit
 from veil.training.run import Run
 
@@ -29,7 +30,8 @@ def test_a_run_with_budgets_shows_its_owners_and_says_what_the_tail_does() -> No
     parts = [series.y for series in figures["owners-part"].series]
     assert all(sum(shares) == pytest.approx(1.0) for shares in zip(*parts, strict=True))
     sentence = record["findings"]["OwnerCurves"]["sentence"]
-    assert figures["owners-tail"].note == sentence
+    what = "of the thresholds of a batch; it follows the gradients, counted every 10 steps."
+    assert figures["owners-tail"].note == f"{sentence} Its length: 60{NARROW}%, {what}"
     page = render_page([record])
     assert page.count(sentence) >= 2  # beside the figure and at the head of the section
     assert "<h3>Findings</h3>" not in page

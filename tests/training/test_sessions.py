@@ -38,7 +38,7 @@ def weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("method", ["dp-sgd", "asc", "auto-s", "dp-is-sgd", "adaptive-clip"])
+@pytest.mark.parametrize("method", ["dp-sgd", "asc", "auto-s", "dp-is-sgd", "adaptive-clip", "ino-sgd"])
 def test_a_session_is_the_same_as_fit(method: str, tmp_path: Path) -> None:
     problem, by_fit, by_hand = generate(GROUPS), small_model(), small_model()
     fitted = veil.fit(by_fit, problem, method=method, out=tmp_path / "fit", **SETTINGS)  # type: ignore[arg-type]

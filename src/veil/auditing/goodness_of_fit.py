@@ -92,7 +92,7 @@ class Residuals:
 
     def _further_values(self, step: CanaryStep) -> None:
         """The noise on statistics, in units of what is charged."""
-        for statistic in step.release.statistics:
+        for statistic in (one for one in step.release.statistics if one.due):
             exact = statistic.measure(step.view.per_row, step.view.cells).double()
             lengths = torch.linalg.vector_norm(exact, dim=1, keepdim=True).clamp_min(1e-300)
             exact = exact * torch.clamp(statistic.limit / lengths, max=1.0)

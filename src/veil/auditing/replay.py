@@ -148,7 +148,7 @@ def _distance(release: GradientRelease, one: Released, other: Released) -> tuple
     gaps = [(one.gradient[name] - other.gradient[name]).double().flatten() for name in one.gradient]
     moved = float(torch.cat(gaps).norm()) * divisor
     joint = (moved / release.sigma) ** 2
-    for statistic in release.statistics:
+    for statistic in (one for one in release.statistics if one.due):
         change = one.statistics[statistic.name] - other.statistics[statistic.name]
         joint += float(np.square(change / statistic.sigma).sum())
     return moved, math.sqrt(joint)

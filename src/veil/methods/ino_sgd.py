@@ -12,11 +12,12 @@ Guarantee: adding or removing a row moves the weighted sum by at most that row's
 has the proof), so every step costs what IDP-SGD's costs: a row of owner o has (ε_o, δ) under add-remove. The order is
 computed from the model of the step before, which was paid for already. The tail's length is a public constant.
 
-Defaults: γ = 60 % of the expected Σ of thresholds, α = 4, β = ½, chosen on validation rows of two data sets. The paper
-guides to a straight tail of 30 %, α = β = 1. Corrections: integrals in closed form, because a table lookup inflates the
-sensitivity; exact accounting instead of 2αq²C²/σ²; no batch is rejected, and a line shorter than the tail lies wholly
-in it. An adaptive clip needs a count from the same sample, and so does a tail that follows the gradients
-(`tail="auto"`): it is charged jointly, and the thresholds make room for it.
+Defaults: γ starts at 60 % of the expected Σ of thresholds and grows as gradients vanish (`tail="auto"`), α = 4, β = ½,
+chosen on validation rows of two data sets. The paper guides to a straight fixed tail of 30 %, α = β = 1. Corrections:
+integrals in closed form, because a table lookup inflates the sensitivity; exact accounting instead of 2αq²C²/σ²; no
+batch is rejected, and a line shorter than the tail lies wholly in it. A tail that follows the gradients needs a count
+from the same sample now and then, and an adaptive clip one at every step: it is charged jointly, and the thresholds
+make room for it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from veil.methods.idp_sgd import OwnerShares, Variant, owner_shares
 from veil.methods.registry import known_as
 from veil.plans import Plan, Settings
 from veil.plans.controllers import AdaptiveClip, Constant, Controller, State, first_release
-from veil.plans.controllers.following_tail import FollowingTail
+from veil.plans.controllers.following_tail import LOUDEST, FollowingTail, counted_every, hidden, steps_apart
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 
@@ -44,7 +45,9 @@ SAME_LOSS = (
     "The loss of a row, cut to multiples of 1/4096, does not depend on which other rows are in the batch: the order of "
     "rows rests on it."
 )
-FIRST_TAIL = 60.0  # percent of the line where `auto` starts: the default of a fixed tail
+FIRST_TAIL = 60.0  # percent of the line where `auto` starts, and stays where it cannot follow
+COUNT_NOISE = 0.05  # of the batch: the noise on the count that a tail follows, where it costs next to nothing
+LEAST_COUNT_NOISE = 5.0  # over the count's bound and the noise multiplier: a count costs 2 % of the thresholds at most
 Underneath = Literal["clip", "adaptive-clip", "normalise"]
 
 
@@ -69,7 +72,7 @@ class InoSgd(Individualised):
 
     variant: Variant = "sample"
     clip: float = 1.0
-    tail: float | Literal["auto"] = 60.0
+    tail: float | Literal["auto"] = "auto"
     importance: str | tuple[float, ...] | Callable[[float], float] = "beta"
     alpha: float = 4.0
     beta: float = 0.5
@@ -86,16 +89,21 @@ class InoSgd(Individualised):
         steps, shares = settings.steps_for(facts), owner_shares(self.variant, self.clip, facts, settings)
         draw = shares.draw(facts)
         batch = draw.expected_batch(facts)
-        adaptive, follows = self.bound == "adaptive-clip", self.tail == "auto"
+        adaptive = self.bound == "adaptive-clip"
         quietest = max(shares.sigma / clip for clip in shares.clips)
+        count_sigma = max(COUNT_NOISE * batch, 0.5 * LEAST_COUNT_NOISE * quietest)
+        follows, how = self._following(steps, count_sigma / batch)
+        if adaptive:
+            count_sigma = 0.5 * self.count_noise * quietest
         if adaptive or follows:
             # The moving threshold is released in units of itself.
             unit = self.clip if adaptive else 1.0
-            beside = (_beside_count(shares.sigma, clip, self.count_noise * quietest) for clip in shares.clips)
+            beside = (_beside_count(shares.sigma, clip, 2.0 * count_sigma) for clip in shares.clips)
             shares = OwnerShares(shares.rates, tuple(clip / unit for clip in beside), shares.sigma / unit)
-        limits, count_sigma = shares.limits(facts), 0.5 * self.count_noise * quietest
+        limits = shares.limits(facts)
         line = sum(cell.rows * rate * c for cell, rate, c in zip(facts.cells, draw.rates, limits, strict=True))
-        tail, ranks = self._tail(line), _ranks(facts, settings)
+        percent = FIRST_TAIL if self.tail == "auto" else float(self.tail)
+        tail, ranks = self._tail(percent / 100.0 * line), _ranks(facts, settings)
         controller: Controller
         joint = (draw, shares.sigma, count_sigma, batch, Relation.ADD_REMOVE)
         if adaptive:
@@ -104,7 +112,7 @@ class InoSgd(Individualised):
         else:
             inner = Clip(limits) if self.bound == "clip" else Normalise(limits, self.gamma)
             if follows and tail is not None:
-                controller = FollowingTail(*joint, inner, tail, line, self.order, ranks)
+                controller = FollowingTail(*joint, inner, tail, line, self.order, ranks, steps_apart(steps))
             else:
                 bound = _ordered(inner, tail, self.order, ranks)
                 controller = Constant(GradientRelease(draw, bound, shares.sigma, batch, Relation.ADD_REMOVE))
@@ -112,7 +120,8 @@ class InoSgd(Individualised):
         details: dict[str, Any] = {
             "variant": self.variant,
             **shares.details(facts),
-            "tail_percent": self.tail,
+            "tail": how,
+            "tail_percent": percent,
             "tail_length": 0.0 if tail is None else tail.length,
             "importance": self._importance_in_words(),
             "order": self.order,
@@ -126,8 +135,6 @@ class InoSgd(Individualised):
         require_above_zero(self, "clip")
         known = self.tail == "auto" or (isinstance(self.tail, int | float) and 0 <= self.tail <= 1000)
         require(known, f"tail is {self.tail}: it is a percentage, 0 (no tail) to 1000, or auto")
-        fits = self.tail != "auto" or self.bound != "adaptive-clip"
-        require(fits, "tail auto counts gradients that fill a fixed threshold: use bound clip or normalise")
         require(
             self.bound in ("clip", "adaptive-clip", "normalise"),
             f'bound is "{self.bound}": it must be clip, adaptive-clip or normalise',
@@ -135,9 +142,20 @@ class InoSgd(Individualised):
         require(0 < self.quantile < 1, f"quantile is {self.quantile}: it must be between 0 and 1")
         require(self.count_noise > 1, f"count_noise is {self.count_noise}: it must be above 1")
 
-    def _tail(self, line: float) -> Tail | None:
-        """The tail as long as `tail` percent of the expected line; None where it is 0."""
-        length = (FIRST_TAIL if self.tail == "auto" else float(self.tail)) / 100.0 * line
+    def _following(self, steps: int, noise: float) -> tuple[bool, str]:
+        """Whether the tail follows, and what it does in words; `noise` is the count's, as a share of the batch."""
+        if self.tail != "auto":
+            return False, "fixed"
+        if self.bound == "adaptive-clip":
+            return False, "fixed: under an adaptive clip gradients do not vanish beside their threshold"
+        if steps == 1:
+            return False, "fixed: there is one step only"
+        if noise > LOUDEST:
+            return False, hidden(noise)
+        return True, counted_every(steps_apart(steps))
+
+    def _tail(self, length: float) -> Tail | None:
+        """The tail of this length; None where it is 0."""
         if length == 0:
             return None
         if isinstance(self.importance, str):

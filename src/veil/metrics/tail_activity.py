@@ -36,7 +36,8 @@ class TailActivity:
     `removed` is the share of the clipped gradients' total length that the tail takes away, `removed_by_owner` the same
     within each owner; `clipped` is the share of drawn rows whose bounded gradient is as long as its threshold (to 1 %);
     `idle` is the share of the tail that no gradients fill, because they are shorter than their thresholds (1 without a
-    tail); `pull_by_owner` is each owner's share of the length that is left when the tail has taken its part.
+    tail); `pull_by_owner` is each owner's share of the length that is left when the tail has taken its part; `length`
+    is the tail's, as a share of the line.
     """
 
     removed: float
@@ -44,6 +45,7 @@ class TailActivity:
     clipped: float
     idle: float
     pull_by_owner: Mapping[str, float] = field(default_factory=dict)
+    length: float = 0.0
 
     @property
     def sentence(self) -> str:
@@ -92,10 +94,10 @@ def tail_activity(
     weights = inner.weights(per_row, torch.from_numpy(cells)).detach().cpu().double().numpy()
     filled = np.minimum(norms * weights, limits[cells])
     stretch = drawn * limits[cells]
-    kept = np.ones(len(rows))
+    kept, length_of_tail = np.ones(len(rows)), 0.0
     if isinstance(bound, Ordered):
         expected = float(np.array([cell.rows for cell in plan.facts.cells]) @ (by_cell * limits))
-        scale = expected / float(stretch.sum())
+        scale, length_of_tail = expected / float(stretch.sum()), bound.tail.length / expected
         kept = importance(stretch * scale, bound.line(losses, norms, cells), bound.tail)
     length = drawn * filled
     lost, room = length * (1.0 - kept), float(stretch @ (1.0 - kept))
@@ -109,6 +111,7 @@ def tail_activity(
         pull_by_owner={name: _share(float(left[own].sum()), float(left.sum())) for name, own in of_owner.items()},
         clipped=_share(float(drawn @ (filled >= 0.99 * limits[cells])), float(drawn.sum())),
         idle=1.0 - _share(float(lost.sum()), room),
+        length=length_of_tail,
     )
 
 

@@ -47,6 +47,8 @@ class Statistic:
         measure: Returns one vector per row.
         limit: The largest length of a row's vector, above 0.
         sigma: Standard deviation of the noise.
+        due: Whether this step releases it. Where not, it is charged all the same: steps with and without it cost
+            the same.
 
     >>> long = Statistic("long rows", lambda per_row, cells: (per_row.norms > 1).float(), limit=1.0, sigma=5.0)
     >>> long.name, long.limit
@@ -57,6 +59,7 @@ class Statistic:
     measure: Callable[[PerRow, Tensor], Tensor]
     limit: float
     sigma: float
+    due: bool = True
 
 
 @dataclass(frozen=True)
@@ -289,7 +292,8 @@ class GradientRelease:
         """
         view = PrivateView(rows, problem.cell_of, on_cpu(result.per_row), result.weights.cpu())
         total = noise.add(step, result.sums[0], self.sigma, "gradient")
-        statistics = {one.name: self._statistic(one, view.per_row, view.cells, step, noise) for one in self.statistics}
+        due = [one for one in self.statistics if one.due]
+        statistics = {one.name: self._statistic(one, view.per_row, view.cells, step, noise) for one in due}
         return Released(total, self._divisor(sampler, seed, step), statistics, view)
 
     def _divisor(self, sampler: Sampler, seed: Seed, step: int) -> float:

@@ -62,7 +62,9 @@ def owner_figures(run: Record) -> dict[str, Figure]:
             references=(("the loss may rise", 0.0),),
             note=_CONDITION,
         )
-        figures["owners-tail"] = _activity(steps, activity, found.get("sentence") or "")
+        lengths, told = _tail(run, activity)
+        sentence = " ".join(part for part in (found.get("sentence") or "", told) if part)
+        figures["owners-tail"] = _activity(steps, activity, sentence, lengths)
         # Runs of earlier versions do not know their owners' parts.
         parts = [one.get("pull_by_owner") or {} for one in activity]
         if all(parts):
@@ -77,8 +79,22 @@ def owner_figures(run: Record) -> dict[str, Figure]:
     return figures
 
 
-def _activity(steps: Sequence[int], activity: Sequence[Mapping[str, Any]], sentence: str) -> Lines:
-    """What the bound clips and, where there is a tail, what it removes of whom."""
+def _tail(run: Record, activity: Sequence[Mapping[str, Any]]) -> tuple[list[float], str]:
+    """How long the tail was, as a share of a batch's thresholds, and what it did in a sentence."""
+    lengths = [one.get("length") or 0.0 for one in activity]
+    how = str((run.get("details") or {}).get("tail") or "")
+    if not how or not all(lengths):  # runs of earlier versions do not know it
+        return [], ""
+    first, last = percent(lengths[0], 0), percent(lengths[-1], 0)
+    change = first if first == last else f"{first} at first and {last} at the end"
+    how = how if how.startswith("follows") else f"is {how}"
+    return lengths, f"Its length: {change}, of the thresholds of a batch; it {how}."
+
+
+def _activity(
+    steps: Sequence[int], activity: Sequence[Mapping[str, Any]], sentence: str, lengths: Sequence[float]
+) -> Lines:
+    """What the bound clips and, where there is a tail, how long it was and what it removes of whom."""
     clipped = Series(
         "Rows as long as their threshold", tuple(steps), tuple(one["clipped"] for one in activity), "summary"
     )
@@ -96,8 +112,8 @@ def _activity(steps: Sequence[int], activity: Sequence[Mapping[str, Any]], sente
     return Lines(
         title="What the tail removes of each owner",
         x_label="Step",
-        y_label="Share of the clipped gradients",
-        series=(*_by_owner(steps, named), clipped, idle),
+        y_label="Share",
+        series=(*_by_owner(steps, named), clipped, idle, *_by_owner(steps, {"Length of the tail": lengths})),
         span=(0.0, 1.0),
         note=sentence,
     )

@@ -9,7 +9,7 @@ from veil.report.cleaning import Record
 from veil.report.figures import Bar, Bars, Figure, Forest, Heat, Interval, Lines, Point, Scatter, Series
 from veil.report.intervals import Spread
 from veil.report.variants import Variant, front_of
-from veil.report.wording import STATE_NAMES, is_of_people, spelled
+from veil.report.wording import STATE_NAMES, STATE_NOTES, is_of_people, spelled
 
 CROSS = " × "
 STD_NOTE = "Whiskers are one standard deviation over seeds."
@@ -126,7 +126,8 @@ def _state_lines(run: Record, name: str) -> Lines | None:
     )
     title = STATE_NAMES.get(name, spelled(name))
     label = spelled(name.removeprefix("cell_"))
-    return Lines(title=title, x_label="Step", y_label=label, series=series, format="number")
+    note = STATE_NOTES.get(name, "")
+    return Lines(title=title, x_label="Step", y_label=label, series=series, format="number", note=note)
 
 
 def _part_names(run: Record, name: str, width: int) -> list[str]:

@@ -68,6 +68,11 @@ STATE_NAMES = {
     "batch": "Rows per step from each group",
     "thresholds": "Threshold of each group",
     "clipped": "Released share of clipped rows in each group",
+    "tail_percent": "Length of the tail, in percent of a batch's thresholds",
+    "filled": "Released count of gradients that fill half of their threshold, less half of the drawn rows",
+}
+STATE_NOTES = {
+    "tail_percent": "A public constant of each step. It grows as gradients vanish: a count moves it half of the way."
 }
 
 

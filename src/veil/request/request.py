@@ -172,7 +172,9 @@ class Request(TableRequest):
         None, description="auto: what to optimise: worst-group (the default), balanced or overall."
     )
     option: Pairs = Field({}, description="An option of the method, as name=value. Repeatable.")
-    tail: float | None = Field(None, description="ino-sgd: length of the tail in percent.")
+    tail: float | None = Field(
+        None, description="ino-sgd: fixed length of the tail in percent; it follows the gradients otherwise."
+    )
     allow_weaker_minority_privacy: bool = Field(False, description="azb-weak: allow a larger ε for small groups.")
     model_option: Pairs = Field({}, description="An option of the model, as name=value. Repeatable.")
     init: Path | None = Field(None, description="Public weights to start from (safetensors).")

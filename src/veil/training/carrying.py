@@ -18,7 +18,8 @@ from veil.accounting.events import repeated
 from veil.accounting.spending_rules import SpendingRule
 from veil.errors import InputError, require
 from veil.plans import Earlier, Plan
-from veil.plans.controllers import Constant, gate
+from veil.plans.controllers import Constant, first_release, gate
+from veil.plans.controllers.following_tail import FollowingTail
 from veil.problem import PublicFacts
 from veil.releases import GradientRelease
 from veil.sampling.draws import Poisson
@@ -43,13 +44,13 @@ class StepReleases:
 
     @classmethod
     def of(cls, plan: Plan) -> StepReleases:
-        """The releases of a plan whose steps are identical; any other is rejected."""
+        """The releases of a plan whose steps all cost the same, in one release each; any other is rejected."""
         if plan.rules is None:
             raise InputError(f"{plan.method} is not private: it has no budgets to change")
         # A controller that is more than constant may make releases of its own.
-        if plan.solver is not None or type(plan.controller) is not Constant:
+        if plan.solver is not None or type(plan.controller) not in (Constant, FollowingTail):
             raise InputError(f"the steps of this {plan.method} plan differ: progression needs identical steps")
-        release = plan.controller.gradient
+        release = first_release(plan.controller)
         require(isinstance(release.draw, Poisson), "progression needs Poisson sampling, with a rate for each owner")
         events: dict[str, Mapping[int, Event]] = {GRADIENT: release.events(plan.facts)}
         if plan.gate is not None:

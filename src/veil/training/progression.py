@@ -31,7 +31,8 @@ from veil.foundation.randomness import Seed
 from veil.metrics import evaluate
 from veil.metrics.noisy_confusion import MEASURED
 from veil.plans import Earlier, LossFunction, Plan
-from veil.plans.controllers import Constant
+from veil.plans.controllers import Constant, Controller, first_release
+from veil.plans.controllers.following_tail import FollowingTail
 from veil.plans.plan import METRICS
 from veil.problem import Problem, PublicFacts
 from veil.problem.budgets import read_budgets
@@ -102,24 +103,27 @@ def raised_plan(plan: Plan, budgets: Mapping[str, float], steps: int) -> Plan:
     rates = _rates(old, facts, raised, steps)
     draw, release = Poisson(rates), old.gradient
     require(draw.expected_batch(facts) > 0, "no row of the owners who raised takes part: raise others too")
-    further = replace(
-        release,
-        draw=draw,
-        divisor=draw.expected_batch(facts),
-        bound=_rescaled(release.bound, _line(release, facts), _line(replace(release, draw=draw), facts)),
-    )
+    batch, lines = draw.expected_batch(facts), (_line(release, facts), _line(replace(release, draw=draw), facts))
+    controller: Controller
+    if isinstance(plan.controller, FollowingTail):
+        controller = plan.controller.drawn_by(draw, batch, lines[1], steps)
+    else:
+        bound = _rescaled(release.bound, *lines)
+        controller = Constant(replace(release, draw=draw, divisor=batch, bound=bound))
+    further = first_release(controller)
     new = replace(old, events={**old.events, GRADIENT: further.events(facts)})
     details = {
         **plan.details,
         "earlier_steps": old.steps_before + plan.steps,
-        "batch": further.divisor,
+        **({"tail": controller.in_words} if isinstance(controller, FollowingTail) else {}),
+        "batch": batch,
         "owner_rates": {name: max(rates[c] for c in _cells(facts, o)) for o, name in enumerate(facts.owners)},
     }
     return replace(
         plan,
         facts=facts,
         steps=steps,
-        controller=Constant(further),
+        controller=controller,
         rules=tuple(
             old.rule(cell, facts, [*old.promised(cell), *new.own(cell, steps)]) for cell in range(len(facts.cells))
         ),

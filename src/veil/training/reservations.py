@@ -8,6 +8,8 @@ from typing import Protocol
 from veil.accounting import Event, Ledger
 from veil.plans import Plan
 from veil.problem import PublicFacts
+from veil.releases import GradientRelease
+from veil.sampling.draws import Poisson
 
 RESERVED_AT_ONCE = 100
 
@@ -34,20 +36,20 @@ class Reservations:
         if self.ledger is None:
             return
         covered_until, covered = self.reserved.get(purpose, (0, {}))
-        latest, its_limits, its_events = self._latest.get(purpose, (None, None, None))
-        limits = _limits(charged)
-        if step < covered_until and latest is charged and its_limits == limits and its_events is covered:
+        _, before, its_events = self._latest.get(purpose, (None, None, None))
+        costs = _costs(charged)
+        if step < covered_until and before == costs and its_events is covered:
             return
         events = charged.events(self._plan.facts)
         if step < covered_until and events == covered:
-            self._latest[purpose] = charged, limits, covered
+            self._latest[purpose] = charged, costs, covered
             return
         # Where a run is charged for the steps it made, none is reserved before its time.
         most = 1 if self._plan.settings.public_steps else RESERVED_AT_ONCE
         count = max(1, min(steady, most, self._plan.steps - step))
         self.charge(purpose, step, count, events)
         self.reserved[purpose] = (step + count, events)
-        self._latest[purpose] = charged, limits, events
+        self._latest[purpose] = charged, costs, events
 
     def until(self, purpose: str, step: int) -> int:
         """The first step after this one whose cost is not reserved. Of a run that is not private, its end."""
@@ -61,7 +63,12 @@ class Reservations:
             self.entries = self.ledger.reserve(purpose, first, count, events)
 
 
-def _limits(charged: Charged) -> object:
-    """What rows are bounded to: a bound of the user's may change it, while all else of a release is fixed."""
-    bound = getattr(charged, "bound", None)
-    return None if bound is None else tuple(bound.limits)
+def _costs(charged: Charged) -> object:
+    """What events follow from: equal ones need not be computed again, which takes long where owners are many."""
+    bound, draw = getattr(charged, "bound", None), getattr(charged, "draw", None)
+    # A bound of the user's may change its limits, while all else of a release is fixed.
+    limits = None if bound is None else tuple(bound.limits)
+    if type(charged) is not GradientRelease or type(draw) is not Poisson:
+        return id(charged), limits
+    beside = tuple((one.limit, one.sigma) for one in charged.statistics)
+    return tuple(draw.rates), limits, charged.sigma, charged.relation, beside
