@@ -17,6 +17,7 @@ ARMS = {
     "DP-EBM (interpret)": "DP-EBM",
     "diffprivlib, logistic regression": "diffprivlib logistic",
     "Opacus, MLP with its documented defaults": "opacus MLP",
+    "JAX-Privacy, the same MLP with the settings of its example": "JAX-Privacy MLP",
     "LightGBM, no privacy, groups ignored": "LightGBM",
 }
 
@@ -58,6 +59,7 @@ def test_the_comparison_repeats_the_figures_of_the_first_table() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     first, compared = rows_of(page.split("\n## ")[0]), rows_of(page.split("## Beside other libraries")[1])
     of = {"Veil": "**Veil, default (`auto`)**", "Opacus": "Opacus, MLP with its documented defaults"}
+    of |= {"JAX-Privacy": "JAX-Privacy, the same MLP with the settings of its example"}
     of |= {"DP-EBM": "DP-EBM (interpret)", "diffprivlib": "diffprivlib, logistic regression"}
     for place, figure in enumerate(("worst group", "average of groups", "AUC")):
         columns = dict(zip(compared[""], compared[f"{figure} at ε = 1, points lost (1)"], strict=True))
