@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -112,3 +113,14 @@ def test_a_reader_that_goes_away_ends_the_program_quietly_and_is_no_failed_check
     )
     os.close(writes)
     assert (ended.returncode, ended.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(("words", "closed", "code"), [("methods", 1, 0), ("methodz", 2, 2)], ids=["output", "errors"])
+def test_a_program_without_output_does_its_work_quietly(words: str, closed: int, code: int) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "veil.cli", words],
+        preexec_fn=partial(os.close, closed),
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, b"", b"")

@@ -127,6 +127,8 @@ def _plainly(otherwise: Callable[..., None], message: Warning | str, category: t
 
 def main() -> None:
     """Run the program. Exit code 0: done; 1: a check failed; 2: wrong input, with a one-sentence error."""
+    for closed in (name for name in ("stdout", "stderr") if getattr(sys, name) is None):  # `veil … >&-`
+        setattr(sys, closed, open(os.devnull, "w"))  # noqa: SIM115 (it stays open to the end)
     if threading.current_thread() is threading.main_thread():  # elsewhere Python lets nobody set a handler
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _stop)
