@@ -400,6 +400,20 @@ def test_losses_are_those_of_a_sample_where_groups_are_large_and_of_all_rows_els
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize("epsilon", [1.0, 3.0, 8.0, 100.0])
+def test_a_sample_of_losses_leaves_gradients_their_noise_at_every_budget(epsilon: float, accountant: str) -> None:
+    """A twentieth of the rows at any ε had no plan at ε = 8 (PLD), and four times the noise at ε = 100 (RDP)."""
+    plans = [
+        asc_plan(facts_of(50_000, 2_100), options, epsilon=epsilon, steps=1000, batch_size=256, accountant=accountant)
+        for options in ({}, {"loss_rate": 1.0})
+    ]
+    sampled, all_rows = (float(plan.details["noise_multiplier"]) for plan in plans)
+    assert all_rows * 0.999 <= sampled < all_rows * 1.005
+    if epsilon <= 8:
+        assert plans[0].details["loss_rate"] < 0.5, "all rows are no sample: the test shows nothing"
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_a_run_by_default_draws_the_rows_of_its_losses_at_the_rate_that_every_group_is_charged_for(
     accountant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
