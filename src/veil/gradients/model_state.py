@@ -34,7 +34,8 @@ MOST_FROZEN = 65_536
 _MAPPINGS = (dict, MutableMapping)
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _QUICK = {torch.float32: torch.int32, torch.float64: torch.int64}
-_OWN = frozenset(vars(nn.Module()))
+_WATCHED = frozenset({"_buffers", "_parameters", "_modules"})  # each is a space of its own
+_OWN = frozenset(vars(nn.Module())) - _WATCHED
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (dict, list, set, deque, bytearray)
 _OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module, nn.Parameter)
@@ -135,7 +136,8 @@ class ModelState:
         own = vars(module)
         for space in (own, module._buffers, module._parameters, module._modules):
             self._spaces.append((name, space, dict(space)))
-        for key, value in [*_visible(own).items(), *module._buffers.items()]:
+        users = [(key, value) for key, value in _visible(own).items() if key not in _WATCHED]
+        for key, value in [*users, *module._buffers.items()]:
             self._take(f"{prefix}{key}", value)
         for key, parameter in module._parameters.items():
             if parameter is None or id(parameter) in self._seen or not _has_memory(parameter):
@@ -272,7 +274,7 @@ def _entries(container: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _visible(space: Any) -> Any:
-    """The user's entries of a module's `__dict__`; any other container unchanged."""
+    """What a module's `__dict__` has of the user's, and which dicts hold its parts; any other container unchanged."""
     if isinstance(space, dict) and "_modules" in space:
         return {key: value for key, value in space.items() if key not in _OWN}
     return space
@@ -394,15 +396,7 @@ def _equal(one: Any, other: Any) -> bool:
         texts, others = (Counter(repr(entry) for entry in each if isinstance(entry, _PLAIN)) for each in (one, other))
         return one == other and texts == others
     if isinstance(one, nn.Module):
-        return all(
-            _equal(space, theirs)
-            for space, theirs in (
-                (_visible(vars(one)), _visible(vars(other))),
-                (one._buffers, other._buffers),
-                (one._parameters, other._parameters),
-                (one._modules, other._modules),
-            )
-        )
+        return _equal(_visible(vars(one)), _visible(vars(other)))
     if isinstance(one, _OPAQUE) or not hasattr(one, "__dict__"):
         return bool(one == other)
     return _equal(vars(one), vars(other))
