@@ -265,3 +265,15 @@ def test_a_dict_of_a_modules_parts_that_another_takes_the_place_of_is_put_back(p
     assert {name: value.tolist() for name, value in model.state_dict().items()} == {
         name: value.tolist() for name, value in held.items()
     }
+
+
+def test_attributes_that_another_dict_takes_the_place_of_are_put_back() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    state, held = ModelState(model), vars(model[0])
+    model[0].__dict__ = {**held, "_buffers": {name: torch.ones(2) for name in model[0]._buffers}}
+    assert state.changed() == ["0.__dict__"]
+    assert state.renew() is not state
+    state.put_back()
+    assert vars(model[0]) is held
+    assert state.changed() == []
+    assert state.renew() is state

@@ -88,6 +88,7 @@ class ModelState:
         self._model, self._with_parameters = model, parameters
         self._spaces: list[tuple[str, Any, Any]] = []
         self._leaves: list[tuple[str, Values, Values]] = []
+        self._held: list[tuple[str, nn.Module, dict[str, Any]]] = []  # whose attributes are in which dict
         self._seen: set[int] = set()
         self._trained: dict[int, list[Tensor]] = {}
         for parameter in model.parameters():
@@ -101,6 +102,7 @@ class ModelState:
     def changed(self) -> list[str]:
         """Sorted names of the entries that were changed, added or removed."""
         found = {name for name, now, before in self._leaves if not _equal(now, before)}
+        found |= {f"{name}.__dict__".removeprefix(".") for name, module, own in self._held if vars(module) is not own}
         for name, now, before in self._spaces:
             if not _in_place(now, before):
                 found.update(_different(name, now, before))
@@ -110,6 +112,9 @@ class ModelState:
         """Write the old values back; without `numbers`, attributes that were set to a number, a string or None stay."""
         if self._unchanged():
             return
+        for _, module, own in self._held:
+            if vars(module) is not own:
+                object.__setattr__(module, "__dict__", own)
         for _, now, before in self._spaces:
             if not _in_place(now, before):
                 _restore(now, before, numbers)
@@ -125,6 +130,8 @@ class ModelState:
 
     def _unchanged(self) -> bool:
         """Whether everything is in place: asked before and after every pass."""
+        if not all(vars(module) is own for _, module, own in self._held):
+            return False
         if not self._line.in_place():
             for _, now, before in self._spaces:
                 if not _in_place(now, before):
@@ -134,6 +141,7 @@ class ModelState:
     def _take_module(self, name: str, module: nn.Module) -> None:
         prefix = f"{name}." if name else ""
         own = vars(module)
+        self._held.append((name, module, own))
         for space in (own, module._buffers, module._parameters, module._modules):
             self._spaces.append((name, space, dict(space)))
         users = [(key, value) for key, value in _visible(own).items() if key not in _WATCHED]
