@@ -247,3 +247,33 @@ def test_an_entry_that_moves_from_one_container_to_the_next_is_put_back(kind: ty
     assert list(model.first) == before
     assert len(model.second) == 0
     assert state.renew() is state
+
+
+@pytest.mark.parametrize("part", ["_buffers", "_parameters", "_modules"])
+def test_a_dict_of_a_modules_parts_that_another_takes_the_place_of_is_put_back(part: str) -> None:
+    """What lies in the new dict is what a `state_dict` would have: the old one alone would be looked at."""
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    module, state = (model if part == "_modules" else model[0]), ModelState(model)
+    held = {name: value.clone() for name, value in model.state_dict().items()}
+    extra = {"_buffers": torch.ones(2), "_parameters": nn.Parameter(torch.ones(2)), "_modules": nn.Linear(1, 1)}[part]
+    setattr(module, part, {**getattr(module, part), "seen": extra})
+    assert state.changed() == [part if part == "_modules" else f"0.{part}"]
+    assert state.renew() is not state
+    state.put_back()
+    assert state.changed() == []
+    assert state.renew() is state
+    assert {name: value.tolist() for name, value in model.state_dict().items()} == {
+        name: value.tolist() for name, value in held.items()
+    }
+
+
+def test_attributes_that_another_dict_takes_the_place_of_are_put_back() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    state, held = ModelState(model), vars(model[0])
+    model[0].__dict__ = {**held, "_buffers": {name: torch.ones(2) for name in model[0]._buffers}}
+    assert state.changed() == ["0.__dict__"]
+    assert state.renew() is not state
+    state.put_back()
+    assert vars(model[0]) is held
+    assert state.changed() == []
+    assert state.renew() is state

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import veil
 from veil import methods
-from veil.accounting import Ledger, PoissonGaussian, Relation, RenyiFilter, Repeated, TokenBucket
+from veil.accounting import Ledger, PoissonGaussian, Rdp, Relation, RenyiFilter, Repeated, TokenBucket
 from veil.accounting.rdp import rdp
 from veil.datasets import GroupSpec, generate
 from veil.errors import InputError
@@ -53,6 +53,20 @@ def test_the_plan_reproduces_the_noise_multipliers_of_the_paper(
     plan = asc_plan(facts_of(rows), options, steps=steps, batch_size=batch, delta=delta, accountant="rdp")
     assert plan.details["noise_multiplier"] == pytest.approx(kappa, rel=0.01)
     assert plan.details["loss_noise_multiplier"] == pytest.approx(loss_kappa, rel=0.01)
+
+
+@pytest.mark.parametrize(("epsilon", "steps"), [(3.0, 60), (8.0, 60), (10.0, 60), (10.0, 1000)])
+def test_a_renyi_filter_has_a_plan_where_the_nearest_whole_order_leaves_nothing_to_spend(
+    epsilon: float, steps: int
+) -> None:
+    """The best order is between two whole ones; at the lower one, the conversion alone costs more than ε."""
+    facts, chosen = (
+        facts_of(50_000, 2_100),
+        {"epsilon": epsilon, "steps": steps, "batch_size": 200 if steps == 60 else 256},
+    )
+    plan = asc_plan(facts, {}, accountant="rdp", delta=1e-5, **chosen)
+    one = PoissonGaussian(plan.details["noise_multiplier"], chosen["batch_size"] / facts.rows, Relation.ADD_REMOVE)
+    assert 0.6 * epsilon < Rdp().epsilon([Repeated(one, steps)], 1e-5) <= epsilon
 
 
 def test_the_ladder_needs_much_less_noise_than_the_paper_at_the_same_privacy() -> None:
@@ -400,6 +414,20 @@ def test_losses_are_those_of_a_sample_where_groups_are_large_and_of_all_rows_els
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize("epsilon", [1.0, 3.0, 8.0, 100.0])
+def test_a_sample_of_losses_leaves_gradients_their_noise_at_every_budget(epsilon: float, accountant: str) -> None:
+    """A twentieth of the rows at any ε had no plan at ε = 8 (PLD), and four times the noise at ε = 100 (RDP)."""
+    plans = [
+        asc_plan(facts_of(50_000, 2_100), options, epsilon=epsilon, steps=1000, batch_size=256, accountant=accountant)
+        for options in ({}, {"loss_rate": 1.0})
+    ]
+    sampled, all_rows = (float(plan.details["noise_multiplier"]) for plan in plans)
+    assert all_rows * 0.999 <= sampled < all_rows * 1.005
+    if epsilon <= 8:
+        assert plans[0].details["loss_rate"] < 0.5, "all rows are no sample: the test shows nothing"
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_a_run_by_default_draws_the_rows_of_its_losses_at_the_rate_that_every_group_is_charged_for(
     accountant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,8 +451,8 @@ def test_a_run_by_default_draws_the_rows_of_its_losses_at_the_rate_that_every_gr
     assert max(abs(count - 300) for count in drawn) < 6 * np.sqrt(300)
     told = plan.details["loss_noise_multiplier"]
     for cell in range(2):
-        (losses,) = [spent for spent in ledger.spent(cell) if spent.times == 20]
-        assert losses.event == PoissonGaussian(told, 0.05, Relation.ADD_REMOVE)
+        losses = PoissonGaussian(told, 0.05, Relation.ADD_REMOVE)
+        assert {spent.event: spent.times for spent in ledger.spent(cell)}[losses] == 20
         rule, delta = ledger.terms.accounts[cell].rule, ledger.terms.delta
         assert 0.9 < rule.guarantee(delta, plan.settings.accountant_for(plan.facts)) <= 1.0
 

@@ -14,16 +14,17 @@ from scipy import stats
 
 from tests.methods.method_cases import NoNoise, plan_for, small_engine, small_problem
 from tests.metrics.test_tail_activity import linear, two_owners
+from veil import methods
 from veil.accounting import Pld, PoissonGaussian, Rdp, Repeated
 from veil.bounding import Ordered
 from veil.errors import InputError
 from veil.foundation.randomness import Seed
 from veil.gradients import GradientEngine, PerRow
 from veil.noise import GaussianNoise
-from veil.plans import Plan
+from veil.plans import Plan, Settings
 from veil.plans.controllers import first_release
 from veil.plans.controllers.following_tail import MEMORY, FollowingTail
-from veil.problem import Problem
+from veil.problem import Cell, Problem, PublicFacts
 from veil.releases import GradientRelease, Released
 from veil.training import fit
 from veil.training.fitting import row_losses
@@ -281,3 +282,17 @@ def test_where_the_tail_cannot_follow_it_is_the_fixed_one_and_the_plan_says_why(
 def test_an_unknown_tail_is_rejected() -> None:
     with pytest.raises(InputError, match="or auto"):
         plan_for("ino-sgd", {"tail": -1.0}, two_owners())
+
+
+def test_a_tail_that_would_grow_too_long_for_the_rounding_of_weights_is_rejected_before_the_run() -> None:
+    """At 60 % of the line it is still short enough: the run would begin, and end where gradients vanish."""
+    cells = (Cell(0, 0, 20_000), Cell(0, 1, 80_000))
+    facts = PublicFacts(("all",), ("low", "high"), cells, (4,), classes=("0", "1"), budgets=(0.01, 8.0))
+
+    def planned_by(tail: object) -> Plan:
+        made = Settings.checked(epsilon=1.0, steps=50, batch_size=8192)
+        return methods.create("ino-sgd", {"variant": "scale", "tail": tail}).plan(facts, made)
+
+    assert first_release(planned_by(60).controller).bound.limits
+    with pytest.raises(InputError, match="too small for the rounding"):
+        planned_by("auto")

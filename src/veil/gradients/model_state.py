@@ -34,7 +34,8 @@ MOST_FROZEN = 65_536
 _MAPPINGS = (dict, MutableMapping)
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _QUICK = {torch.float32: torch.int32, torch.float64: torch.int64}
-_OWN = frozenset(vars(nn.Module()))
+_WATCHED = frozenset({"_buffers", "_parameters", "_modules"})  # each is a space of its own
+_OWN = frozenset(vars(nn.Module())) - _WATCHED
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (dict, list, set, deque, bytearray)
 _OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module, nn.Parameter)
@@ -87,6 +88,7 @@ class ModelState:
         self._model, self._with_parameters = model, parameters
         self._spaces: list[tuple[str, Any, Any]] = []
         self._leaves: list[tuple[str, Values, Values]] = []
+        self._held: list[tuple[str, nn.Module, dict[str, Any]]] = []  # whose attributes are in which dict
         self._seen: set[int] = set()
         self._trained: dict[int, list[Tensor]] = {}
         for parameter in model.parameters():
@@ -100,6 +102,7 @@ class ModelState:
     def changed(self) -> list[str]:
         """Sorted names of the entries that were changed, added or removed."""
         found = {name for name, now, before in self._leaves if not _equal(now, before)}
+        found |= {f"{name}.__dict__".removeprefix(".") for name, module, own in self._held if vars(module) is not own}
         for name, now, before in self._spaces:
             if not _in_place(now, before):
                 found.update(_different(name, now, before))
@@ -109,6 +112,9 @@ class ModelState:
         """Write the old values back; without `numbers`, attributes that were set to a number, a string or None stay."""
         if self._unchanged():
             return
+        for _, module, own in self._held:
+            if vars(module) is not own:
+                object.__setattr__(module, "__dict__", own)
         for _, now, before in self._spaces:
             if not _in_place(now, before):
                 _restore(now, before, numbers)
@@ -124,6 +130,8 @@ class ModelState:
 
     def _unchanged(self) -> bool:
         """Whether everything is in place: asked before and after every pass."""
+        if not all(vars(module) is own for _, module, own in self._held):
+            return False
         if not self._line.in_place():
             for _, now, before in self._spaces:
                 if not _in_place(now, before):
@@ -133,9 +141,11 @@ class ModelState:
     def _take_module(self, name: str, module: nn.Module) -> None:
         prefix = f"{name}." if name else ""
         own = vars(module)
+        self._held.append((name, module, own))
         for space in (own, module._buffers, module._parameters, module._modules):
             self._spaces.append((name, space, dict(space)))
-        for key, value in [*_visible(own).items(), *module._buffers.items()]:
+        users = [(key, value) for key, value in _visible(own).items() if key not in _WATCHED]
+        for key, value in [*users, *module._buffers.items()]:
             self._take(f"{prefix}{key}", value)
         for key, parameter in module._parameters.items():
             if parameter is None or id(parameter) in self._seen or not _has_memory(parameter):
@@ -272,7 +282,7 @@ def _entries(container: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _visible(space: Any) -> Any:
-    """The user's entries of a module's `__dict__`; any other container unchanged."""
+    """What a module's `__dict__` has of the user's, and which dicts hold its parts; any other container unchanged."""
     if isinstance(space, dict) and "_modules" in space:
         return {key: value for key, value in space.items() if key not in _OWN}
     return space
@@ -394,15 +404,7 @@ def _equal(one: Any, other: Any) -> bool:
         texts, others = (Counter(repr(entry) for entry in each if isinstance(entry, _PLAIN)) for each in (one, other))
         return one == other and texts == others
     if isinstance(one, nn.Module):
-        return all(
-            _equal(space, theirs)
-            for space, theirs in (
-                (_visible(vars(one)), _visible(vars(other))),
-                (one._buffers, other._buffers),
-                (one._parameters, other._parameters),
-                (one._modules, other._modules),
-            )
-        )
+        return _equal(_visible(vars(one)), _visible(vars(other)))
     if isinstance(one, _OPAQUE) or not hasattr(one, "__dict__"):
         return bool(one == other)
     return _equal(vars(one), vars(other))

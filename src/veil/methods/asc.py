@@ -22,8 +22,8 @@ bound, and one token pays for any rung: the run is composed by PLD, which needs 
 `sampling="poisson"`: public rates m_g/n_g, add-remove or replace-one.
 `sampling="wor"`: m_g of n_g rows without replacement, replace-one within the group (the paper).
 `loss_rate` is γ^ℓ: losses of a Poisson sample of the rows, for less computation. By default `LOSS_RATE` under
-add-remove, or more where the smallest group would have fewer than `LOSS_ROWS` rows; every row under replace-one, where
-a sampled loss is charged twice.
+add-remove, or more where the smallest group would have fewer than `LOSS_ROWS` rows or ε is so large that the noise
+would fall below `LOSS_NOISE`; every row under replace-one, where a sampled loss is charged twice.
 
 Corrections: Lemma 1 misprints ξ = σ²/κ; a loss in [0, ζ] moves by ζ when a row is replaced, not by 2ζ
 (`paper_losses=True` charges 2ζ as the paper does); a group whose size rounds to 0 is not drawn and not charged, but
@@ -37,13 +37,14 @@ defaults are public constants too: ζ = 1.5·ln(classes), above what guessing lo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veil.accounting import Event, Relation
+from veil.accounting.conversion import analytic_gaussian_noise
 from veil.accounting.spending_rules import SpendingRule
 from veil.bounding import Clip, TighterClip
 from veil.errors import require, require_above_zero
@@ -64,6 +65,9 @@ UPDATES = 20
 # found to be enough on validation rows (pages asc-loss-rate-*).
 LOSS_RATE = 0.05
 LOSS_ROWS = 100
+# Noise multiplier of a sampled loss, at least: below it a sample costs nearly as much as all rows, at less noise. Here
+# it costs gradients less than half a percent more noise than losses of all rows do.
+LOSS_NOISE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,18 +156,20 @@ class LossDrivenMethod(PrivateAndFair):
     def side_losses(self, facts: PublicFacts, settings: Settings, one_sided: bool = True) -> SideLosses:
         """The loss releases of a run, in public constants."""
         require_above_zero(self, "clip", "ceiling", "loss_noise", "updates_per_epoch")
-        relation = relation_for(self.sampling, self.neighbours)
-        rate = self.share_of_losses(facts, relation) if self.loss_rate is None else self.loss_rate
-        require(0 < rate <= 1, f"loss_rate is {rate}: it must be above 0 and at most 1")
+        relation, rate = relation_for(self.sampling, self.neighbours), self.loss_rate
+        require(rate is None or 0 < rate <= 1, f"loss_rate is {rate}: it must be above 0 and at most 1")
         updates = (settings.steps_for(facts) - 1) // self.every(facts, settings)
         ceiling = 1.5 * math.log(max(2, len(facts.classes))) if self.ceiling is None else self.ceiling
-        return SideLosses(updates, relation, one_sided, self.loss_noise, ceiling, rate)
+        losses = SideLosses(updates, relation, one_sided, self.loss_noise, ceiling, 1.0 if rate is None else rate)
+        return losses if rate is not None else replace(losses, rate=self.share_of_losses(facts, settings, losses))
 
-    def share_of_losses(self, facts: PublicFacts, relation: Relation) -> float:
+    def share_of_losses(self, facts: PublicFacts, settings: Settings, of_all: SideLosses) -> float:
         """γ^ℓ by default, in public constants; every row where sampling saves little or costs accuracy."""
-        if relation is Relation.REPLACE_ONE or self.loss_noise is not None:
+        if of_all.relation is Relation.REPLACE_ONE or self.loss_noise is not None:
             return 1.0  # charged twice there; here, noise that is fixed would be more for each drawn row
-        rate = max(LOSS_RATE, LOSS_ROWS / max(1, min(facts.group_sizes)))
+        budget = min(facts.budgets or (settings.epsilon,))
+        noise = of_all.sharing(analytic_gaussian_noise(budget, settings.delta_for(facts)))
+        rate = max(LOSS_RATE, LOSS_ROWS / max(1, min(facts.group_sizes)), LOSS_NOISE / noise)
         return rate if rate < 0.5 else 1.0
 
     def pace(self, facts: PublicFacts, losses: SideLosses) -> float:

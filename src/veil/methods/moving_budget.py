@@ -93,7 +93,7 @@ def split_budget(
 
     try:
         rough = noise_multiplier(events, min(budgets), delta, Rdp())
-        order = float(max(2, round(best_order(events(rough), delta))))
+        order = _whole(best_order(events(rough), delta), min(budgets), delta)
         rho = tuple(rho_for_budget(budget, delta, order) for budget in budgets)
     except AccountingError as error:
         raise InputError(f"no noise gives ε = {min(budgets):g}: {error}") from error
@@ -110,3 +110,17 @@ def split_budget(
     one_loss = cost_at(losses.events(high * ratio).event, order)
     step_rho = tuple((own - losses.updates * one_loss) / steps for own in rho)
     return MovingBudget(order, rho, step_rho, high, high * ratio)
+
+
+def _whole(order: float, epsilon: float, delta: float) -> float:
+    """The whole order nearest to the best one, or the next at which the conversion to ε leaves something to spend.
+
+    >>> _whole(9.7, 1.0, 1e-5), _whole(2.4, 8.0, 1e-5)
+    (10.0, 3.0)
+    """
+    whole = max(2, round(order))
+    try:
+        rho_for_budget(epsilon, delta, whole)
+    except AccountingError:
+        whole += 1
+    return float(whole)

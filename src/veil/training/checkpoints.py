@@ -35,7 +35,7 @@ from veil.training.reporting import Reporter
 from veil.training.reservations import Reservations
 
 # Counted up whenever the same plan would get other draws or updates, or a checkpoint other parts.
-MEANING = 9
+MEANING = 10
 
 Tensors = Mapping[str, Tensor]
 Reserved = Mapping[str, tuple[int, Mapping[int, Event]]]

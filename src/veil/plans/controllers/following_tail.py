@@ -44,6 +44,9 @@ class FollowingTail(Counting):
     every: int
     _latest: Latest = field(default_factory=Latest, init=False, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        self._with(100.0)  # may be too long for the rounding of weights: better said now than in mid-run
+
     def start(self) -> State:
         """Every gradient fills its threshold."""
         return {"tail_percent": np.array([self._least])}
@@ -53,10 +56,8 @@ class FollowingTail(Counting):
         percent, due = float(state["tail_percent"][0]), self.counts and step % self.every == 0
 
         def made() -> GradientRelease:
-            tail = StretchedTail(self.tail, percent / 100.0 * self.line)
-            bound = Ordered(self.inner, tail, self.order, self.ranks)
             count = Statistic("filled", self._measure, 0.5, self.count_sigma, due)
-            return GradientRelease(self.draw, bound, self.kappa, self.batch, self.relation, (count,))
+            return GradientRelease(self.draw, self._with(percent), self.kappa, self.batch, self.relation, (count,))
 
         return self._latest.of((percent, due), made)
 
@@ -94,6 +95,10 @@ class FollowingTail(Counting):
     @property
     def _least(self) -> float:
         return 100.0 * self.tail.length / self.line
+
+    def _with(self, percent: float) -> Ordered:
+        """The order with a tail of so many percent of the line."""
+        return Ordered(self.inner, StretchedTail(self.tail, percent / 100.0 * self.line), self.order, self.ranks)
 
     def _measure(self, per_row: PerRow, cells: Tensor) -> Tensor:
         filled = self.inner.weights(per_row, cells) * per_row.norms
