@@ -236,8 +236,8 @@ def test_levels_are_named_by_values_knots_and_the_rest() -> None:
     effects = found(trained(CLASSES["two"]), CLASSES["two"])
     names = {one.column: one.levels.names for one in effects.columns if one.levels is not None}
     assert set(names["sex"]) == {"f", "m", UNKNOWN}
-    assert names["town"][-2:] == ("other values", UNKNOWN)
-    assert set(names["town"][:-2]) < set(TOWNS)
+    assert names["town"][-1] == UNKNOWN
+    assert sorted(", ".join(names["town"][:-1]).split(", ")) == sorted(TOWNS), "levels have values with similar targets"
     assert (names["age"][0], names["age"][-1]) == ("near 17", "near 90")
     assert (names["joined"][0], names["joined"][-1]) == ("near 2013-10-22", "near 2022-01-08")
     pair = next(pair for pair in effects.pairs if set(pair.columns) == {"age", "sex"})

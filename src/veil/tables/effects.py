@@ -375,13 +375,24 @@ def _text(column: Text, weights: Tensor, crossed: _Crossed | None) -> tuple[Colu
 
 
 def _value_levels(values: Sequence[str], crossed: _Crossed | None) -> Levels | None:
-    """Levels named by their value, or as all others; the last one is that of no value."""
+    """Levels named by their values, or as all others; the last one is that of no value."""
     if crossed is None:
         return None
     maps = torch.cat([crossed.maps, 1 - crossed.maps.sum(dim=1, keepdim=True)], dim=1)
     members = [[values[place] for place in line.nonzero()[:, 0].tolist()] for line in crossed.maps.T]
-    names = [own[0] if len(own) == 1 else REST for own in members]
+    rest = REST if sum(len(own) > 1 for own in members) == 1 else None
+    names = [own[0] if len(own) == 1 else rest or _together(own) for own in members]
     return Levels((*names, UNKNOWN), tuple(_listed(line) for line in maps))
+
+
+def _together(values: Sequence[str]) -> str:
+    """Values that share a level.
+
+    >>> _together(["teacher", "nurse"]), _together(["teacher", "nurse", "cook", "smith"])
+    ('teacher, nurse', 'teacher, nurse and 2 more')
+    """
+    more = f" and {len(values) - 2} more" if len(values) > 2 else ""
+    return ", ".join(values[:2]) + more
 
 
 def _pair(pair: tuple[_Crossed, _Crossed], pure: Tensor, columns: Sequence[ColumnEffect]) -> PairEffect:

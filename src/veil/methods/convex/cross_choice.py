@@ -115,8 +115,10 @@ def _levels(block: list[int], knots: Knots, means: Tensor) -> Tensor:
         fine = torch.arange(len(block) - count, len(block))
         places = _spread(means[block][fine])
         below = places.floor().long().clamp(max=LEVELS - 2)
-        found[fine, below] = 1 - (places - below)
-        found[fine, below + 1] = places - below
+        # In single precision, too, both shares are exact and make 1 together.
+        share = torch.round((places - below) * 2**20) / 2**20
+        found[fine, below] = 1 - share
+        found[fine, below + 1] = share
         return found
     for rank, place in enumerate(torch.argsort(means[block], descending=True).tolist()):
         found[place, min(rank, LEVELS - 1)] = 1.0
